@@ -27,6 +27,8 @@ pub struct Link {
     pub name: String,
     /// What kind of virtual interface it is (`IFLA_INFO_KIND`), for instance `macvlan`.
     pub kind: Option<String>,
+    /// Which of that kind it is: the mode of a bond or an ipvlan, the EtherType of a VLAN's tag.
+    pub variant: Option<u16>,
     /// The index of the bridge, bond or the like that it is a part of (`IFLA_MASTER`).
     pub master: Option<u32>,
     /// The index of the interface of this namespace that it is on (`IFLA_LINK`).
@@ -42,6 +44,7 @@ impl From<&netlink::link::Link> for Link {
             index: link.index,
             name: link.shown(),
             kind: Some(kind).filter(|kind| !kind.is_empty()),
+            variant: link.variant,
             master: link.master,
             // The other end of a veth is on no interface of this namespace.
             lower: link.lower.filter(|_| link.lower_namespace.is_none()),
@@ -214,7 +217,15 @@ impl Namespace {
             ["link", index, name, kind, master, lower, xdp] => self.links.push(Link {
                 index: index.parse().ok()?,
                 name: (!name.is_empty()).then(|| name.to_owned())?,
-                kind: (kind != NONE).then(|| kind.to_owned()),
+                kind: kind
+                    .split(VARIANT)
+                    .next()
+                    .filter(|kind| *kind != NONE)
+                    .map(str::to_owned),
+                variant: match kind.split_once(VARIANT) {
+                    Some((_, variant)) => Some(variant.parse().ok()?),
+                    None => None,
+                },
                 master: optional(master)?,
                 lower: optional(lower)?,
                 has_xdp: match xdp {
@@ -251,7 +262,9 @@ impl Namespace {
             |number: Option<u32>| number.map_or(NONE.to_owned(), |number| number.to_string());
         let mut text = String::new();
         for link in &self.links {
-            let kind = link.kind.as_deref().unwrap_or(NONE);
+            let variant = link.variant.map(|number| format!("{VARIANT}{number}"));
+            let kind =
+                link.kind.as_deref().unwrap_or(NONE).to_owned() + &variant.unwrap_or_default();
             let (master, lower) = (number(link.master), number(link.lower));
             let xdp = if link.has_xdp { "xdp" } else { NONE };
             let Link { index, name, .. } = link;
@@ -305,6 +318,8 @@ fn documented(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Between a kind and which of it an interface is.
+const VARIANT: char = ':';
 /// In place of what is not there.
 const NONE: &str = "-";
 
@@ -334,7 +349,7 @@ mod tests {
                         link 4 ens3 - - - xdp\n\
                         link 5 ens4 - - - -\n\
                         link 6 br0 bridge - - -\n\
-                        link 7 ens4.100 vlan - 5 -\n\
+                        link 7 ens4.100 vlan:33024 - 5 -\n\
                         link 8 idle - - - -\n\
                         address 1 127.0.0.1/8\n\
                         address 2 192.0.2.10/24\n\
@@ -462,6 +477,7 @@ mod tests {
             "link 1 a - - - yes",
             "link 1 a - -1 - -",
             "link 1 a - - - - -",
+            "link 1 a bond:active - - -",
             "address 1 192.0.2.1",
             "address 1 192.0.2.1/33",
             "address 1 fe80::1/129",

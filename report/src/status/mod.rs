@@ -20,6 +20,7 @@ mod process;
 mod rdma;
 mod stack;
 mod state;
+mod uppers;
 mod verdict;
 
 #[cfg(test)]

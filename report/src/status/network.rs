@@ -1,10 +1,9 @@
 //! The interfaces of a container's network, as rtnetlink(7) lists them there, and which of them Onload accelerates.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
 
-use onload_core::netdev::usage;
 use onload_host::discover::netdev::CLASS;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
@@ -15,18 +14,13 @@ use onload_sys::netlink::link::{self, Link, address_text};
 use super::looked::Looked;
 use super::patience::{PATIENCE, patiently};
 use super::process::directory;
+use super::uppers::{Carried, Judged, judge, with_uppers};
 
 /// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
 const MOST: usize = 4096;
-/// Interfaces that are on one another; the kernel allows 8 (`MAX_NEST_DEV`).
-const DEPTH: usize = 8;
 /// `IFF_UP` and `IFF_LOWER_UP`, `IFF_LOOPBACK` (netdevice(7)).
 const LOWER_UP: u32 = 0x1_0000;
 const LOOPBACK: u32 = 0x8;
-/// Kinds that take the packets of the interface below them, and kinds that have members (Onload accelerates all of these).
-const UPPER: [&[u8]; 3] = [b"macvlan", b"ipvlan", b"vlan"];
-const MASTERS: [&[u8]; 2] = [b"bond", b"team"];
-
 /// None where the kernel does not say.
 pub fn network(host: &Host, pid: u32) -> Option<Network> {
     let look = move |host: &Host| {
@@ -51,8 +45,8 @@ pub(super) struct Interface {
 #[derive(Debug)]
 pub(super) struct Accelerators<'l> {
     functions: &'l PciFunctions,
-    /// The numbers of the host's accelerated interfaces, and of what is on them.
-    own: BTreeSet<u32>,
+    /// The host's accelerated interfaces, and what is on them, by their numbers.
+    own: BTreeMap<u32, Carried>,
     /// What Onload has attached to, in whatever network; none where that is not known.
     attached: Option<Vec<Attached>>,
     with_veth: bool,
@@ -78,7 +72,7 @@ impl<'l> Accelerators<'l> {
         let links = host.network().ok().flatten();
         Accelerators {
             functions: &looked.inventory.functions,
-            own: with_uppers(numbers, &links.map(|all| all.links).unwrap_or_default()),
+            own: with_uppers(&numbers, &links.map(|all| all.links).unwrap_or_default()),
             attached: attached(host),
             with_veth,
         }
@@ -99,7 +93,7 @@ impl<'l> Accelerators<'l> {
         let links = links.filter(|link| link.flags & LOOPBACK == 0);
         let interfaces = links.map(|link| Interface {
             name: link.shown(),
-            is_accelerated: self.accelerates(network, link, DEPTH),
+            is_accelerated: self.accelerates(network, link),
             is_physical: link.kind.is_empty(),
             is_up: link.flags & link::UP != 0,
             has_link: link.flags & LOWER_UP != 0,
@@ -109,30 +103,25 @@ impl<'l> Accelerators<'l> {
         Some(interfaces)
     }
 
-    fn accelerates(&self, network: &Network, link: &Link, depth: usize) -> Option<bool> {
-        let below = depth.checked_sub(1)?;
-        let is_one_of = |kinds: &[&[u8]]| kinds.contains(&link.kind.as_slice());
-        if is_one_of(&MASTERS) {
-            let members = network.links.iter();
-            let members = members.filter(|member| member.master == Some(link.index));
-            return any(members.map(|member| self.accelerates(network, member, below)));
-        }
+    fn accelerates(&self, network: &Network, link: &Link) -> Option<bool> {
+        let base = |link: &Link| self.base(network, link);
+        judge(&network.links, link, &base).is_accelerated()
+    }
+
+    /// Of one that is on no other of its network, and has no members.
+    fn base(&self, network: &Network, link: &Link) -> Judged {
         // The number of an interface says nothing without the namespace that it is of.
         let is_on_host = link.lower_namespace.is_some() && link.lower_namespace == network.own;
-        if is_one_of(&UPPER) {
-            return match link.lower_namespace {
-                Some(_) => Some(is_on_host && self.own.contains(&link.lower?)),
-                None => {
-                    let mut all = network.links.iter();
-                    let lower = all.find(|lower| Some(lower.index) == link.lower)?;
-                    self.accelerates(network, lower, below)
-                }
-            };
-        }
+        let lower = link.lower.filter(|_| is_on_host);
+        let on_host = lower.and_then(|lower| self.own.get(&lower));
         match link.kind.as_slice() {
-            b"veth" => Some(self.with_veth && is_on_host && !self.own.is_empty()),
-            b"" => self.has(link),
-            _ => Some(false),
+            b"macvlan" | b"ipvlan" | b"vlan" if link.lower_namespace.is_none() => Judged::Unknown,
+            b"macvlan" | b"ipvlan" | b"vlan" => {
+                on_host.map_or(Judged::No, |below| Judged::Yes(*below))
+            }
+            b"veth" => Judged::of(Some(self.with_veth && is_on_host && !self.own.is_empty())),
+            b"" => Judged::of(self.has(link)),
+            _ => Judged::No,
         }
     }
 
@@ -171,26 +160,6 @@ pub(super) fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
         }
     }
     found
-}
-
-fn with_uppers(mut numbers: BTreeSet<u32>, links: &[usage::Link]) -> BTreeSet<u32> {
-    for _ in 0..DEPTH {
-        for link in links {
-            let kind = link.kind.as_deref().unwrap_or_default().as_bytes();
-            if UPPER.contains(&kind) && link.lower.is_some_and(|lower| numbers.contains(&lower)) {
-                numbers.insert(link.index);
-            }
-            let master = links
-                .iter()
-                .find(|master| Some(master.index) == link.master);
-            let kind = master.and_then(|master| master.kind.as_deref());
-            let is_member = kind.is_some_and(|kind| MASTERS.contains(&kind.as_bytes()));
-            if is_member && numbers.contains(&link.index) {
-                numbers.extend(link.master);
-            }
-        }
-    }
-    numbers
 }
 
 /// What Onload has attached to, whatever network it is in: it makes a directory in debugfs then (Onload,

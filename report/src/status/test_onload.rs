@@ -385,18 +385,109 @@ fn a_macvlan_on_a_vlan_of_the_host_is_accelerated() {
 }
 
 #[test]
-fn a_bond_in_the_container_is_what_its_members_are() {
+fn an_ipvlan_is_accelerated_in_mode_l2_and_a_vlan_of_802_1q() {
+    for (kind, variant, state) in [
+        ("ipvlan", 0, State::Accelerated),
+        ("ipvlan", 1, State::NoInterface),
+        ("ipvlan", 2, State::NoInterface),
+        ("vlan", 0x8100, State::Accelerated),
+        ("vlan", 0x88a8, State::NoInterface),
+        ("macvlan", 4, State::Accelerated),
+    ] {
+        let made = with(Link {
+            variant: Some(variant),
+            ..on_host("eth0", kind, 5)
+        });
+        assert_eq!(made.verdicts()[0].state, state, "{kind} {variant}");
+    }
+}
+
+#[test]
+fn a_vlan_on_a_vlan_is_not_accelerated_whatever_is_between_them() {
+    let made = |kind: &str, table: &str| {
+        let made = with(on_host("eth0", kind, 9));
+        made.file("/network.table", format!("link 5 ens1 - - - -\n{table}"));
+        made.verdicts()[0].state
+    };
+    let vlan = "link 9 ens1.50 vlan:33024 - 5 -\n";
+    assert_eq!(made("macvlan", vlan), State::Accelerated);
+    assert_eq!(made("vlan", vlan), State::NoInterface);
+    let between = "link 8 ens1.50 vlan:33024 - 5 -\nlink 9 mac0 macvlan - 8 -\n";
+    assert_eq!(made("ipvlan", between), State::Accelerated);
+    assert_eq!(made("vlan", between), State::NoInterface);
+    assert_eq!(
+        made("macvlan", "link 9 ens1.50 vlan:34984 - 5 -\n"),
+        State::NoInterface
+    );
+}
+
+/// A bond with two members of its container: ens2, which is Onload's, and ens3.
+fn bond(kind: &str, variant: Option<u16>) -> Made {
     let mut made = with(Link {
         index: 7,
-        ..link("bond0", "bond")
+        variant,
+        ..link("bond0", kind)
     });
-    made.interface(Link {
-        master: Some(7),
-        ..of_function("ens2", "0000:05:00.0")
-    });
-    assert_eq!(made.verdicts()[0].state, State::NoInterface);
     made.function("0000:05:00.0", "0x1924", "0x0b03");
-    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    for (index, name, function) in [(3, "ens2", "0000:05:00.0"), (4, "ens3", "0000:05:00.1")] {
+        made.interface(Link {
+            index,
+            master: Some(7),
+            ..of_function(name, function)
+        });
+    }
+    made
+}
+
+/// Whether the bond of a container is accelerated, whose members are so too.
+#[track_caller]
+fn is_accelerated(made: &Made) -> Option<bool> {
+    let interfaces = facts_of(made).interfaces.unwrap();
+    let bond = interfaces.iter().find(|one| one.name == "bond0");
+    bond.unwrap().is_accelerated
+}
+
+#[test]
+fn a_bond_is_accelerated_in_two_modes_if_all_its_members_are() {
+    for (kind, variant, wanted) in [
+        ("bond", Some(0), false),
+        ("bond", Some(1), true),
+        ("bond", Some(2), false),
+        ("bond", Some(4), true),
+        ("bond", Some(6), false),
+        ("team", None, true),
+    ] {
+        let made = bond(kind, variant);
+        assert_eq!(is_accelerated(&made), Some(false), "ens3 is another's");
+        made.function("0000:05:00.1", "0x1924", "0x0b03");
+        assert_eq!(is_accelerated(&made), Some(wanted), "{kind} {variant:?}");
+    }
+    // Whether Onload has a member may not be known; a bond without members has nothing to send by.
+    let made = bond("bond", Some(1));
+    made.file("/sys/module/sfc_resource/version", "1\n");
+    assert_eq!(is_accelerated(&made), None);
+    let made = with(link("bond0", "bond"));
+    assert_eq!(is_accelerated(&made), Some(false));
+}
+
+#[test]
+fn a_bond_of_the_host_is_accelerated_if_all_its_members_are() {
+    let state = |table: &str| {
+        let made = with(on_host("eth0", "macvlan", 9));
+        made.file("/network.table", table);
+        made.verdicts()[0].state
+    };
+    let bond = "link 5 ens1 - 9 - -\nlink 9 bond0 bond:1 - - -\n";
+    assert_eq!(state(bond), State::Accelerated);
+    let foreign = format!("{bond}link 6 ens0 - 9 - -\n");
+    assert_eq!(state(&foreign), State::NoInterface);
+    assert_eq!(state(&bond.replace(":1", ":0")), State::NoInterface);
+    let of_vlans =
+        "link 5 ens1 - - - -\nlink 8 ens1.50 vlan:33024 9 5 -\nlink 9 bond0 bond:1 - - -\n";
+    assert_eq!(state(of_vlans), State::NoInterface);
+    let on_vlan =
+        "link 5 ens1 - 8 - -\nlink 8 bond0 bond:4 - - -\nlink 9 bond0.50 vlan:33024 - 8 -\n";
+    assert_eq!(state(on_vlan), State::Accelerated);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::pci::PciAddress;
 
-use super::message::{self, attribute, attributes, nest, text, u32_at, until_null};
+use super::message::{self, attribute, attributes, nest, text, u16_at, u32_at, until_null};
 
 pub const NEW: u16 = 16; // RTM_NEWLINK
 pub const DELETE: u16 = 17; // RTM_DELLINK
@@ -46,6 +46,10 @@ const PARENT_BUS: u16 = 57;
 /// others where they are not set themselves.
 const WORDS: [u16; 6] = [27, 40, 41, 58, 63, 64];
 const INFO_KIND: u16 = 1; // IFLA_INFO_KIND
+const INFO_DATA: u16 = 2; // IFLA_INFO_DATA
+const BOND_MODE: u16 = 1; // IFLA_BOND_MODE
+const IPVLAN_MODE: u16 = 1; // IFLA_IPVLAN_MODE
+const VLAN_PROTOCOL: u16 = 5; // IFLA_VLAN_PROTOCOL
 /// `IFLA_XDP_FD`, `IFLA_XDP_ATTACHED` and `IFLA_XDP_FLAGS`.
 const XDP_FD: u16 = 1;
 const XDP_ATTACHED: u16 = 2;
@@ -96,6 +100,8 @@ pub struct Link {
     pub lower_namespace: Option<i32>,
     /// What makes it, for an interface that is no device.
     pub kind: Vec<u8>,
+    /// Which of its kind it is: the mode of a bond or an ipvlan, the EtherType of a VLAN's tag.
+    pub variant: Option<u16>,
     /// `XDP_FLAGS_*_MODE` of each XDP program on it.
     pub xdp_modes: &'static [u32],
     /// The numbers of its XDP programs.
@@ -166,6 +172,8 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
             INFO => {
                 let kind = message::value(value, INFO_KIND);
                 link.kind = kind.map_or_else(Vec::new, |kind| until_null(kind).to_vec());
+                let data = message::value(value, INFO_DATA);
+                link.variant = data.and_then(|data| variant(&link.kind, data));
             }
             XDP => {
                 let attached = message::value(value, XDP_ATTACHED);
@@ -181,6 +189,17 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
     let parent = parent.filter(|_| bus == Some(b"pci"));
     link.function = parent.and_then(|parent| std::str::from_utf8(parent).ok()?.parse().ok());
     Some(link)
+}
+
+fn variant(kind: &[u8], data: &[u8]) -> Option<u16> {
+    let value = |number| message::value(data, number);
+    match kind {
+        b"bond" => Some((*value(BOND_MODE)?.first()?).into()),
+        b"ipvlan" => u16_at(value(IPVLAN_MODE)?, 0),
+        // In the order of the network.
+        b"vlan" => Some(u16::from_be_bytes(*value(VLAN_PROTOCOL)?.first_chunk()?)),
+        _ => None,
+    }
 }
 
 /// By how they are attached (`XDP_ATTACHED_*`): by the driver, in the kernel's own path, in the hardware, or several.
@@ -405,6 +424,29 @@ mod tests {
         assert!(moved.stands_in(Some(0), 7) && !moved.stands_in(Some(1), 7));
         assert!(!stands(&[kind, on.clone(), elsewhere]));
         assert!(!stands(&[nest(INFO, &text(INFO_KIND, b"veth")), on]));
+    }
+
+    #[test]
+    fn what_an_interface_is_of_its_kind_is_read_for_bonds_ipvlans_and_vlans() {
+        let of = |kind: &[u8], data: &[u8]| {
+            let info = [text(INFO_KIND, kind), nest(INFO_DATA, data)].concat();
+            parse(&[header(9, 0, 0), nest(INFO, &info)].concat())
+                .unwrap()
+                .variant
+        };
+        let mode = attribute(1, &[4]);
+        assert_eq!(of(b"bond", &mode), Some(4));
+        assert_eq!(of(b"ipvlan", &attribute(1, &2u16.to_ne_bytes())), Some(2));
+        let tag = [attribute(1, &[9, 0]), attribute(5, &[0x88, 0xa8])].concat();
+        assert_eq!(of(b"vlan", &tag), Some(0x88a8));
+        for (kind, data) in [
+            (&b"macvlan"[..], &mode[..]),
+            (b"ipvlan", &mode),
+            (b"bond", &[]),
+            (b"vlan", &mode),
+        ] {
+            assert_eq!(of(kind, data), None);
+        }
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! Which interfaces Onload accelerates by those that they are on, or that are their members.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_core::netdev::usage;
+use onload_sys::netlink::link::Link;
+
+/// Interfaces that are on one another; the kernel allows 8 (`MAX_NEST_DEV`).
+const DEPTH: usize = 8;
+/// `IPVLAN_MODE_L2`, `ETH_P_8021Q`, `BOND_MODE_ACTIVEBACKUP` and `BOND_MODE_8023AD`: what Onload takes of these kinds
+/// (`tools/cplane/netlink.c`, `bond.c`).
+const L2: u16 = 0;
+const IEEE_802_1Q: u16 = 0x8100;
+const BONDS: [u16; 2] = [1, 4];
+
+/// What the packets of an accelerated interface go through below it (`encap` of Onload's control plane).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    by_vlan: bool,
+    by_bond: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judged {
+    No,
+    Unknown,
+    Yes(Carried),
+}
+
+impl Judged {
+    pub(super) fn of(is_accelerated: Option<bool>) -> Judged {
+        match is_accelerated {
+            Some(true) => Judged::Yes(Carried::default()),
+            Some(false) => Judged::No,
+            None => Judged::Unknown,
+        }
+    }
+
+    pub(super) fn is_accelerated(self) -> Option<bool> {
+        match self {
+            Judged::No => Some(false),
+            Judged::Unknown => None,
+            Judged::Yes(_) => Some(true),
+        }
+    }
+}
+
+/// Whether Onload accelerates an interface, by those of its network that it is on or that are its members; `base` judges the
+/// others. Which mode a team has is not told.
+pub(super) fn judge(links: &[Link], link: &Link, base: &dyn Fn(&Link) -> Judged) -> Judged {
+    judge_within(DEPTH, links, link, base)
+}
+
+fn judge_within(
+    depth: usize,
+    links: &[Link],
+    link: &Link,
+    base: &dyn Fn(&Link) -> Judged,
+) -> Judged {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Judged::Unknown;
+    };
+    let is_vlan = link.kind == b"vlan";
+    let is_taken = |variants: &[u16]| link.variant.is_none_or(|own| variants.contains(&own));
+    match link.kind.as_slice() {
+        b"bond" if !is_taken(&BONDS) => Judged::No,
+        b"ipvlan" if !is_taken(&[L2]) => Judged::No,
+        b"vlan" if !is_taken(&[IEEE_802_1Q]) => Judged::No,
+        b"bond" | b"team" => {
+            let members = links.iter().filter(|one| one.master == Some(link.index));
+            all_of(members.map(|member| judge_within(depth, links, member, base)))
+        }
+        b"macvlan" | b"ipvlan" | b"vlan" => {
+            let lower = link.lower.filter(|_| link.lower_namespace.is_none());
+            let lower = lower.and_then(|lower| links.iter().find(|one| one.index == lower));
+            let below = match lower {
+                Some(lower) => judge_within(depth, links, lower, base),
+                None => base(link),
+            };
+            match below {
+                Judged::Yes(below) if is_vlan && below.by_vlan => Judged::No,
+                Judged::Yes(below) => Judged::Yes(Carried {
+                    by_vlan: is_vlan || below.by_vlan,
+                    ..below
+                }),
+                other => other,
+            }
+        }
+        _ => base(link),
+    }
+}
+
+/// A bond whose members are these: Onload takes no other than interfaces of its own, and all or none of them
+/// (`team_get_hwports`, `cp_bond_slave_set_hwports`).
+fn all_of(members: impl Iterator<Item = Judged>) -> Judged {
+    let bond = Judged::Yes(Carried {
+        by_bond: true,
+        ..Carried::default()
+    });
+    let mut found = Judged::No;
+    for member in members {
+        match member {
+            Judged::No => return Judged::No,
+            Judged::Yes(below) if below != Carried::default() => return Judged::No,
+            Judged::Yes(_) if found == Judged::Unknown => {}
+            Judged::Yes(_) => found = bond,
+            Judged::Unknown => found = Judged::Unknown,
+        }
+    }
+    found
+}
+
+/// The host's interfaces that Onload has, of these numbers, with those on them and the bonds of them.
+pub(super) fn with_uppers(
+    numbers: &BTreeSet<u32>,
+    links: &[usage::Link],
+) -> BTreeMap<u32, Carried> {
+    let seen = |link: &usage::Link| Link {
+        index: link.index,
+        kind: link.kind.clone().unwrap_or_default().into(),
+        variant: link.variant,
+        master: link.master,
+        lower: link.lower,
+        ..Link::default()
+    };
+    let links: Vec<Link> = links.iter().map(seen).collect();
+    let base = |link: &Link| Judged::of(Some(numbers.contains(&link.index)));
+    let on_them = links
+        .iter()
+        .filter_map(|link| match judge(&links, link, &base) {
+            Judged::Yes(below) => Some((link.index, below)),
+            Judged::No | Judged::Unknown => None,
+        });
+    let own = numbers.iter().map(|number| (*number, Carried::default()));
+    own.chain(on_them).collect()
+}
