@@ -3,11 +3,11 @@
 
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
 use onload_core::hook_arguments::HookArguments;
+use onload_core::request::Request;
 use onload_hooks::config::adjust::{Adjustment, Node};
 use onload_sys::error::{Error, Result};
 use onload_sys::{bail, error};
 
-use crate::container::Asking;
 use crate::runtime::Runtime;
 use crate::wire::messages::{
     CdiDevice, ContainerAdjustment, Hook, Hooks, HugepageLimit, KeyValue, LinuxContainerAdjustment,
@@ -22,17 +22,14 @@ const UPDATE_FOR_NAMES: &str =
     "update it (containerd 2.1, CRI-O 1.34), or use the runtime class onload";
 
 /// Refuses what cannot be told beside devices, before anything is decided or kept.
-pub fn check(asking: &Asking, runtime: &Runtime) -> Result<()> {
-    if asking.is_by_handler {
-        return Ok(());
-    }
-    if let Some(asked) = &asking.request.ipc_lock {
+pub fn check(request: &Request, runtime: &Runtime) -> Result<()> {
+    if let Some(asked) = &request.ipc_lock {
         bail!(
             "{}: NRI cannot add a capability; add IPC_LOCK to the container's securityContext.capabilities, or use the runtime class onload",
             asked.origin
         );
     }
-    match &asking.request.hugepages_limit {
+    match &request.hugepages_limit {
         Some(asked) if !runtime.takes_hugepage_limits() => {
             let remedy = if runtime.has_pods() {
                 USE_HANDLER

@@ -28,17 +28,20 @@ pub struct Asking {
     pub request: Request,
     pub config: String,
     pub held_names: Vec<String>,
-    /// Whether its OCI runtime is ours, which reads the annotations too.
-    pub is_by_handler: bool,
 }
 
+/// None of a container that asks for nothing, and of one whose OCI runtime is ours: that decides by the whole configuration,
+/// if it is handed the same annotations. CRI-O hands on all of a pod, containerd those of `pod_annotations` of the handler.
 pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<Asking>> {
     let container = asked
         .container
         .ok_or_else(|| error!("the runtime's message names no container"))?;
     let pod = asked.pod.unwrap_or_default();
-    let is_by_handler = pod.runtime_handler == HANDLER;
+    let handed_on = annotations(BTreeMap::new(), &container, runtime);
     let annotations = annotations(pod.annotations, &container, runtime);
+    if pod.runtime_handler == HANDLER && annotations == handed_on {
+        return Ok(None);
+    }
     let Some(request) = Request::parse(&annotations)? else {
         return Ok(None);
     };
@@ -48,7 +51,6 @@ pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<A
         request,
         held_names: names.map(|device| device.name.clone()).collect(),
         config: config(&container, &annotations).to_string(),
-        is_by_handler,
     }))
 }
 

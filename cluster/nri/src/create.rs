@@ -59,7 +59,7 @@ pub fn create(
     let of = container::shown(&asked);
     let decided = || match container::read(asked, runtime)? {
         Some(asking) => {
-            answer::check(&asking, runtime)?;
+            answer::check(&asking.request, runtime)?;
             with_host(&|host, pools| decide(&asking, &of, runtime, host, pools))
         }
         None => Ok(Created::default()),

@@ -6,9 +6,9 @@
 use crate::support::host::{TestNode, can_make};
 use crate::support::{Plugin, Runtime, container, creation, map, next, nothing, pod, texts};
 use onload_nri::wire::messages::{
-    CdiDevice, Container, ContainerAdjustment, Hook, Hooks, HugepageLimit, LinuxContainer,
-    LinuxDevice, LinuxDeviceCgroup, LinuxNamespace, LinuxResources, Mount, PodSandbox, PosixRlimit,
-    User,
+    CdiDevice, Container, ContainerAdjustment, CreateContainerRequest, Hook, Hooks, HugepageLimit,
+    LinuxContainer, LinuxDevice, LinuxDeviceCgroup, LinuxNamespace, LinuxResources, Mount,
+    PodSandbox, PosixRlimit, User,
 };
 use onload_nri::wire::ttrpc::Status;
 use prost::Message;
@@ -446,26 +446,58 @@ fn limits_on_huge_pages_go_into_the_cgroup_where_the_runtime_takes_them() {
     );
 }
 
-#[test]
-fn what_the_runtime_class_gives_is_not_refused_beside_it() {
-    let tree = TestNode::bare(&["hugepages"], "ipc-lock = true");
-    let device = json!({"name": "2Mi", "containerEdits": {"env": ["HUGE=2Mi"]}});
-    let spec = json!({"cdiVersion": "0.5.0", "kind": "onload.dev/hugepages", "devices": [device]});
-    tree.spec("hugepages", spec);
-    let mut node = Node::new(&tree, "containerd", "v2.1.9");
-    let annotations = [
-        ("onload.dev/hugepages", "2Mi"),
-        ("onload.dev/hugepages-limit", "2Mi=128Mi"),
-        ("onload.dev/ipc-lock", "true"),
-    ];
-    let of = |handler: &str| PodSandbox {
+/// A container in a pod of a runtime class, with what the runtime hands on to it of the pod's annotations.
+fn of_class(
+    handler: &str,
+    annotations: &[(&str, &str)],
+    handed_on: &[(&str, &str)],
+) -> CreateContainerRequest {
+    let pod = PodSandbox {
         runtime_handler: handler.to_owned(),
-        ..pod(&annotations)
+        ..pod(annotations)
     };
-    let by_class = creation(of("onload"), container("c1"));
-    node.runtime.create(&by_class).unwrap();
-    let by_another = creation(of("runc"), container("c2"));
-    assert!(node.runtime.create(&by_another).is_err());
+    creation(pod, with_annotations(handed_on))
+}
+
+#[test]
+fn what_the_runtime_class_gives_is_left_to_it() {
+    if !can_make() {
+        return;
+    }
+    let tree = TestNode::captured();
+    let clock = [("onload.dev/ptp", "ptp0")];
+    let mut node = Node::new(&tree, "containerd", "v2.0.4");
+    let given = node.runtime.create(&of_class("onload", &clock, &clock));
+    assert_eq!(given.unwrap(), nothing());
+    // Another runtime reads no annotation, whatever it is handed.
+    for handler in ["runc", ""] {
+        let given = node.runtime.create(&of_class(handler, &clock, &clock));
+        assert!(given.unwrap_err().message.contains("cannot be told"));
+    }
+    // Nor does ours where the pod's annotations are not handed on to it, or not all of them.
+    let mut node = Node::new(&tree, "containerd", "v2.1.9");
+    let of_another = ("onload.dev/nic.sidecar", "all");
+    for handed_on in [&[][..], &[of_another]] {
+        let annotations = [clock[0], of_another];
+        let asked = of_class("onload", &annotations, handed_on);
+        let given = node.runtime.create(&asked).unwrap();
+        assert_eq!(names(&given), ["onload.dev/ptp=ptp0"], "{handed_on:?}");
+    }
+}
+
+#[test]
+fn nothing_is_reserved_where_the_runtime_class_chooses() {
+    if !can_make() {
+        return;
+    }
+    let tree = TestNode::with_pool(1);
+    let annotations = [("onload.dev/rdma", "any"), ("onload.dev/ipc-lock", "true")];
+    for (name, version) in [("containerd", "v2.1.9"), ("cri-o", "1.36.3")] {
+        let mut node = Node::new(&tree, name, version);
+        let asked = of_class("onload", &annotations, &annotations);
+        assert_eq!(node.runtime.create(&asked).unwrap(), nothing(), "{name}");
+    }
+    assert_eq!(tree.leased(), Vec::<String>::new());
 }
 
 #[test]
