@@ -9,6 +9,7 @@ use onload_test_needs as needs;
 use serde_json::{Value, json};
 
 use crate::common::{Commands, Tree, device_names, each, hosts, on, reason, run_unprivileged};
+use crate::status::{self, ID};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 const FILE: &str = "/etc/onload-ctk/drain.json";
@@ -258,6 +259,65 @@ fn who_has_a_drained_device_is_shown_and_the_answer_is_no_until_it_is_gone() {
     drain(&tree, &[&format!("vfio={SECOND}")]).done();
     fs::remove_file(tree.path(&lease_of(FIRST))).unwrap();
     drain(&tree, &["vfio", "--wait"]).done();
+}
+
+/// A container of docker that is not looked into, since a program answers for its root, and has nothing open.
+fn stuck() -> Tree {
+    let tree = hosts::x3();
+    tree.boot("this boot");
+    tree.generate();
+    status::process(&tree, 1, None, "systemd");
+    status::process(&tree, 77, Some(ID), "app");
+    tree.file("/proc/77/maps", "");
+    tree.file("/proc/77/mountinfo", "9 1 0:50 / / rw - fuse x rw\n");
+    tree
+}
+
+#[test]
+fn who_has_a_drained_node_open_holds_it_though_it_is_not_looked_into() {
+    let tree = stuck();
+    tree.link("/proc/77/fd/3", "/dev/onload");
+    let holders = || drain(&tree, &["nic", "--format", "json"]).answered_no();
+    assert_eq!(
+        holders().json()["holders"],
+        json!([{"engine": "docker", "container": null, "id": ID, "devices": ["/dev/onload"]}])
+    );
+    // Nothing else of it would be of interest.
+    let open = "/dev/sfc_char";
+    tree.remove("/proc/77/fd/3");
+    tree.link("/proc/77/fd/4", open);
+    assert_eq!(holders().json()["holders"][0]["devices"], json!([open]));
+}
+
+#[test]
+fn a_container_that_is_not_looked_into_may_have_it_and_is_waited_for_by_name() {
+    let tree = stuck();
+    let run = drain(&tree, &["nic"]).answered_no();
+    assert!(
+        run.stdout
+            .contains("not known: a file system in it did not answer in time")
+    );
+    // Its user may hide what it has, and keeps nobody waiting who is not told.
+    let cgroup =
+        format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope\n");
+    tree.file("/proc/77/cgroup", cgroup);
+    let waited = drain(&tree, &["nic", "--wait", "--timeout", "0"]).answered_no();
+    let line =
+        "waiting for container 3f2a3f2a3f2a (podman), which may have any of it: of user 1000; ";
+    assert!(waited.stderr.contains(line), "{}", waited.stderr);
+    assert!(
+        waited.stderr.contains("findmnt --task 77"),
+        "{}",
+        waited.stderr
+    );
+    // What root's engine gave is known by the configuration that it made the container with.
+    tree.file(
+        "/proc/77/cgroup",
+        format!("0::/system.slice/docker-{ID}.scope\n"),
+    );
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{ID}/config.json");
+    tree.file(&bundle, "{}");
+    drain(&tree, &["nic"]).done();
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::common::{
 use onload_test_tree::PATIENCE;
 use serde_json::{Value, json};
 
-const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
+pub(crate) const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
 const OTHER: &str = "3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b3f2b";
 const JSON: [&str; 3] = ["status", "--format", "json"];
 

@@ -34,6 +34,8 @@ pub(super) struct Facts {
     pub(super) processes: Vec<Process>,
     pub(super) is_seen: bool,
     pub(super) is_stuck: bool,
+    /// Whether the configuration is known that root's engine made it with.
+    pub(super) is_configured: bool,
     pub(super) within: Within,
     /// None where that is not known.
     pub(super) has_host_network: Option<bool>,

@@ -61,7 +61,7 @@ impl<'l> Look<'l> {
     }
 
     /// What is known of a container, and how many of its processes are not ours to see. None where all of them have
-    /// ended, and where nothing of it is of interest.
+    /// ended.
     pub(super) fn facts(&mut self, group: Group, budget: &mut Budget) -> (Option<Facts>, usize) {
         let mut processes = self.processes(&group, budget);
         // The first of its pid namespace comes first.
@@ -92,7 +92,9 @@ impl<'l> Look<'l> {
             name,
             processes,
             is_seen: within.is_some(),
-            is_stuck,
+            // Without patience its environment was not asked for.
+            is_stuck: is_stuck || budget.waiting.is_zero(),
+            is_configured: config.is_some(),
             within: within.unwrap_or_default(),
             has_host_network: has_host_network.map(|(its, own)| its == *own),
             leases,
@@ -100,8 +102,10 @@ impl<'l> Look<'l> {
             ..Facts::default()
         };
         if !facts.is_of_interest() {
+            // What a sandbox of some program shows is the host's.
+            facts.within.nodes.clear();
             facts.unanswered = config.and_then(|config| self.unanswered(&facts, &config));
-            return (facts.unanswered.is_some().then_some(facts), unseen);
+            return (Some(facts), unseen);
         }
         if facts.has_host_network == Some(false) {
             facts.interfaces = self.interfaces(&facts.processes, budget);

@@ -36,6 +36,7 @@ mod test_strangers;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
@@ -56,7 +57,7 @@ use process::Budget;
 pub(crate) use process::boot_time;
 use state::HostFacts;
 pub use state::{State, Verdict};
-use verdict::decide;
+use verdict::{decide, hidden};
 
 pub use onload_host::netlink::namespace::Elsewhere as Network;
 
@@ -67,6 +68,9 @@ pub struct Status {
     /// Those that hold a device of ours, map the library, or ask for something and have nothing, sorted by engine and
     /// name.
     pub containers: Vec<Container>,
+    /// The others, of which nothing was found.
+    #[serde(skip)]
+    pub others: Vec<Container>,
     pub unseen: usize,
 }
 
@@ -82,6 +86,12 @@ pub struct Container {
     /// The worst first.
     pub verdicts: Vec<Verdict>,
     pub nodes: Vec<String>,
+    /// What its processes have open below /dev, and call so.
+    #[serde(skip)]
+    pub open: BTreeSet<String>,
+    /// Why it may have more than was found; none where enough of it was looked at.
+    #[serde(skip)]
+    pub hidden: Option<Verdict>,
     /// As CLASS=NAME.
     pub leases: Vec<String>,
     pub devices: Vec<Grant>,
@@ -106,7 +116,7 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
     let host_facts = host_facts(&looked);
     let mut look = Look::new(looked, host_facts);
     let mut of_strangers = Budget::WHOLE;
-    let mut containers = Vec::new();
+    let (mut containers, mut others) = (Vec::new(), Vec::new());
     for group in groups {
         let mut own = Budget::WHOLE;
         let budget = if group.is_of_root() {
@@ -117,11 +127,21 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
         let (facts, missed) = look.facts(group, budget);
         unseen += missed;
         if let Some(facts) = facts {
-            containers.push(container(facts, host_facts));
+            let is_shown = facts.is_of_interest() || facts.unanswered.is_some();
+            let list = if is_shown {
+                &mut containers
+            } else {
+                &mut others
+            };
+            list.push(container(facts, host_facts));
         }
     }
     containers.sort();
-    Ok(Status { containers, unseen })
+    Ok(Status {
+        containers,
+        others,
+        unseen,
+    })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -164,6 +184,13 @@ pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
 
 fn container(facts: Facts, host: HostFacts) -> Container {
     let verdicts = decide(&facts, host);
+    let hidden = hidden(&facts);
+    let open = facts
+        .processes
+        .iter()
+        .flat_map(|process| process.open.iter().flatten());
+    let open = open.filter(|target| target.starts_with("/dev/"));
+    let open = open.cloned().collect();
     let nodes = facts.within.nodes.into_iter();
     let leases = facts.leases.iter();
     let processes = facts.processes.into_iter();
@@ -174,6 +201,8 @@ fn container(facts: Facts, host: HostFacts) -> Container {
         user: facts.group.user,
         verdicts,
         nodes: nodes.map(|node| node.path).collect(),
+        open,
+        hidden,
         leases: leases
             .map(|(class, name)| format!("{class}={name}"))
             .collect(),

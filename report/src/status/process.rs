@@ -27,10 +27,12 @@ const AT_SECURE: u64 = 23;
 const STDERR: &str = "2";
 /// The column of a file's inode in `maps`: range, rights, offset, device, inode, path.
 const INODE: usize = 4;
-/// Processes whose `maps` did not come: each keeps a thread waiting, so it is asked once however often is looked, and
-/// after so many of them none is asked.
-static SILENT: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-const MOST_SILENT: usize = 64;
+/// Processes whose `maps` have not come yet: each keeps a thread waiting, so it is asked once however often is looked, and
+/// beside so many of them none is asked.
+static ASKED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+const MOST_ASKED: usize = 64;
+/// How long an answer may take that is no late one. So much of each costs nothing: a host may have thousands of processes.
+const AT_ONCE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
@@ -136,15 +138,16 @@ impl Budget {
         waiting: Duration::from_secs(5),
     };
 
-    /// Looks at something that may not answer at once, as long as there is patience left, and takes from that what it
-    /// took. None where there is none left.
+    /// Looks at something that may not answer at once, as long as there is patience left, and takes from that by how much
+    /// it was late. None where there is none left.
     pub(super) fn wait<T>(&mut self, look: impl FnOnce(Duration) -> T) -> Option<T> {
         if self.waiting.is_zero() {
             return None;
         }
         let begin = Instant::now();
         let found = look(self.waiting);
-        self.waiting = self.waiting.saturating_sub(begin.elapsed());
+        let late = begin.elapsed().saturating_sub(AT_ONCE);
+        self.waiting = self.waiting.saturating_sub(late);
         Some(found)
     }
 }
@@ -323,10 +326,7 @@ pub(super) fn mapped(
     is_wanted: fn(&[u8]) -> bool,
     budget: &mut Budget,
 ) -> Option<Result<Option<Vec<u8>>, Ended>> {
-    let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
-    if silent.contains(&pid) || silent.len() >= MOST_SILENT {
-        return None;
-    }
+    let asked = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     let look = move |host: &Host| {
         let read = Cell::new(0);
         let wanted = |line: &[u8]| {
@@ -334,13 +334,16 @@ pub(super) fn mapped(
             is_wanted(line)
         };
         let lines = host.lines(&directory(pid).join("maps"), &wanted);
+        asked().remove(&pid);
         (seen(lines), read.get())
     };
-    let found = budget.wait(|left| patiently(host, PATIENCE.min(left), look))?;
-    let Some((lines, read)) = found else {
-        silent.insert(pid);
-        return None;
-    };
+    let is_first = |asked: &mut BTreeSet<u32>| asked.len() < MOST_ASKED && asked.insert(pid);
+    let found = budget.wait(|left| {
+        // Files that stand for a host answer.
+        let may_ask = !host.is_running() || is_first(&mut asked());
+        may_ask.then(|| patiently(host, PATIENCE.min(left), look))?
+    });
+    let (lines, read) = found??;
     budget.mappings = budget.mappings.saturating_sub(read);
     Some(lines)
 }

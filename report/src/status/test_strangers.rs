@@ -289,6 +289,90 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     assert_eq!(verdicts[0].state, State::Accelerated, "{verdicts:?}");
 }
 
+/// The container, of which no more is looked at.
+fn within(made: &Made, budget: Budget) -> Container {
+    let (facts, host) = facts_within(made, budget);
+    container(facts, host)
+}
+
+#[test]
+fn who_has_a_device_open_has_it_though_nothing_else_of_it_is_looked_at() {
+    let impatient = Budget {
+        waiting: Duration::ZERO,
+        ..Budget::WHOLE
+    };
+    let made = Made::new();
+    made.open(3, "/dev/onload").open(4, "/home/onload");
+    let container = within(&made, impatient);
+    assert_eq!(container.open, ["/dev/onload".to_owned()].into());
+    assert!(container.hidden.is_some() && container.nodes.is_empty());
+}
+
+const FUSE: &str = "9 1 0:50 / / rw - fuse x rw\n";
+
+#[test]
+fn what_may_have_more_than_was_found_is_told_though_nothing_was() {
+    let little = Budget {
+        descriptors: 1,
+        ..Budget::WHOLE
+    };
+    let made = Made::new();
+    made.open(1, "socket:[1]").open(2, "socket:[2]");
+    let why = |made: &Made, budget| within(made, budget).hidden.map(|hidden| hidden.reason);
+    assert_eq!(why(&made, Budget::WHOLE), None);
+    let cut = why(&made, little).unwrap();
+    assert!(cut.starts_with("what it has open is not known"), "{cut}");
+    made.file("/proc/77/mountinfo", FUSE);
+    let stuck = why(&made, Budget::WHOLE).unwrap();
+    assert!(stuck.contains("did not answer in time"), "{stuck}");
+    let status = made.status();
+    assert_eq!(status.containers, []);
+    assert!(status.others[0].hidden.is_some(), "{status:?}");
+    // Its configuration says what it may open.
+    made_with(&made, "");
+    assert_eq!(why(&made, Budget::WHOLE), None);
+    assert_eq!(why(&made, little), None);
+}
+
+#[test]
+fn a_sandbox_of_some_program_may_have_no_more_than_was_found_and_none_of_the_hosts_nodes() {
+    let made = Made::new();
+    made.process(90, "0::/user.slice\n", "browser", HOST_NET, "pid:[9]");
+    made.tree.node("/proc/90/root/dev/onload", 243, 0);
+    let sandbox = |made: &Made| {
+        let others = made.status().others.into_iter();
+        let mut sandboxes = others.filter(|one| one.id == "pidns-9");
+        sandboxes.next().unwrap()
+    };
+    assert_eq!(sandbox(&made).nodes, Vec::<String>::new());
+    made.file("/proc/90/mountinfo", FUSE);
+    assert_eq!(sandbox(&made).hidden, None);
+    made.link("/proc/90/fd/3", "/dev/pps0");
+    assert_eq!(sandbox(&made).open, ["/dev/pps0".to_owned()].into());
+}
+
+#[test]
+fn an_answer_at_once_costs_no_patience_and_a_late_one_does() {
+    let mut budget = Budget::WHOLE;
+    (0..100).for_each(|_| {
+        budget.wait(|_| ());
+    });
+    assert_eq!(budget.waiting, Budget::WHOLE.waiting);
+    budget.wait(|_| std::thread::sleep(Duration::from_millis(50)));
+    let taken = Budget::WHOLE.waiting.saturating_sub(budget.waiting);
+    assert!(taken >= Duration::from_millis(40), "{taken:?}");
+}
+
+#[test]
+fn a_process_that_showed_what_it_maps_is_asked_again() {
+    let host = Host::open(Path::new("/")).unwrap();
+    for _ in 0..2 {
+        let pid = std::process::id();
+        let maps = process::mapped(&host, pid, |_| true, &mut Budget::WHOLE.clone());
+        assert!(matches!(maps, Some(Ok(Some(_)))));
+    }
+}
+
 /// What is so of a container of which no more is looked at.
 fn decided(made: &Made, budget: Budget) -> Vec<Verdict> {
     let (facts, host) = facts_within(made, budget);

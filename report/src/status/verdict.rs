@@ -22,12 +22,7 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     verdicts.extend(memlock(facts));
     verdicts.extend(down(facts));
     if facts.is_stuck {
-        let pid = facts.processes.first().map_or(0, |process| process.pid);
-        verdicts.push(Verdict::bad(
-            State::Unknown,
-            "a file system in it did not answer in time, or is of a kind that may never (FUSE, NFS, an overlay on one)",
-            format!("look at what it has mounted: findmnt --task {pid}"),
-        ));
+        verdicts.push(stuck(facts));
     } else if facts.is_partly_unseen() {
         verdicts.push(Verdict::bad(
             State::Unknown,
@@ -41,6 +36,28 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     verdicts.sort_by(|a, b| b.cmp(a));
     verdicts.dedup();
     verdicts
+}
+
+fn stuck(facts: &Facts) -> Verdict {
+    let pid = facts.processes.first().map_or(0, |process| process.pid);
+    Verdict::bad(
+        State::Unknown,
+        "a file system in it did not answer in time, or is of a kind that may never (FUSE, NFS, an overlay on one)",
+        format!("look at what it has mounted: findmnt --task {pid}"),
+    )
+}
+
+/// Why a container may have more than was found of it. The configuration of one of root's says what it may open, and what a
+/// sandbox of some program shows is the host's.
+pub(super) fn hidden(facts: &Facts) -> Option<Verdict> {
+    if facts.is_configured {
+        return None;
+    }
+    if facts.is_stuck && facts.group.is_named {
+        return Some(stuck(facts));
+    }
+    let what = "what it has open is not known";
+    facts.is_cut().then(|| not_all(facts, what))
 }
 
 fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {

@@ -1,4 +1,4 @@
-//! Who holds what is drained: by leases, by what containers were given, and by the nodes that they have.
+//! Who holds what is drained: by leases, by what containers were given, and by the nodes that they have or have open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use onload_core::lease::Listed;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
-use onload_report::status::{Container, grantees};
+use onload_report::status::{Container, Verdict, grantees};
 use serde::Serialize;
 
 use crate::commands::status::look;
@@ -26,6 +26,9 @@ pub(super) struct Holder {
     pub(super) id: String,
     /// As CLASS=NAME; a node by its path where it belongs to several.
     pub(super) devices: Vec<String>,
+    /// Why it may have any of it, where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unknown: Option<String>,
 }
 
 impl Holder {
@@ -41,12 +44,12 @@ impl Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let called = harmless(self.called());
-        let devices = harmless(self.devices.join(", "));
-        write!(
-            f,
-            "container {called} ({}), which has {devices}",
-            self.engine
-        )
+        let has = match &self.unknown {
+            Some(why) => format!("may have any of it: {why}"),
+            None => format!("has {}", self.devices.join(", ")),
+        };
+        let has = harmless(has);
+        write!(f, "container {called} ({}), which {has}", self.engine)
     }
 }
 
@@ -86,7 +89,7 @@ impl<'s> Searched<'s> {
 
     pub(super) fn holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<Holder>> {
         let leases = leases::list(self.host)?;
-        let containers = look(self.host, self.inventory, printer)?.containers;
+        let found = look(self.host, self.inventory, printer)?;
         let mut by_id: BTreeMap<String, Holder> = BTreeMap::new();
         let mut add = |id: &str, engine, name: Option<&str>, devices: BTreeSet<String>| {
             if devices.is_empty() {
@@ -97,6 +100,7 @@ impl<'s> Searched<'s> {
                 container: None,
                 id: id.to_owned(),
                 devices: Vec::new(),
+                unknown: None,
             });
             if holder.engine == UNKNOWN {
                 holder.engine = engine;
@@ -108,7 +112,7 @@ impl<'s> Searched<'s> {
             let all: BTreeSet<String> = known.into_iter().chain(devices).collect();
             holder.devices = all.into_iter().collect();
         };
-        for container in &containers {
+        for container in found.containers.iter().chain(&found.others) {
             let (engine, name) = (container.engine.as_str(), container.name.as_deref());
             add(&container.id, engine, name, self.of_container(container));
         }
@@ -125,6 +129,13 @@ impl<'s> Searched<'s> {
                 add(&holder(listed), UNKNOWN, None, BTreeSet::from([device]));
             }
         }
+        for container in found.containers.iter().chain(&found.others) {
+            if let Some(hidden) = &container.hidden {
+                by_id
+                    .entry(container.id.clone())
+                    .or_insert_with(|| unknown(container, hidden));
+            }
+        }
         let mut holders: Vec<Holder> = by_id.into_values().collect();
         holders.sort();
         Ok(holders)
@@ -134,7 +145,7 @@ impl<'s> Searched<'s> {
         let given = container.devices.iter().map(|grant| &grant.device);
         let named = container.leases.iter().chain(given);
         let named = named.filter(|device| self.is_drained(device)).cloned();
-        let nodes = container.nodes.iter();
+        let nodes = container.nodes.iter().chain(&container.open);
         let nodes = nodes.filter_map(|node| self.nodes.get(node.as_str()).cloned());
         let mut devices: BTreeSet<String> = named.collect();
         // What it was given is what its nodes are.
@@ -150,6 +161,20 @@ impl<'s> Searched<'s> {
             self.drain.find(class, name)
         });
         found.is_some()
+    }
+}
+
+/// A container that may have something, with who made it: nobody else can say what it has.
+fn unknown(container: &Container, hidden: &Verdict) -> Holder {
+    let user = container.user.map(|user| format!("of user {user}; "));
+    let remedy = hidden.remedy.as_deref().unwrap_or_default();
+    let why = format!("{}{}; {remedy}", user.unwrap_or_default(), hidden.reason);
+    Holder {
+        engine: container.engine.as_str(),
+        container: container.name.clone(),
+        id: container.id.clone(),
+        devices: Vec::new(),
+        unknown: Some(why),
     }
 }
 

@@ -133,27 +133,32 @@ fn held(
     let stop = Interrupt::watch()?;
     let until = args.timeout.map(Duration::from_secs);
     let until = until.and_then(|timeout| Instant::now().checked_add(timeout));
-    for holder in &holders {
-        printer.note(format_args!("waiting for {holder}"));
-    }
+    tell(&[], &holders, printer);
     while !holders.is_empty() && until.is_none_or(|until| Instant::now() < until) {
         thread::sleep(PAUSE);
         stop.refuse().context(
             "waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it",
         )?;
         let now = searched.holders(printer)?;
-        let gone = holders.iter().filter(|one| !now.contains(one));
-        let gone: Vec<&Holder> = gone.collect();
-        for holder in gone {
-            let left = counted(now.len(), "container is", "containers are");
-            printer.note(format_args!("{holder} is gone; {left} left"));
-        }
+        tell(&holders, &now, printer);
         holders = now;
     }
     if !holders.is_empty() {
         printer.note("they did not end in time; what is drained stays drained");
     }
     Ok(holders)
+}
+
+/// Who is gone, and who is waited for from now on.
+fn tell(before: &[Holder], now: &[Holder], printer: &mut Printer) {
+    let is_in = |list: &[Holder], one: &Holder| list.iter().any(|other| other.id == one.id);
+    for holder in before.iter().filter(|one| !is_in(now, one)) {
+        let left = counted(now.len(), "container is", "containers are");
+        printer.note(format_args!("{holder} is gone; {left} left"));
+    }
+    for holder in now.iter().filter(|one| !is_in(before, one)) {
+        printer.note(format_args!("waiting for {holder}"));
+    }
 }
 
 pub(super) fn names(targets: &[Target]) -> String {
@@ -187,7 +192,10 @@ fn print(shown: &Drain, holders: &[Holder], printer: &mut Printer) -> anyhow::Re
         [
             harmless(holder.called()),
             holder.engine.to_owned(),
-            harmless(holder.devices.join(", ")),
+            harmless(match &holder.unknown {
+                Some(why) => format!("not known: {why}"),
+                None => holder.devices.join(", "),
+            }),
         ]
     });
     let header = ["HELD BY", "ENGINE", "DEVICES"];
