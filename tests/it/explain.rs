@@ -15,7 +15,7 @@ use onload_sys::processes::Processes;
 /// A bundle whose container carries one annotation.
 fn bundle(annotation: &str, value: &str) -> tempfile::TempDir {
     let bundle = tempfile::tempdir().unwrap();
-    fs::create_dir(bundle.path().join("rootfs")).unwrap();
+    fs::create_dir_all(bundle.path().join("rootfs/etc")).unwrap();
     let config = format!(
         r#"{{"ociVersion": "1.0.2", "root": {{"path": "rootfs"}}, "process": {{"args": ["sh"], "env": [],
             "user": {{"uid": 0, "gid": 0}}}}, "linux": {{"resources": {{}}}}, "annotations": {{"{annotation}": "{value}"}}}}"#
@@ -128,7 +128,10 @@ fn bundle_with(value: &str) -> tempfile::TempDir {
 
 /// What a bundle's container would be told of libraries, which an engine gave a device by `--device`.
 fn explain_device(setting: &str, config: &str) -> Run {
-    let bundle = bundle("org.example/rdma", "x");
+    explain_device_in(&bundle("org.example/rdma", "x"), setting, config)
+}
+
+fn explain_device_in(bundle: &tempfile::TempDir, setting: &str, config: &str) -> Run {
     let path = bundle.path().join("config.json");
     let hook = format!(
         r#""hooks": {{"createRuntime": [{{"path": "/usr/bin/onload-hook", "args": ["onload-hook", "createRuntime",
@@ -146,6 +149,16 @@ fn why_the_hook_of_a_device_would_mount_no_library_is_told() {
     assert!(run.stderr.contains(why), "{}", run.stderr);
     assert_eq!(run.stdout, "");
     let run = explain_device("off", "");
+    assert!(!run.stderr.contains("libibverbs"), "{}", run.stderr);
+}
+
+#[test]
+fn an_image_that_podman_mounts_later_is_not_said_to_have_nothing() {
+    let bundle = bundle("org.example/rdma", "x");
+    fs::remove_dir(bundle.path().join("rootfs/etc")).unwrap();
+    let run = explain_device_in(&bundle, "auto", "");
+    let why = "onload.dev/rdma=mlx5_0: whether the image has libraries is unknown: the container's root is empty";
+    assert!(run.stderr.contains(why), "{}", run.stderr);
     assert!(!run.stderr.contains("libibverbs"), "{}", run.stderr);
 }
 

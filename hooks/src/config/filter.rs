@@ -13,7 +13,7 @@ use onload_cdi::json::RawError;
 use onload_cdi::oci::{self, Node, NodeInfo};
 use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
 use onload_core::class::Class;
-use onload_core::config::{Memlock, RootWithOnload};
+use onload_core::config::{Memlock, Preload, RootWithOnload};
 use onload_core::lease::Token;
 use onload_core::policy::HostRoot;
 use onload_core::request::{self, Origin, Request};
@@ -29,7 +29,7 @@ use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::host_root::{self, CAP_SETUID};
 use crate::decide::placement::Placement;
 use crate::decide::pools::{Pools, Reserved};
-use crate::decide::preload_choice::PreloadChoice;
+use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice};
 use crate::decide::report::Report;
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::{Container, Subject, TicketUse};
@@ -37,7 +37,7 @@ use crate::decide::variable;
 use crate::decide::{self, Decision, name_of};
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
-use crate::image::rdma_libraries;
+use crate::image::{self, rdma_libraries};
 use onload_sys::fs::container_root::ContainerRoot;
 
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
@@ -125,14 +125,21 @@ impl Filter<'_> {
         let has_process = config.process().is_some();
         self.guard_exec(&mut config).context(CONFIG_JSON)?;
         let gives_devices = !self.request.devices.is_empty();
-        let root = gives_devices.then(|| self.open_root(&config));
-        let lacks = |dir: &Path| matches!(&root, Some(Ok(root)) if root.lacks(dir));
+        let root = gives_devices.then(|| image::open_root(self.container.bundle, &config));
+        let lacks = |dir: &Path| matches!(&root, Some(Ok(Some(root))) if root.lacks(dir));
         let mut decision = self.decide(&config, &lacks)?;
         let given = std::mem::take(&mut decision.given);
         let memlock = decision.memlock;
         let placements = std::mem::take(&mut decision.placements);
         if let Some(root) = root {
-            let (edits, devices) = self.edits(&mut config, decision, Some(&root?))?;
+            let root = root?;
+            if root.is_none() && decision.preload.mode == Preload::File {
+                bail!(
+                    "{}: preloading by file: the container's root is empty, as podman has it in a user namespace before it mounts the image, so whether the image has its own {LD_SO_PRELOAD} is unknown; set onload.dev/preload: env",
+                    self.key(&[Class::Nic])
+                );
+            }
+            let (edits, devices) = self.edits(&mut config, decision, root.as_ref())?;
             oci::apply(&mut config, &edits, &CheckedNodes(&devices)).context(APPLYING)?;
         }
         let taken = net_devices::take_over(&mut config, self.host, self.privilege)?;
@@ -193,11 +200,6 @@ impl Filter<'_> {
             ));
         }
         Ok(())
-    }
-
-    fn open_root(&self, config: &OciConfig) -> Result<ContainerRoot> {
-        let path = config.root_path().context(CONFIG_JSON)?.unwrap_or_default();
-        ContainerRoot::open(&self.container.bundle.join(path))
     }
 
     /// What is to be applied, and the nodes as they were found; limits are changed in the configuration.

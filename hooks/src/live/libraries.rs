@@ -7,6 +7,7 @@ use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
 use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
+use onload_sys::error;
 use onload_sys::error::{Context, Result};
 use onload_sys::mount_api::attr;
 
@@ -14,7 +15,7 @@ use super::plan::{Asker, Bind, InjectionPlan};
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::placement::rdma_named;
 use crate::decide::subject::CONFIG_JSON;
-use crate::image::rdma_libraries;
+use crate::image::{self, rdma_libraries};
 use onload_core::providers::LibraryMount;
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -43,8 +44,9 @@ pub(super) fn of_hook(
         _ => rdma_named(asked),
     };
     let key = key(&devices);
-    let path = config.root_path().context(CONFIG_JSON)?.unwrap_or_default();
-    let root = match ContainerRoot::open(&bundle.join(path)) {
+    let root = image::open_root(bundle, config);
+    let root = root.and_then(|root| root.ok_or_else(|| error!("the container's root is empty")));
+    let root = match root {
         Ok(root) => root,
         Err(error) => {
             let warning = format!("{key}: whether the image has libraries is unknown: {error:#}");

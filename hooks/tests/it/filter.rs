@@ -628,6 +628,29 @@ fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
 }
 
 #[test]
+fn an_image_that_podman_mounts_later_is_not_taken_for_one_without_anything() {
+    let host = FakeHost::new();
+    host.root_file("lib/ld-musl-x86_64.so.1", "x");
+    host.tree.directory("b/later");
+    let with = |mode: &str, root: &str| {
+        let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": mode}));
+        config["root"]["path"] = json!(root);
+        config
+    };
+    for mode in ["env", "file"] {
+        let refusal = host.refusal(&with(mode, "rootfs"));
+        assert!(refusal.contains("the image's libc is musl"), "{refusal}");
+    }
+    let refusal = host.refusal(&with("file", "later"));
+    let why = "annotation \"onload.dev/nic\": preloading by file: the container's root is empty, ";
+    assert!(refusal.contains(why), "{refusal}");
+    let outcome = host.apply(&with("env", "later")).unwrap();
+    assert_eq!(outcome.report.warnings, [""; 0]);
+    let after = written(&outcome.config.unwrap());
+    assert!(env(&after).contains(&"LD_PRELOAD=libonload.so".to_owned()));
+}
+
+#[test]
 fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
     let host = FakeHost::new();
     host.root_file("etc/ld.so.preload", "/lib/libown.so libtwo.so\n");

@@ -11,7 +11,7 @@ use std::process::Command;
 use onload_test_tree::elf::SharedLibrary;
 use serde_json::{Value, json};
 
-use crate::common::{HOOK_THERE, Sandbox, config, has_runc, is_root, stderr, stdout, unique};
+use crate::common::{HOOK_THERE, RDMA, Sandbox, config, has_runc, is_root, stderr, stdout, unique};
 
 /// Where an image of Debian has its libraries, and a host of Red Hat.
 const IMAGE: &str = "/usr/lib/x86_64-linux-gnu";
@@ -129,9 +129,14 @@ impl Made {
 
     /// Runs the bundle's container to its end: what it prints, and what is left of it in its root and on the host.
     fn run(&self) -> (String, String) {
+        self.run_after(":")
+    }
+
+    fn run_after(&self, commands: &str) -> (String, String) {
         let id = unique("container");
         let script = format!(
-            "timeout 60 runc --root /run/runc run -b /bundle {id} || exit 1
+            "{commands}
+             timeout 60 runc --root /run/runc run -b /bundle {id} || exit 1
              echo LEFT; find /bundle/rootfs -size 0 -type f; ls /run/onload-ctk 2>/dev/null | grep {id} || true"
         );
         let output = self.script(&script, b"");
@@ -249,6 +254,37 @@ fn an_image_without_libibverbs_gets_the_host_s_set() {
     ] {
         assert!(at(path), "{path}: {mounted:?}");
     }
+}
+
+/// As podman has it in a user namespace.
+#[test]
+fn an_image_that_podman_mounts_after_precreate_is_judged_by_the_hook_of_the_specification() {
+    if !has_runc() {
+        return;
+    }
+    let mut config = config(&json!({"onload.dev/rdma": "rxe0"}), LOOK);
+    config["root"]["path"] = json!("/later");
+    let Some(made) = Made::new(&config, Has::Libibverbs, "") else {
+        return;
+    };
+    let spec = RDMA.replace("\"--expect\"", "\"--rdma-libraries\",\"auto\",\"--expect\"");
+    made.0.file("/run/cdi/onload.dev-rdma.json", spec);
+    made.0.mkdir("/later");
+    let hook = |after: Value| after["hooks"]["createRuntime"][0]["args"].to_string();
+    let (after, said) = made.precreate(&config);
+    assert!(hook(after.expect(&said)).contains("--rdma-libraries"));
+    let (printed, _) = made.run_after(&format!(
+        "cd /bundle && {HOOK_THERE} precreate < config.json > after && mv after config.json
+         mount --bind rootfs /later"
+    ));
+    let expected = format!(
+        "{IMAGE}/libibverbs.so.1\n{IMAGE}/libibverbs/librxe-rdmav34.so\n/etc/libibverbs.d/rxe.driver\n"
+    );
+    assert_eq!(printed, expected);
+    // A root that is there is judged before.
+    config["root"]["path"] = json!("rootfs");
+    let (after, said) = made.precreate(&config);
+    assert!(!hook(after.expect(&said)).contains("--rdma-libraries"));
 }
 
 #[test]

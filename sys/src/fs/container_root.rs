@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result, bail};
+use crate::fs::list::each_name;
 use crate::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, StatxAttributes,
@@ -105,6 +106,19 @@ impl ContainerRoot {
 
     pub fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path, ResolveFlags::empty())
+    }
+
+    /// Whether nothing at all is in it; not where that cannot be read.
+    pub fn is_empty(&self) -> bool {
+        let mut is_empty = true;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = openat(&self.fd, ".", flags, Mode::empty()).and_then(|dir| {
+            each_name(dir, &mut |_| {
+                is_empty = false;
+                false
+            })
+        });
+        listed.is_ok() && is_empty
     }
 
     /// Whether no file can be made in it, since there is no writable layer above the image.
@@ -439,6 +453,15 @@ mod tests {
         ] {
             assert!(!open.lacks(Path::new(path)), "{path}");
         }
+    }
+
+    #[test]
+    fn a_root_with_anything_in_it_is_not_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = ContainerRoot::open(dir.path()).unwrap();
+        assert!(root.is_empty());
+        symlink("nowhere", dir.path().join(".hidden")).unwrap();
+        assert!(!root.is_empty());
     }
 
     #[test]
