@@ -498,6 +498,40 @@ fn a_container_that_asks_for_nothing_starts_where_nothing_can_be_remembered() {
     }
 }
 
+/// As rootlesskit does for docker and nerdctl: the user's own tmpfs, mode 1777, with links to the host's directory.
+#[test]
+fn a_rootless_engine_that_copies_etc_and_run_up_has_the_host_s_configuration() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    names(&sandbox, "two");
+    let copy = "mkdir /tmp/b; mount -n --rbind $d /tmp/b; mount -n -t tmpfs none $d; mkdir -m 700 $d/.ro1
+         mount -n --move /tmp/b $d/.ro1; for f in $d/.ro1/*; do ln -s .ro1/${f##*/} $d; done; rmdir /tmp/b";
+    let create = |more: &str| {
+        let script = format!(
+            "chmod 1777 /tmp
+             exec setpriv --reuid 1000 --regid 1000 --clear-groups unshare --user --map-root-user --mount sh -c '
+             for d in /etc /run; do {copy}; done; {more}
+             exec {WRAPPER_THERE} create -b /bundle c1'"
+        );
+        sandbox.script(&script, b"")
+    };
+    let output = create("");
+    assert_eq!(
+        (stdout(&output), stderr(&output)),
+        ("two create -b /bundle c1\n".to_owned(), String::new())
+    );
+    // Everybody may write to a directory that is not sticky.
+    let output = create("chmod 777 /etc");
+    let said = stderr(&output);
+    assert!(
+        said.contains("\"/etc\" has mode 0777, so others can change it"),
+        "{said}"
+    );
+    assert_eq!(stdout(&output), "");
+}
+
 #[test]
 fn records_of_containers_that_are_gone_do_not_pile_up() {
     if !is_root() {

@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result, bail};
 use crate::fs::list::each_name;
-use crate::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
+use crate::fs::open::{
+    MAX_LINKS, PATH_MAX, components, is_mount_root, open_in_root, open_resolved,
+};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, StatxAttributes,
-    StatxFlags, fstat, fstatvfs, openat, readlinkat, stat, statx,
+    FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, fstat, fstatvfs, openat,
+    readlinkat, stat,
 };
 use rustix::io::Errno;
 
@@ -79,9 +81,7 @@ impl ContainerRoot {
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self> {
         let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
         let fd = open_root(path, open, || fstat(above))?;
-        let stat = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
-        let stat = stat.with_context(|| opening(path))?;
-        if !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        if !is_mount_root(&fd).with_context(|| opening(path))? {
             bail!(
                 "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
             );

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, statat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, openat2, statat, statx,
+};
 use rustix::io::Errno;
 
 /// Symbolic links that are followed in one path, as in the kernel (path_resolution(7)).
@@ -63,6 +65,12 @@ pub fn is_there(path: &Path) -> bool {
         statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW),
         Err(Errno::NOENT | Errno::NOTDIR)
     )
+}
+
+/// Whether something is mounted exactly there.
+pub fn is_mount_root(fd: impl AsFd) -> Result<bool, Errno> {
+    let stat = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// The components of a path, the last one first, so that a walk pops them from the end. `.` is

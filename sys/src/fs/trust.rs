@@ -1,6 +1,9 @@
 //! Trusted files of the host: every directory on the path, every symbolic link and the file itself
 //! belong to root, and nobody else can write to them.
 //!
+//! In the user namespace of a rootless engine a directory on the way may be one in which others make entries too, if it is
+//! sticky: only theirs are refused.
+//!
 //! Every step is made on a descriptor and checked by fstat(2) on that descriptor, and the file that
 //! was checked is the one that is read: a path is looked up only once.
 
@@ -16,7 +19,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::list::each_name;
-use super::open::{MAX_LINKS, components};
+use super::open::{MAX_LINKS, components, is_mount_root};
 use super::regular::read_sized;
 use crate::error::{Context as _, Error, Typed, bail, error};
 
@@ -37,6 +40,9 @@ pub enum TrustError {
 
 impl Typed for TrustError {}
 
+/// S_ISVTX: in a directory, only an entry's owner and the directory's may rename or remove it (inode(7)).
+const STICKY: u32 = 0o1000;
+
 const REGULAR: &str = "regular file";
 const DIRECTORY: &str = "directory";
 
@@ -52,12 +58,17 @@ impl TrustError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owners(Vec<u32>);
+pub struct Owners {
+    users: Vec<u32>,
+    /// Those of them whose entries count in a directory of theirs that everybody may write to and that is sticky, so that
+    /// nobody else can replace them. rootlesskit mounts such a tmpfs over /etc and /run, and fills it with links.
+    in_sticky: Vec<u32>,
+}
 
 impl Owners {
     /// Only root of the initial user namespace.
     pub fn root() -> Self {
-        Owners(vec![0])
+        Owners::of(&[0])
     }
 
     /// The owners to trust in another user namespace. There, a process cannot tell root from other
@@ -65,12 +76,25 @@ impl Owners {
     /// (user_namespaces(7)). The process trusts that user and the user `caller`, who started it,
     /// and has no more privileges than that user.
     pub fn rootless(caller: u32, overflow: u32) -> Self {
-        Owners(vec![0, caller, overflow])
+        Owners {
+            users: vec![0, caller, overflow],
+            // Whoever is shown as the overflow user may be anybody, a container's user of that number too.
+            in_sticky: vec![0, caller],
+        }
     }
 
     /// These users, for trees that represent a host.
     pub fn of(users: &[u32]) -> Self {
-        Owners(users.to_vec())
+        Owners {
+            users: users.to_vec(),
+            in_sticky: Vec::new(),
+        }
+    }
+
+    /// Whether what others make in this directory can be told from what these users do.
+    fn may_share(&self, dir: &Stat) -> bool {
+        let mode = dir.st_mode & 0o7777;
+        mode & 0o022 != 0 && mode & STICKY != 0 && self.in_sticky.contains(&dir.st_uid)
     }
 }
 
@@ -191,8 +215,8 @@ impl Trusted {
     fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat, PathBuf), TrustError> {
         let mut links = 0;
         let mut ahead = components(path.as_os_str());
-        // The directories above, so that `..` needs no lookup.
-        let mut above: Vec<OwnedFd> = Vec::new();
+        // The directories above, so that `..` needs no lookup, and whether others may make entries in them.
+        let mut above: Vec<(OwnedFd, bool)> = Vec::new();
         let mut at = PathBuf::from("/");
         if !self.is_checked.load(Ordering::Relaxed) {
             check_owner_and_mode(&self.owners, &at, &stat_of(&self.root, &at)?)?;
@@ -204,7 +228,10 @@ impl Trusted {
                 at.pop();
                 continue;
             }
-            let dir = above.last().map_or(self.root.as_fd(), AsFd::as_fd);
+            let (dir, is_shared) = match above.last() {
+                Some((fd, is_shared)) => (fd.as_fd(), *is_shared),
+                None => (self.root.as_fd(), false),
+            };
             at.push(&name);
             let last = ahead.is_empty();
             let opened = match step(dir, &name, if last { flags } else { OFlags::PATH }) {
@@ -213,13 +240,17 @@ impl Trusted {
             };
             let fd = opened.map_err(|error| open_error(at.clone(), error))?;
             let stat = stat_of(&fd, &at)?;
+            // Who may mount there may do everything there.
+            if is_shared && !is_mount_root(&fd).unwrap_or(false) {
+                check_owner(&self.owners.in_sticky, &at, &stat)?;
+            }
             match kind(&stat) {
                 FileType::Symlink => {
                     links += 1;
                     if links > MAX_LINKS {
                         bail!("{path:?}: more than {MAX_LINKS} symbolic links");
                     }
-                    check_owner(&self.owners, &at, &stat)?;
+                    check_owner(&self.owners.users, &at, &stat)?;
                     let target = readlinkat(&fd, "", Vec::new())
                         .map_err(|error| open_error(at.clone(), error))?;
                     at.pop();
@@ -229,6 +260,9 @@ impl Trusted {
                     }
                     ahead.extend(components(OsStr::from_bytes(target.as_bytes())));
                 }
+                FileType::Directory if !last && self.owners.may_share(&stat) => {
+                    above.push((fd, true));
+                }
                 kind => {
                     check_owner_and_mode(&self.owners, &at, &stat)?;
                     if last {
@@ -237,15 +271,16 @@ impl Trusted {
                     if kind != FileType::Directory {
                         return Err(is_not(&at, DIRECTORY));
                     }
-                    above.push(fd);
+                    above.push((fd, false));
                 }
             }
         }
-        // The path ended at a directory that was already checked: `/`, or `..` after a link.
-        let dir = above.last().map_or(self.root.as_fd(), AsFd::as_fd);
+        // The path ended at a directory that was checked on the way: `/`, or `..` after a link.
+        let dir = above.last().map_or(self.root.as_fd(), |(fd, _)| fd.as_fd());
         let fd =
             step(dir, OsStr::new("."), flags).map_err(|error| open_error(at.clone(), error))?;
         let stat = stat_of(&fd, &at)?;
+        check_owner_and_mode(&self.owners, &at, &stat)?;
         Ok((fd, stat, at))
     }
 }
@@ -351,7 +386,7 @@ fn open_error(path: PathBuf, error: Errno) -> TrustError {
 }
 
 fn check_owner_and_mode(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
-    check_owner(owners, path, stat)?;
+    check_owner(&owners.users, path, stat)?;
     let mode = stat.st_mode & 0o7777;
     if mode & 0o022 != 0 {
         return Err(TrustError::Writable {
@@ -362,8 +397,8 @@ fn check_owner_and_mode(owners: &Owners, path: &Path, stat: &Stat) -> Result<(),
     Ok(())
 }
 
-fn check_owner(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
-    if owners.0.contains(&stat.st_uid) {
+fn check_owner(users: &[u32], path: &Path, stat: &Stat) -> Result<(), TrustError> {
+    if users.contains(&stat.st_uid) {
         return Ok(());
     }
     Err(TrustError::Owner {
@@ -377,7 +412,7 @@ mod tests {
     use super::*;
     use onload_test_tree::Tree;
     use std::fs;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::{MetadataExt, lchown, symlink};
 
     /// A tree whose owner, whoever runs the tests, takes root's place.
     struct OwnedTree(Tree);
@@ -502,6 +537,91 @@ mod tests {
             tree.refusal("/etc/d/config.toml")
                 .contains("\"/open\" has mode")
         );
+    }
+
+    /// What rootlesskit makes of /etc, except that no mount is below it.
+    fn copied_up() -> OwnedTree {
+        let tree = OwnedTree::new();
+        tree.0.directory("etc/.ro1/onload-ctk");
+        tree.file("etc/.ro1/onload-ctk/config.toml", 0o644);
+        symlink(".ro1/onload-ctk", tree.path("etc/onload-ctk")).unwrap();
+        tree.chmod("etc", 0o1777);
+        tree
+    }
+
+    fn rootless(tree: &OwnedTree, path: &str) -> Result<Vec<u8>, TrustError> {
+        let owner = fs::metadata(tree.0.root()).unwrap().uid();
+        let owners = Owners::rootless(owner, 65534);
+        let trusted = Trusted::below(tree.0.root(), owners).unwrap();
+        trusted.open(Path::new(path))?.read(100)
+    }
+
+    const CONFIG: &str = "/etc/onload-ctk/config.toml";
+
+    #[test]
+    fn only_a_rootless_engine_walks_through_a_sticky_directory_of_its_own() {
+        let tree = copied_up();
+        assert_eq!(rootless(&tree, CONFIG).unwrap(), b"text");
+        assert_eq!(
+            rootless(&tree, "/etc/.ro1/../onload-ctk/config.toml").unwrap(),
+            b"text"
+        );
+        assert!(rootless(&tree, "/etc/none").unwrap_err().is_absent());
+        assert!(tree.refusal(CONFIG).contains("\"/etc\" has mode 1777"));
+    }
+
+    #[test]
+    fn what_is_opened_in_the_end_is_writable_to_nobody_else_there_either() {
+        let tree = copied_up();
+        symlink("..", tree.path("etc/cdi/up")).unwrap();
+        let owner = fs::metadata(tree.0.root()).unwrap().uid();
+        let trusted = Trusted::below(tree.0.root(), Owners::rootless(owner, 65534)).unwrap();
+        for path in ["/etc", "/etc/cdi/up"] {
+            let message = trusted.open_dir(Path::new(path)).unwrap_err().to_string();
+            assert!(message.contains("\"/etc\" has mode 1777"), "{message}");
+        }
+        for (path, mode) in [
+            ("etc", 0o777),
+            ("etc/.ro1/onload-ctk", 0o777),
+            ("etc/.ro1/onload-ctk/config.toml", 0o1666),
+        ] {
+            let tree = copied_up();
+            tree.chmod(path, mode);
+            let message = rootless(&tree, CONFIG).unwrap_err().to_string();
+            assert!(message.contains("others can change it"), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_a_stranger_made_in_a_sticky_directory_is_refused_and_not_taken_for_absent() {
+        if !onload_test_needs::root("giving a file away") {
+            return;
+        }
+        // The overflow user may be one of a container.
+        for stranger in [1000, 65534] {
+            for path in ["etc/onload-ctk", "etc/.ro1", "etc/config.toml"] {
+                let tree = copied_up();
+                lchown(tree.path(path), Some(stranger), None).unwrap();
+                let asked = if path.ends_with("toml") {
+                    "/etc/config.toml"
+                } else {
+                    CONFIG
+                };
+                let error = rootless(&tree, asked).unwrap_err();
+                let says = format!("\"/{path}\" belongs to user {stranger}");
+                assert!(error.to_string().contains(&says), "{error}");
+                assert!(!error.is_absent());
+            }
+        }
+        // Elsewhere the overflow user is how the host's root looks.
+        let tree = copied_up();
+        let give = |path: &str| lchown(tree.path(path), Some(65534), None).unwrap();
+        give("etc/.ro1/onload-ctk");
+        assert_eq!(rootless(&tree, CONFIG).unwrap(), b"text");
+        // Among the entries of such a directory of the host's nobody can be told from another.
+        give("etc");
+        let message = rootless(&tree, CONFIG).unwrap_err().to_string();
+        assert!(message.contains("\"/etc\" has mode 1777"), "{message}");
     }
 
     #[test]
