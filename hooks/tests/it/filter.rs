@@ -601,6 +601,28 @@ fn preload_by_file_caps_the_limit_of_open_files_and_never_raises_it() {
     }
 }
 
+/// podman gives a container without a limit its own one, after its hooks.
+#[test]
+fn preload_by_file_bounds_the_table_by_the_variable_too() {
+    let mut host = FakeHost::new();
+    host.config.cdi.fdtable_size = 4096;
+    // A specification of an operator's own may not have it.
+    let mut config = config(&json!({"onload.dev/nic": "ens2", "onload.dev/preload": "file"}));
+    let bound = |config: &Value| {
+        let mut env = env(&host.after(config));
+        env.retain(|entry| entry.starts_with("EF_FDTABLE_SIZE="));
+        env
+    };
+    assert_eq!(bound(&config), ["EF_FDTABLE_SIZE=4096"]);
+    config["process"]["env"] = json!(["EF_FDTABLE_SIZE=77"]);
+    assert_eq!(bound(&config), ["EF_FDTABLE_SIZE=77"]);
+    config["annotations"] = json!({"onload.dev/nic": "all", "onload.dev/preload": "file"});
+    config["process"]["env"] = json!([]);
+    assert_eq!(bound(&config), ["EF_FDTABLE_SIZE=1048576"], "as specified");
+    config["annotations"] = json!({"onload.dev/nic": "ens2", "onload.dev/preload": "off"});
+    assert_eq!(bound(&config), [""; 0]);
+}
+
 #[test]
 fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
     let mut host = FakeHost::new();

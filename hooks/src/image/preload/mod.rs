@@ -70,10 +70,11 @@ pub(crate) fn apply(
     if choice.mode == Preload::Off || !may_preload(source, config, now, host, report)? {
         return Ok(None);
     }
+    bound_table(edits, now);
     if choice.mode == Preload::File {
         return by_file(edits, config, now, choice.mount, host, report);
     }
-    by_env(edits, config, now, choice.libraries, report).map_err(of_config)?;
+    by_env(edits, config, choice.libraries, report).map_err(of_config)?;
     Ok(None)
 }
 
@@ -151,10 +152,20 @@ pub(crate) fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
     })
 }
 
+/// The library sizes its table by this variable before the hard limit of open files, which podman sets anew after its hooks.
+fn bound_table(edits: &mut ContainerEdits, now: &PreloadContext<'_>) {
+    let is_set = |entry: &String| entry.starts_with("EF_FDTABLE_SIZE=");
+    if !edits.env.iter().any(is_set) {
+        edits.env.push(format!(
+            "EF_FDTABLE_SIZE={}",
+            now.settings.config.cdi.fdtable_size
+        ));
+    }
+}
+
 fn by_env(
     edits: &mut ContainerEdits,
     config: &OciConfig,
-    now: &PreloadContext<'_>,
     mut libraries: Vec<String>,
     report: &mut Report,
 ) -> Result<(), OciConfigError> {
@@ -170,13 +181,6 @@ fn by_env(
         edits
             .env
             .push(format!("LD_PRELOAD={}", libraries.join(":")));
-    }
-    let is_set = |entry: &String| entry.starts_with("EF_FDTABLE_SIZE=");
-    if !edits.env.iter().any(is_set) {
-        edits.env.push(format!(
-            "EF_FDTABLE_SIZE={}",
-            now.settings.config.cdi.fdtable_size
-        ));
     }
     report.reasons.push(format!(
         "{LIBRARY} is preloaded by LD_PRELOAD; EF_FDTABLE_SIZE bounds its table"
@@ -246,7 +250,7 @@ fn by_file(
     }
     edits.mounts.push(mount);
     report.reasons.push(format!(
-        "{LIBRARY} is preloaded by {LD_SO_PRELOAD}; RLIMIT_NOFILE bounds its table"
+        "{LIBRARY} is preloaded by {LD_SO_PRELOAD}; EF_FDTABLE_SIZE and RLIMIT_NOFILE bound its table"
     ));
     Ok(file)
 }
@@ -337,7 +341,7 @@ fn cap_nofile(
     if (capped.soft, capped.hard) != (soft, hard) {
         config.rlimit_set(&capped)?;
         report.reasons.push(format!(
-            "{NAME} is capped at {size}, since {LIBRARY} sizes a table by it"
+            "{NAME} of config.json is at most {size}, since {LIBRARY} sizes a table by it"
         ));
     }
     Ok(())
