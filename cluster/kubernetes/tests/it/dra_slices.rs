@@ -204,17 +204,56 @@ fn a_shared_device_is_one_where_capacity_is_counted_and_one_a_slot_elsewhere() {
     assert_eq!(counted[0].allow_multiple_allocations, Some(true));
     let numbered = devices(&offers, Class::Nic, Features::NONE);
     assert_eq!(numbered.len(), 12);
+    // The scheduler takes the first that are free: two are of both.
     assert_eq!(
-        names(&numbered)[9..],
-        ["ens1-slot-9", "ens2-slot-0", "ens2-slot-1"]
+        names(&numbered)[..5],
+        [
+            "ens1-slot-0",
+            "ens2-slot-0",
+            "ens1-slot-1",
+            "ens2-slot-1",
+            "ens1-slot-2"
+        ]
     );
     assert!(
         numbered
             .iter()
             .all(|device| device.allow_multiple_allocations.is_none())
     );
-    let slot = numbered[9].attributes.as_ref().unwrap()["slot"].int;
+    let slot = numbered[11].attributes.as_ref().unwrap()["slot"].int;
     assert_eq!(slot, Some(9));
+}
+
+#[test]
+fn the_first_slots_are_of_different_devices_over_all_slices() {
+    let nics: Vec<String> = (0..20).map(|at| format!("ens{at:02}")).collect();
+    let mut offers: Vec<Offer> = nics.iter().map(|name| offer(Class::Nic, name)).collect();
+    // One has no slot left, and one is a single container's.
+    offers[3].slots = Some(1);
+    offers[3] = held(offers[3].clone());
+    offers[4].sharing = Sharing::Exclusive;
+    let numbered = Features {
+        taints: true,
+        ..Features::NONE
+    };
+    let slices = slices(&offers, Class::Nic, numbered);
+    legal(&slices);
+    let counts = slices
+        .iter()
+        .map(|slice| slice.spec.devices.iter().flatten().count());
+    assert_eq!(counts.collect::<Vec<_>>(), [64, 64, 54]);
+    let mut free = devices(&offers, Class::Nic, numbered);
+    free.retain(|device| taints(device).is_empty());
+    let first: BTreeSet<String> = free.iter().take(19).map(named).collect();
+    assert_eq!(first.len(), 19);
+    let last: BTreeSet<String> = free.iter().rev().take(18).map(named).collect();
+    assert_eq!(last.len(), 18);
+}
+
+/// The real name of what it is a slot of.
+fn named(device: &Device) -> String {
+    let attributes = device.attributes.as_ref().unwrap();
+    attributes["name"].string.clone().unwrap()
 }
 
 /// A NIC of four slots that these containers have.

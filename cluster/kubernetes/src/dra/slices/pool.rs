@@ -62,6 +62,15 @@ struct Entry<'a> {
     takes: Option<(PciAddress, u32)>,
 }
 
+impl Entry<'_> {
+    fn slot(&self) -> Option<u32> {
+        match self.form {
+            Form::Slot(slot) => Some(slot),
+            Form::One | Form::Shared(_) => None,
+        }
+    }
+}
+
 impl<'a> Pool<'a> {
     /// The pool of a class, written with these features. It may have no devices.
     pub fn of(wanted: Wanted<'a>, class: Class, features: Features) -> Pool<'a> {
@@ -93,6 +102,8 @@ impl<'a> Pool<'a> {
             let held = families.is_held(offer).then_some(HELD);
             pool.add(offer, takes, held, (features, most_slots));
         }
+        // The scheduler takes the first ones that are free: a claim of several gets those of different devices.
+        pool.devices.sort_by_key(|entry| entry.slot().unwrap_or(0));
         let used = pool.devices.iter().filter_map(|entry| entry.takes);
         let sets = used.filter_map(|(set, _)| families.family(Some(set)));
         pool.sets = sets.map(|(set, family)| (set, family.members)).collect();
@@ -212,14 +223,10 @@ impl<'a> Pool<'a> {
     }
 
     fn device(&self, entry: &Entry<'_>) -> Device {
-        let slot = match entry.form {
-            Form::Slot(slot) => Some(slot),
-            Form::One | Form::Shared(_) => None,
-        };
         let name = self
             .wanted
             .names
-            .device(self.class, &entry.offer.name, slot);
+            .device(self.class, &entry.offer.name, entry.slot());
         let consumes = entry.takes.map(|(set, number)| {
             vec![DeviceCounterConsumption {
                 counter_set: set_name(set),
