@@ -20,8 +20,13 @@ impl Leases {
     /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
     /// last word, and takes the lock of all leases within it.
     pub fn lock_moving(&self, device: &Device) -> Result<Lock> {
+        self.lock_moving_within(device, MOVING_PATIENCE)
+    }
+
+    /// The same for who may have less time.
+    pub fn lock_moving_within(&self, device: &Device, left: Duration) -> Result<Lock> {
         let name = format!(".moving-{}={}", device.class, device.name);
-        self.lock_named(&name, MOVING_PATIENCE)
+        self.lock_named(&name, left.min(MOVING_PATIENCE))
     }
 
     /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes

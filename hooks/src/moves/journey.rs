@@ -694,7 +694,7 @@ pub struct Restored {
 /// its turn comes. An error says that the leases cannot be read.
 pub(super) fn restore<K: Kind>(
     leases: &Leases,
-    is_wanted: &dyn Fn(&Device) -> bool,
+    left_for: lease::Left<'_>,
     kind: &K,
     patience: Duration,
 ) -> Result<Vec<Restored>> {
@@ -707,10 +707,10 @@ pub(super) fn restore<K: Kind>(
     devices.rotate_left(beginning);
     let mut restored = Vec::new();
     for device in devices {
-        if !is_wanted(&device) {
+        let Some(left) = left_for(&device) else {
             continue;
-        }
-        let moving = leases.lock_moving(&device);
+        };
+        let moving = leases.lock_moving_within(&device, left);
         let settled = moving.and_then(|_moving| settle(leases, &device, kind, patience));
         if !matches!(settled, Ok(false)) {
             let result = settled.map(drop);

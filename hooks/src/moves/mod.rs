@@ -348,7 +348,8 @@ pub(crate) fn take_back(
 /// interface back.
 pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
     let StandIns { interfaces, rdma } = stand_ins;
-    let (functions, all, now) = (&interfaces.functions, |_: &Device| true, Duration::ZERO);
+    let all = |_: &Device| Some(Duration::MAX);
+    let (functions, now) = (&interfaces.functions, Duration::ZERO);
     let rdma = journey::restore(leases, &all, rdma, now).context("restoring RDMA devices")?;
     let interfaces =
         journey::restore(leases, &all, interfaces, now).context("restoring interfaces")?;
@@ -361,17 +362,26 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
 }
 
 /// Brings back members of pools before a container is refused one. The refusal says which of them do not come, and why.
-pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, &dyn Fn(&Device) -> bool) {
+pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
-    move |leases, is_wanted| {
-        let _ = journey::restore(leases, is_wanted, &interfaces.functions, Duration::ZERO);
-        let _ = journey::restore(leases, is_wanted, rdma, DYING_PATIENCE);
-        let _ = journey::restore(leases, is_wanted, interfaces, DYING_PATIENCE);
+    move |leases, left_for| {
+        let _ = journey::restore(leases, left_for, &interfaces.functions, Duration::ZERO);
+        let _ = journey::restore(leases, left_for, rdma, DYING_PATIENCE);
+        let _ = journey::restore(leases, left_for, interfaces, DYING_PATIENCE);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::path::Path;
+    use std::time::Instant;
+
+    use onload_core::lease::{Claim, Holder, Numa, Token, Wish};
+    use onload_core::run_dir::RunDir;
+    use onload_sys::processes::Processes;
+    use onload_test_tree::Tree;
+
     use super::*;
 
     fn parsed(text: &str) -> HookArguments {
@@ -390,6 +400,41 @@ mod tests {
         assert_eq!(of(&moving.lease), ["rdma:mlx5_0"]);
         assert!(rest.rdma_netns.is_empty() && rest.memlock.is_some());
         assert!(moving.memlock.is_none());
+    }
+
+    #[test]
+    fn a_device_that_somebody_moves_is_waited_for_no_longer_than_there_is_time() {
+        let tree = Tree::new();
+        tree.directory("run");
+        let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
+        let leases = || Leases::open(&run, Processes::default()).unwrap();
+        let device: Device = "rdma:mlx5_3".parse().unwrap();
+        let moved = r#"{"rdma":{"name":"mlx5_3","pci":"0000:3b:00.3","index":3},"namespace":7,"returning":true}"#;
+        let wish = Wish {
+            moved: Some(serde_json::from_str(moved).unwrap()),
+            ..Wish::of_device(device.clone(), 1)
+        };
+        let claim = Claim {
+            wishes: &[wish],
+            numa: Numa::Any,
+            container: &"one".parse().unwrap(),
+            bundle: Path::new("/bundle"),
+            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            token: None,
+            claim: None,
+            entry_point: "createRuntime",
+        };
+        leases().claim(&claim, &|_| None).unwrap();
+        assert!(leases().list().unwrap()[0].is_returning);
+        let _moving = leases().lock_moving(&device).unwrap();
+        let begun = Instant::now();
+        let asked = Cell::new(0);
+        fetch(&StandIns::default())(&leases(), &|one| {
+            asked.set(asked.get() + i32::from(*one == device));
+            Some(Duration::from_millis(50))
+        });
+        assert_eq!(asked.get(), 1);
+        assert!(begun.elapsed() < Duration::from_secs(3));
     }
 
     #[test]

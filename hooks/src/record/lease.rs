@@ -1,6 +1,6 @@
 //! The leases of a container, claimed when its init exists and released when it is gone.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,8 @@ pub(crate) const OPENERS: Duration = Duration::from_secs(2);
 /// The same before an answer that somebody waits for: a runtime gives up on NRI's after 2 s, and creates the container
 /// without its devices. The container's hook looks again.
 const OPENERS_OF_ANSWER: Duration = Duration::from_millis(300);
-/// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all.
+/// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all, and the last
+/// one may take four.
 const FETCHING: Duration = Duration::from_secs(6);
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 /// The kernel's class of vfio's groups.
@@ -58,6 +59,8 @@ pub struct Keeper<'a> {
     pub(crate) root: Option<&'a Path>,
     /// None where this process has no right to bring back members that ended containers have left.
     pub(crate) fetch: Option<Fetch<'a>>,
+    /// Until when they are brought back, however often it is decided.
+    fetching: OnceCell<Instant>,
     processes: Processes,
     chosen: RefCell<Option<Chosen>>,
     /// Who was found to use members without a lease.
@@ -77,8 +80,10 @@ struct Chosen {
     origin: Origin,
 }
 
-/// Brings back devices that ended containers have left, those of them that are wanted.
-pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, &dyn Fn(&Device) -> bool);
+/// How long somebody else may still move a device that is to come back; none where it is not wanted.
+pub(crate) type Left<'l> = &'l dyn Fn(&Device) -> Option<Duration>;
+/// Brings back devices that ended containers have left.
+pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 
 impl<'a> Keeper<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.
@@ -99,6 +104,7 @@ impl<'a> Keeper<'a> {
             stays: false,
             root: None,
             fetch: None,
+            fetching: OnceCell::new(),
             processes: Processes::default(),
             chosen: RefCell::default(),
             used: RefCell::default(),
@@ -224,12 +230,13 @@ impl Pools for Keeper<'_> {
         let is_refused = matches!(&wishes, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)));
         if let Some(fetch) = self.fetch.filter(|_| is_refused) {
             // Those that ended containers have left may come back now, until there are enough or the time is over.
-            let until = Instant::now() + FETCHING;
+            let until = *self.fetching.get_or_init(|| Instant::now() + FETCHING);
             fetch(&chosen.leases, &|device| {
+                let left = until.checked_duration_since(Instant::now())?;
                 let mut wanted = claim.wishes.iter().flat_map(Wish::devices);
-                wanted.any(|one| one == *device)
-                    && Instant::now() < until
-                    && chosen.leases.choose(&claim, &used).is_err()
+                let is_wanted = wanted.any(|one| one == *device)
+                    && chosen.leases.choose(&claim, &used).is_err();
+                is_wanted.then_some(left)
             });
             wishes = chosen.leases.choose(&claim, &used);
         }
@@ -625,6 +632,44 @@ mod tests {
         // Nobody gives up on what creates the container itself.
         let creating = Keeper::creating(&host, "onload-hook");
         assert!(left(&creating) > Duration::from_secs(1));
+    }
+
+    #[test]
+    fn whatever_is_decided_anew_the_time_for_bringing_devices_back_goes_on() {
+        let tree = Tree::new();
+        tree.directory("run");
+        let host = ThisHost::below(tree.root(), Path::new(CONFIG_PATH)).unwrap();
+        let wishes = [wish(&"vfio:0000:81:10.0".parse().unwrap(), 1)];
+        let choose = |keeper: &Keeper<'_>, id: &str| {
+            keeper.choose(PoolRequest {
+                wishes: &wishes,
+                numa: Numa::Any,
+                named: &[],
+                id: &id.parse().unwrap(),
+                bundle: tree.root(),
+                expect: &|_| Vec::new(),
+                origin: &Origin::Annotation("a".to_owned()),
+            })
+        };
+        let first = Keeper::creating(&host, "onload-hook");
+        first.keep_what(|| choose(&first, "c1")).unwrap();
+        let left = RefCell::new(Vec::new());
+        let fetch = |_: &Leases, left_for: Left<'_>| {
+            let one = &wishes[0].devices().next().unwrap();
+            left.borrow_mut().extend(left_for(one));
+        };
+        let mut second = Keeper::creating(&host, "onload-hook");
+        second.fetch = Some(&fetch);
+        for _ in 0..2 {
+            assert!(choose(&second, "c2").is_err());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let left = left.into_inner();
+        assert_eq!(left.len(), 2);
+        assert!(
+            left[0] <= FETCHING && left[1] <= left[0] - Duration::from_millis(50),
+            "{left:?}"
+        );
     }
 
     #[test]
