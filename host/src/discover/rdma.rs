@@ -111,8 +111,19 @@ fn why_fixed(device: &RdmaDevice, functions: &PciFunctions, live_devices: bool) 
 /// What the device is, if its driver cannot move it: it has no `disassociate_ucontext` (`ib_device_set_netns_put` in
 /// `drivers/infiniband/core/device.c`).
 fn fixed(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
-    // By the names of their PCI drivers: iw_cxgb4, efa, qedr and vmw_pvrdma.
-    const FIXED: [&str; 4] = ["cxgb4", "efa", "qede", "vmw_pvrdma"];
+    // PCI drivers, below which are ocrdma, iw_cxgb4, efa, hfi1, mthca, qib, qedr, usnic and vmw_pvrdma. A device of one
+    // that is not known is offered: where it cannot move, the kernel says so when a container starts.
+    const FIXED: [&str; 9] = [
+        "be2net",
+        "cxgb4",
+        "efa",
+        "hfi1",
+        "ib_mthca",
+        "ib_qib",
+        "qede",
+        "usnic_verbs",
+        "vmw_pvrdma",
+    ];
     let Some(pci) = device.pci_address else {
         let driver = match device.transport {
             Some("iwarp") => "soft-iWARP (siw)",
@@ -1342,7 +1353,9 @@ mod tests {
     #[test]
     fn in_exclusive_mode_a_device_of_a_driver_that_cannot_move_it_is_refused() {
         let tree = tree();
-        for (number, driver) in ["efa", "mlx5_core"].into_iter().enumerate() {
+        // Of a driver that is not known, the kernel says it.
+        let drivers = ["efa", "hfi1", "mlx5_core", "of_tomorrow"];
+        for (number, driver) in drivers.into_iter().enumerate() {
             let function = tree.function(&format!("0000:0{number}:00.0"), "0x020000", 0);
             tree.bind(&function, driver);
             device(&tree, &function, &format!("{driver}_0"), number as u32);
@@ -1350,13 +1363,12 @@ mod tests {
         let config = Discover::default();
         let (devices, not_offered) = in_exclusive_mode(&tree.host(), true, &config);
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-        assert_eq!(names, ["mlx5_core_0"]);
-        assert_eq!(not_offered[0].name, "efa_0");
-        let reason = &not_offered[0].reason;
-        assert!(
-            reason.contains("a device of efa cannot (EOPNOTSUPP)"),
-            "{reason}"
-        );
+        assert_eq!(names, ["mlx5_core_0", "of_tomorrow_0"]);
+        for (one, driver) in not_offered.iter().zip(["efa", "hfi1"]) {
+            assert_eq!(one.name, format!("{driver}_0"));
+            let why = format!("a device of {driver} cannot (EOPNOTSUPP)");
+            assert!(one.reason.contains(&why), "{one:?}");
+        }
     }
 
     #[test]
