@@ -1,11 +1,13 @@
 //! Virtual pairs (veth(4)) that stand in for RDMA devices: one end of each has the device's name and moves, and the other
 //! stays where it is.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_hooks::moves::{Netns, Node, RdmaAccess, RdmaDevice};
+use onload_sys::error::Result;
 use onload_sys::netlink::link::{self, Change, Link};
 use onload_sys::netlink::nldev::NetnsMode;
 use onload_sys::netlink::socket::Socket;
@@ -14,6 +16,8 @@ use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
 const NODES: &str = "/dev/infiniband";
+/// The modules of the kernel that use the devices, one a line.
+const KERNEL_USERS: &str = "/tmp/kernel-users";
 
 #[derive(Debug)]
 pub(crate) struct Pair {
@@ -80,6 +84,30 @@ impl RdmaAccess for Pairs {
             minor: rustix::fs::minor(stat.st_rdev),
         };
         Ok(vec![Node { path, numbers }])
+    }
+
+    /// One that is called `ib` and the device's number.
+    fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>> {
+        let name = format!("ib{}", device.index);
+        let links = netns.links()?.into_iter();
+        Ok(links
+            .filter(|link| link.is_called(name.as_bytes()))
+            .collect())
+    }
+
+    fn kernel_users(&self, _: &Netns, _: u32) -> io::Result<BTreeSet<String>> {
+        let users = std::fs::read_to_string(KERNEL_USERS).unwrap_or_default();
+        Ok(users.lines().map(str::to_owned).collect())
+    }
+
+    /// One that is called `umad` and the device's number: who has a node open is looked for on the whole machine.
+    fn own_nodes(&self, name: &str) -> Vec<PathBuf> {
+        let device = name
+            .strip_prefix("mlx5_")
+            .and_then(|number| number.parse::<usize>().ok());
+        let pair = device.and_then(|number| self.0.get(number));
+        let node = pair.map(|pair| Path::new(NODES).join(format!("umad{}", pair.end)));
+        node.into_iter().collect()
     }
 }
 

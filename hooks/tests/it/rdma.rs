@@ -278,6 +278,43 @@ fn containers_of_one_namespace_share_it_and_the_last_gives_it_back() {
 }
 
 #[test]
+fn a_device_that_the_host_uses_stays_and_the_line_says_for_what() {
+    if !can_move() {
+        return;
+    }
+    let script = r#"
+        refused() { # WHAT
+          make one && fail "$1: created"
+          grep -q "rdma mlx5_0 $1" /tmp/err || fail "$1: $(cat /tmp/err)"
+          gone one; here mlx5_0 "$1"; free "$1"
+        }
+        ip link add name ib$FIRST type bridge
+        ip addr add 192.0.2.1/24 dev ib$FIRST
+        refused "cannot move, which would delete interface ib$FIRST: .*in use on this host: it has the address 192.0.2.1/24"
+        ip addr del 192.0.2.1/24 dev ib$FIRST
+        ip link add link ib$FIRST name ib.8001 type macvlan
+        refused "cannot move, .*: macvlan .*ib.8001.* is on it"
+        ip link del ib.8001
+        node=/dev/infiniband/umad$FIRST
+        mknod $node c 1 7
+        sleep 1000 8<$node & user=$!
+        while ! ls -l /proc/$user/fd 2>/dev/null | grep -q umad$FIRST; do :; done
+        refused "is in use on this host: process $user (.*) has .*$node.* open"
+        kill $user; wait $user 2>/dev/null || true
+        echo rdma_cm > /tmp/kernel-users
+        refused "is in use on this host: the kernel has connections over it (rdma_cm)"
+        rm /tmp/kernel-users
+        make one || fail "$(cat /tmp/err)"
+        there one mlx5_0 idle
+        # None of that keeps it from coming back.
+        ip addr add 192.0.2.1/24 dev ib$FIRST
+        echo rdma_cm > /tmp/kernel-users
+        gone one; here mlx5_0 back; free back
+        rm /tmp/kernel-users $node; ip link del ib$FIRST"#;
+    on(&[("one", container(Some("one"), &[0]))], "", script);
+}
+
+#[test]
 fn a_device_that_another_program_moved_is_used_where_it_is_and_stays_there() {
     if !can_move() {
         return;

@@ -10,8 +10,9 @@ use onload_core::class::Class;
 use onload_core::config::Discover;
 use onload_core::expect::Expected;
 use onload_core::host_settings::RdmaNetns;
+use onload_core::netdev::usage::{Beside, Namespace};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::{Quoted, digits};
 use serde::Serialize;
 
 use crate::discover::names::Names;
@@ -82,8 +83,11 @@ pub(crate) fn movable(
     live_devices: bool,
 ) -> Vec<RdmaDevice> {
     let mut offered = Vec::new();
+    let network = probe.or_warn(probe.host().network());
     for device in devices {
-        match why_fixed(&device, functions, live_devices) {
+        let reason = why_fixed(&device, functions, live_devices)
+            .or_else(|| use_of_interface(&device, network.as_ref()?));
+        match reason {
             None => offered.push(without_management(probe, device)),
             Some(reason) => {
                 let entry = NotOffered::new(Class::Rdma, device.name, reason);
@@ -105,6 +109,21 @@ fn why_fixed(device: &RdmaDevice, functions: &PciFunctions, live_devices: bool) 
         format!(
             "in netns mode exclusive its nodes are known after it has moved into the container, and live-devices = false under [annotations] keeps them out of a created container; allow that, or {otherwise}"
         )
+    })
+}
+
+/// What the host uses an interface for that a move would delete: one of IP over InfiniBand.
+fn use_of_interface(device: &RdmaDevice, network: &Namespace) -> Option<String> {
+    let interfaces = device.netdevs.iter();
+    let mut links = interfaces.filter_map(|name| network.link(name));
+    links.find_map(|link| {
+        let is_ipoib = link.kind.as_deref() == Some("ipoib");
+        let uses = is_ipoib.then(|| network.uses(link, Beside::default()));
+        let first = uses?.into_iter().next()?;
+        Some(format!(
+            "in netns mode exclusive a device moves into the container's network namespace, which would delete its interface {}, and the host uses that: {first}",
+            Quoted(&link.name)
+        ))
     })
 }
 
@@ -1369,6 +1388,46 @@ mod tests {
             let why = format!("a device of {driver} cannot (EOPNOTSUPP)");
             assert!(one.reason.contains(&why), "{one:?}");
         }
+    }
+
+    #[test]
+    fn in_exclusive_mode_a_device_whose_interface_the_host_uses_is_refused() {
+        let tree = tree();
+        let function = tree.function("0000:01:00.0", "0x020700", 0);
+        let directory = device(&tree, &function, "mlx5_0", 0);
+        tree.file(
+            &format!("{directory}/ports/1/gids/0"),
+            "fe80:0000:0000:0000:0002:c903:00f9:bfa1",
+        );
+        tree.file(&format!("{directory}/ports/1/link_layer"), "InfiniBand");
+        let address = format!(
+            "80:00:00:48:fe:80{}:00:02:c9:03:00:f9:bf:a1",
+            ":00".repeat(6)
+        );
+        interface(&tree, &function, "ib0", &[("address", &address)]);
+        let config = Discover::default();
+        let refused = |table: &str| {
+            tree.file("/network.table", table);
+            let (devices, not_offered) = in_exclusive_mode(&tree.host(), true, &config);
+            assert_eq!(devices.len() + not_offered.len(), 1);
+            not_offered.into_iter().next().map(|one| one.reason)
+        };
+        let idle = "link 5 ib0 ipoib - - -\naddress 5 fe80::1/64\n";
+        assert_eq!(refused(idle), None);
+        let reason = refused(&format!("{idle}address 5 192.0.2.1/24\n")).unwrap();
+        let why = "delete its interface \"ib0\", and the host uses that: it has the address 192.0.2.1/24;";
+        assert!(reason.contains(why), "{reason}");
+        let child = format!("{idle}link 6 ib0.8001 ipoib - 5 -\n");
+        let reason = refused(&child).unwrap();
+        assert!(
+            reason.ends_with("ipoib \"ib0.8001\" is on it; delete that"),
+            "{reason}"
+        );
+        // That of an Ethernet port stays on the host.
+        assert_eq!(
+            refused("link 5 ib0 - - - -\naddress 5 192.0.2.1/24\n"),
+            None
+        );
     }
 
     #[test]

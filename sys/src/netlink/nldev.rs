@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::message::{attribute, text, u32_at, u64_at, until_null, value};
+use super::message::{attribute, attributes, text, u32_at, u64_at, until_null, value};
 use crate::numbers::Numbers;
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, …)`.
@@ -16,11 +16,15 @@ pub const GET: u16 = kind(1);
 pub const SET: u16 = kind(2); // RDMA_NLDEV_CMD_SET
 pub const SYS_GET: u16 = kind(6); // RDMA_NLDEV_CMD_SYS_GET
 pub const SYS_SET: u16 = kind(7); // RDMA_NLDEV_CMD_SYS_SET
+pub const GET_QUEUE_PAIRS: u16 = kind(10); // RDMA_NLDEV_CMD_RES_QP_GET
 pub const GET_CHARACTER: u16 = kind(15); // RDMA_NLDEV_CMD_GET_CHARDEV
 
 // `enum rdma_nldev_attr`.
 const INDEX: u16 = 1;
 const NAME: u16 = 2;
+const QUEUE_PAIRS: u16 = 19;
+const QUEUE_PAIR: u16 = 20;
+const KERNEL_USER: u16 = 29;
 const NETNS_MODE: u16 = 66;
 const NETNS_FD: u16 = 68;
 const CHARACTER_TYPE: u16 = 69;
@@ -102,6 +106,21 @@ pub fn parse_netns_mode(payload: &[u8]) -> Option<NetnsMode> {
     }
 }
 
+/// The payload of [`GET_QUEUE_PAIRS`] for those of a device.
+pub fn queue_pairs(index: u32) -> Vec<u8> {
+    of_device(index)
+}
+
+/// The modules of the kernel that have queue pairs, in a part of the answer; those of programs are left out.
+pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
+    let all = attributes(value(payload, QUEUE_PAIRS).unwrap_or_default());
+    let pairs = all.filter(|(kind, _)| *kind == QUEUE_PAIR);
+    let names = pairs.filter_map(|(_, pair)| value(pair, KERNEL_USER));
+    names
+        .map(|name| String::from_utf8_lossy(until_null(name)).into_owned())
+        .collect()
+}
+
 fn of_device(index: u32) -> Vec<u8> {
     attribute(INDEX, &index.to_ne_bytes())
 }
@@ -124,7 +143,7 @@ pub fn fuzz(bytes: &[u8]) {
     if let Some(character) = parse_character(bytes) {
         assert!(!character.name.contains(['/', '.']));
     }
-    let _ = parse_netns_mode(bytes);
+    let _ = (parse_netns_mode(bytes), parse_queue_pairs(bytes));
 }
 
 #[cfg(target_endian = "little")]
@@ -210,6 +229,21 @@ mod tests {
         // Beyond 32 devices the numbers are others, and a minor may need more than eight bits.
         assert_eq!(found("uverbs-answer-high"), ["uverbs300 510:300"]);
         assert_eq!(found("rdma-cm-answer"), ["rdma_cm 10:122"]);
+    }
+
+    #[test]
+    fn queue_pairs_of_the_kernel_are_told_with_the_modules_that_have_them() {
+        assert_eq!(
+            request(GET_QUEUE_PAIRS, DUMP, &queue_pairs(3)),
+            bytes("queue-pairs-request")
+        );
+        let found = told("queue-pairs-answer", &|payload| {
+            Some(parse_queue_pairs(payload))
+        });
+        let names = ["ib_core", "mlx5_ib", "rdma_cm", "ib_ipoib", "rdma_cm"];
+        assert_eq!(found.unwrap().concat(), names);
+        let none = told("list-answer", &|payload| Some(parse_queue_pairs(payload)));
+        assert_eq!(none.unwrap().concat(), [""; 0]);
     }
 
     #[test]

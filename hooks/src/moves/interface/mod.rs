@@ -27,6 +27,7 @@ use onload_sys::{bail, error};
 
 pub use identity::Identity;
 use rebind::Function;
+pub(super) use usage::check as check_unused;
 
 use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
 use super::netns::{Depth, Netns};

@@ -15,7 +15,7 @@ const RDMA: &str = "/sys/class/infiniband";
 
 /// Refuses an interface that the host uses, as far as its own user namespace goes. In another one anybody may make so many
 /// network namespaces that there is no time for all of them, which must keep no container from starting: that is a warning.
-pub(super) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<String>> {
+pub(in crate::moves) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<String>> {
     let name = link.shown();
     let soft_rdma = soft_rdma_on(&name);
     let beside = Beside {

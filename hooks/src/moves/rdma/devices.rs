@@ -2,13 +2,17 @@
 //! belongs to, and /sys shows the devices of the namespace that it was mounted in. So for another namespace sysfs is
 //! mounted again, for this process and nowhere in the tree of files.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::fs::DirEntry;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use onload_sys::error::Result;
 use onload_sys::fs::detached;
+use onload_sys::netlink::link::Link;
 use onload_sys::netlink::nldev::{Character, NetnsMode};
 use onload_sys::netlink::socket::Socket;
 use onload_sys::numbers::Numbers;
@@ -22,6 +26,8 @@ use crate::moves::netns::Netns;
 /// Where the kernel lists the devices, below the root of sysfs.
 const CLASS: &str = "class/infiniband";
 const NODES: &str = "/dev/infiniband";
+/// The classes of nodes that belong to one device.
+const OWN_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
 /// The types of nodes: a device's own, and that of the connection manager, which all devices share.
 const VERBS: &str = "uverbs";
 const CONNECTION_MANAGER: &str = "rdma_cm";
@@ -47,6 +53,12 @@ pub trait RdmaAccess: Debug + Sync {
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
     /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
     fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>>;
+    /// The interfaces that a move deletes.
+    fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>>;
+    /// The modules of the kernel that use a device.
+    fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>>;
+    /// The nodes that a device of the host has for itself, those of management too.
+    fn own_nodes(&self, name: &str) -> Vec<PathBuf>;
 }
 
 #[derive(Debug)]
@@ -116,6 +128,42 @@ impl RdmaAccess for Kernel {
             .map(Node::from)
             .collect())
     }
+
+    fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>> {
+        let links = netns.links()?.into_iter();
+        Ok(links.filter(|link| is_ipoib_of(link, device)).collect())
+    }
+
+    fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>> {
+        kernel::users(&socket_in(netns)?, index)
+    }
+
+    fn own_nodes(&self, name: &str) -> Vec<PathBuf> {
+        own_nodes(Path::new("/sys/class"), name)
+    }
+}
+
+/// Whether it carries IP over InfiniBand on a device, which makes such interfaces and deletes them
+/// (drivers/infiniband/ulp/ipoib/ipoib_main.c, `ipoib_remove_one`).
+fn is_ipoib_of(link: &Link, device: &RdmaDevice) -> bool {
+    link.kind == b"ipoib" && link.function.is_some() && link.function == device.pci
+}
+
+fn own_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
+    let mut nodes = Vec::new();
+    for class in OWN_CLASSES {
+        let entries = std::fs::read_dir(classes.join(class))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let is_own = |entry: &DirEntry| {
+            let owner = std::fs::read_to_string(entry.path().join("ibdev"));
+            owner.is_ok_and(|owner| owner.trim_end() == name)
+        };
+        let own = entries.filter(is_own);
+        nodes.extend(own.map(|entry| Path::new(NODES).join(entry.file_name())));
+    }
+    nodes
 }
 
 fn socket_in(netns: &Netns) -> io::Result<Socket> {
@@ -164,5 +212,52 @@ mod tests {
             assert_eq!(of(none), None, "{none}");
         }
         assert_eq!(function(&sysfs, b"\xff"), None);
+    }
+
+    #[test]
+    fn interfaces_of_ip_over_infiniband_on_its_function_go_with_a_device() {
+        let device = |pci: Option<&str>| RdmaDevice {
+            index: 3,
+            name: "mlx5_3".to_owned(),
+            pci: pci.map(|pci| pci.parse().unwrap()),
+        };
+        let link = |kind: &str, pci: Option<&str>| Link {
+            kind: kind.into(),
+            function: pci.map(|pci| pci.parse().unwrap()),
+            ..Link::default()
+        };
+        let (own, other) = (Some("0000:3b:00.3"), Some("0000:3b:00.4"));
+        assert!(is_ipoib_of(&link("ipoib", own), &device(own)));
+        for (link, device) in [
+            (link("ipoib", other), device(own)),
+            (link("ipoib", None), device(None)),
+            (link("", own), device(own)),
+        ] {
+            assert!(!is_ipoib_of(&link, &device), "{link:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_a_device_are_found_by_its_name() {
+        let tree = tempfile::tempdir().unwrap();
+        let nodes = [
+            ("infiniband_verbs/uverbs0", "mlx5_0"),
+            ("infiniband_verbs/uverbs1", "mlx5_1"),
+            ("infiniband_mad/umad1", "mlx5_1"),
+            ("infiniband_mad/issm1", "mlx5_1"),
+        ];
+        for (node, owner) in nodes {
+            let node = tree.path().join(node);
+            std::fs::create_dir_all(&node).unwrap();
+            std::fs::write(node.join("ibdev"), format!("{owner}\n")).unwrap();
+        }
+        let mut found = own_nodes(tree.path(), "mlx5_1");
+        found.sort();
+        let wanted = ["issm1", "umad1", "uverbs1"].map(|name| Path::new(NODES).join(name));
+        assert_eq!(found, wanted);
+        assert_eq!(
+            own_nodes(tree.path(), "mlx5_10"),
+            [""; 0].map(PathBuf::from)
+        );
     }
 }

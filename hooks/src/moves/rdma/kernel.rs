@@ -1,5 +1,6 @@
 //! Messages to the kernel about RDMA devices: one each way, on a socket of a network namespace.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -55,6 +56,17 @@ pub(super) fn character(
             _ => Err(error),
         },
     }
+}
+
+/// The modules of the kernel that use a device, by its queue pairs. Those that each device has are none: of management, of
+/// its driver and of IP over InfiniBand, whose interfaces say more.
+pub(super) fn users(with: &dyn Exchange, index: u32) -> io::Result<BTreeSet<String>> {
+    const OWN: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
+    let answers = with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs(index))?;
+    let names = answers
+        .iter()
+        .flat_map(|payload| nldev::parse_queue_pairs(payload));
+    Ok(names.filter(|name| !OWN.contains(&name.as_str())).collect())
 }
 
 /// Whether namespaces share the devices; none where the kernel does not say.
@@ -155,6 +167,13 @@ mod tests {
         }
         let shared = Replay::of(&[("mode-request", "mode-answer-shared")]);
         assert_eq!(mode(&shared).unwrap(), Some(NetnsMode::Shared));
+    }
+
+    #[test]
+    fn the_kernel_uses_a_device_where_not_only_what_each_has_does() {
+        let host = Replay::of(&[("queue-pairs-request", "queue-pairs-answer")]);
+        let users: Vec<String> = users(&host, 3).unwrap().into_iter().collect();
+        assert_eq!(users, ["rdma_cm"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod devices;
 mod kernel;
+mod usage;
 
 use std::io;
 
@@ -61,9 +62,10 @@ impl Kind for Devices {
         &self,
         found: &RdmaDevice,
         request: &Request<'_>,
-        _: &Way<'_, Self>,
+        way: &Way<'_, Self>,
     ) -> Result<(RdmaFacts, Option<String>)> {
-        Ok((facts_of(found, request, false), None))
+        let warning = usage::check_interfaces(self, &way.home.netns, found)?;
+        Ok((facts_of(found, request, false), warning))
     }
 
     /// Somebody else put it there, and takes it out again.
@@ -73,6 +75,8 @@ impl Kind for Devices {
 
     fn send(&self, grant: &Grant<'_, Self>, _: &RdmaFacts, way: &Way<'_, Self>) -> Result<()> {
         let found = &grant.seen;
+        // No container has it any more that may have it open.
+        usage::check_users(self, &way.home.netns, found)?;
         let moved = self.give(&way.home.netns, found.index, &way.to);
         check_moved(moved, "moving into the container", &found.name)
     }
@@ -204,8 +208,11 @@ fn is_gone(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
     use std::rc::Rc;
 
+    use onload_sys::netlink::link::Link;
     use onload_test_tree::network::{self, Child};
     use rustix::fd::BorrowedFd;
 
@@ -238,6 +245,18 @@ mod tests {
 
         fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<Node>> {
             Ok(Vec::new())
+        }
+
+        fn interfaces(&self, _: &Netns, _: &RdmaDevice) -> Result<Vec<Link>> {
+            Ok(Vec::new())
+        }
+
+        fn kernel_users(&self, _: &Netns, _: u32) -> io::Result<BTreeSet<String>> {
+            Ok(BTreeSet::new())
+        }
+
+        fn own_nodes(&self, _: &str) -> Vec<PathBuf> {
+            Vec::new()
         }
     }
 

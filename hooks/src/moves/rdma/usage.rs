@@ -1,0 +1,59 @@
+//! Whether the host uses an RDMA device. A move takes the device from programs and from the kernel's own users, and deletes
+//! its interfaces (drivers/infiniband/core/device.c, `rdma_dev_change_netns`).
+
+use std::time::Instant;
+
+use onload_sys::bail;
+use onload_sys::error::{Context as _, Result};
+use onload_sys::processes::Processes;
+use onload_sys::text::Quoted;
+
+use super::devices::{Devices, RdmaDevice};
+use crate::moves::interface::check_unused;
+use crate::moves::netns::{Depth, Netns};
+use crate::record::lease::OPENERS;
+
+/// Refuses a device with an interface that the host uses; a warning where that is not all known.
+pub(super) fn check_interfaces(
+    devices: &Devices,
+    home: &Netns,
+    found: &RdmaDevice,
+) -> Result<Option<String>> {
+    let mut warnings = Vec::new();
+    for link in devices.0.interfaces(home, found)? {
+        let checked = check_unused(home, &link, Depth::Processes);
+        let warning = checked.with_context(|| {
+            let (name, interface) = (&found.name, link.shown());
+            format!("rdma {name} cannot move, which would delete interface {interface}")
+        })?;
+        warnings.extend(warning);
+    }
+    Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
+}
+
+/// Refuses a device that the kernel itself uses, or that a program of the host has open. If there is no time for all
+/// programs, or the kernel does not answer, nobody is known to use it.
+pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -> Result<()> {
+    let name = &found.name;
+    let kernel = devices
+        .0
+        .kernel_users(home, found.index)
+        .unwrap_or_default();
+    if !kernel.is_empty() {
+        let modules: Vec<&str> = kernel.iter().map(String::as_str).collect();
+        bail!(
+            "rdma {name} is in use on this host: the kernel has connections over it ({}), as for NVMe, NFS, iSCSI or SRP over RDMA; end these, `rdma resource show qp link {name}` shows them",
+            modules.join(", ")
+        );
+    }
+    let until = Instant::now() + OPENERS;
+    for node in devices.0.own_nodes(name) {
+        if let Ok(Some((pid, program))) = Processes::default().opener(&node, until) {
+            bail!(
+                "rdma {name} is in use on this host: process {pid} ({}) has {node:?} open, and would lose it; stop that process",
+                Quoted(&program)
+            );
+        }
+    }
+    Ok(())
+}
