@@ -30,7 +30,8 @@ pub enum Stage {
 }
 
 /// What follows from a step, such as the virtual functions that it made, is planned again after it. A step that fails
-/// ends those about the same subject; the others go on. `patience` is how long an effect may take.
+/// ends those about the same subject but the one that takes an earlier one back; the others go on. `patience` is how long an
+/// effect may take.
 pub fn apply(
     host: &Host,
     kernel: &dyn Kernel,
@@ -74,16 +75,17 @@ struct Run<'r> {
 impl Run<'_> {
     /// Whether any step was done, so that there may be more.
     fn round(&mut self, plan: &Plan, told: &mut dyn FnMut(Stage, &Step)) -> bool {
-        let mut has_done = false;
+        let mut done: Vec<Key> = Vec::new();
         for step in &plan.steps {
-            if self.given_up.contains(&step.subject) {
+            let key = |value: &String| (step.subject.clone(), step.setting.clone(), value.clone());
+            let takes_back = done.contains(&key(&step.now));
+            if self.given_up.contains(&step.subject) && !takes_back {
                 continue;
             }
-            let (subject, setting) = (step.subject.clone(), step.setting.clone());
-            let key = (subject, setting, step.wanted.clone());
+            let key = key(&step.wanted);
             let failure = if step.actions.is_empty() {
                 // Known when what it is about is there: after the steps before it.
-                if has_done {
+                if !done.is_empty() {
                     continue;
                 }
                 Some("it is not there after the steps before".to_owned())
@@ -100,20 +102,20 @@ impl Run<'_> {
                     self.given_up.insert(step.subject.clone());
                 }
                 None => {
-                    self.done.insert(key);
-                    has_done = true;
+                    self.done.insert(key.clone());
+                    done.push(key);
                     told(Stage::Done, step);
                 }
             }
         }
-        has_done
+        !done.is_empty()
     }
 
     fn perform(&self, step: &Step) -> anyhow::Result<()> {
         self.check_unused(step)?;
-        for action in &step.actions {
-            self.act(action)?;
-        }
+        let act = |actions: &[Action]| actions.iter().try_for_each(|action| self.act(action));
+        let (acted, taken_back) = (act(&step.actions), act(&step.finally));
+        acted.and(taken_back)?;
         let deadline = Instant::now() + self.patience;
         loop {
             let Some(why) = self.why_not(&step.effect)? else {

@@ -282,7 +282,8 @@ impl Decision<'_> {
         let of = |step: Option<Step>| step.into_iter().flat_map(|step| step.actions);
         let count_anew = hold.into_iter().chain(remove).chain(make);
         plan.steps.push(Step {
-            actions: of(up).chain(count_anew).chain(of(down)).collect(),
+            actions: of(up).chain(count_anew).collect(),
+            finally: of(down).collect(),
             frees: self.pf.vfs.values().map(|vf| vf.address).collect(),
             effect: Effect::Is {
                 path,

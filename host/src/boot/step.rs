@@ -60,6 +60,9 @@ pub struct Step {
     /// How; empty where that is known only after the steps before it.
     #[serde(skip)]
     pub actions: Vec<Action>,
+    /// What takes one of these back, in any case.
+    #[serde(skip)]
+    pub finally: Vec<Action>,
     /// Virtual functions that nobody may use when it is done: they are taken away, or from their driver.
     #[serde(skip)]
     pub frees: Vec<PciAddress>,
@@ -81,6 +84,7 @@ impl Step {
             now: now.into(),
             wanted: wanted.into(),
             actions: Vec::new(),
+            finally: Vec::new(),
             frees: Vec::new(),
             effect: Effect::Unknown,
         }

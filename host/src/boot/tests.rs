@@ -44,6 +44,7 @@ struct Machine {
     /// After how many words the machine fails; none: never.
     fails_after: Cell<Option<usize>>,
     ignored: RefCell<Vec<&'static str>>,
+    refuses: RefCell<Vec<&'static str>>,
     /// The most pages that a node has memory for.
     memory: Cell<u64>,
 }
@@ -76,6 +77,7 @@ impl Machine {
             told: RefCell::default(),
             fails_after: Cell::new(None),
             ignored: RefCell::default(),
+            refuses: RefCell::default(),
             memory: Cell::new(u64::MAX),
         }
     }
@@ -142,6 +144,9 @@ impl Machine {
     fn hears(&self, word: String) -> anyhow::Result<bool> {
         if self.fails_after.get() == Some(self.told.borrow().len()) {
             return Err(anyhow::Error::new(io::Error::other("killed")).context(word));
+        }
+        if self.refuses.borrow().iter().any(|part| word.contains(part)) {
+            return Err(anyhow::Error::new(io::Error::other("refused")).context(word));
         }
         let is_ignored = self.ignored.borrow().iter().any(|part| word.contains(part));
         self.told.borrow_mut().push(word);
@@ -562,6 +567,22 @@ fn the_interface_of_a_card_that_makes_no_functions_otherwise_is_up_meanwhile() {
 }
 
 #[test]
+fn the_interface_of_a_card_that_makes_no_functions_goes_down_again_though_the_number_was_refused() {
+    let flags = format!("{PF}/net/ens2/flags");
+    let machine = Machine::new();
+    machine.tree.file(&flags, "0x1002\n");
+    machine.bind_parent("bnxt_en");
+    machine.refuses.borrow_mut().push("sriov_numvfs");
+    let failed = machine.apply(&vfio(2)).failed;
+    assert!(
+        failed.len() == 1 && failed[0].contains("refused"),
+        "{failed:?}"
+    );
+    assert!(machine.told.borrow().contains(&"flags 0x1003".to_owned()));
+    assert_eq!(machine.read(&flags), "0x1002");
+}
+
+#[test]
 fn the_interface_of_the_physical_function_goes_up_once_for_new_functions_and_those_of_another_address()
  {
     let flags = format!("{PF}/net/ens2/flags");
@@ -583,6 +604,39 @@ fn the_interface_of_the_physical_function_goes_up_once_for_new_functions_and_tho
         assert_eq!(machine.driver(address).as_deref(), Some("igbvf"));
     }
     assert_eq!(machine.plan(&config), Plan::default());
+}
+
+#[test]
+fn the_interface_of_the_physical_function_goes_down_again_though_a_function_was_not_bound() {
+    let flags = format!("{PF}/net/ens2/flags");
+    let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(2));
+    for (ignored, says, words) in [
+        (
+            "drivers_probe 0000:81:10.1",
+            "driver",
+            vec!["flags 0x1003", "flags 0x1002"],
+        ),
+        (
+            "drivers_probe 0000:81:10.0",
+            "driver",
+            vec!["flags 0x1003", "flags 0x1002"],
+        ),
+        // One that was not brought up is not set down.
+        ("flags 0x1003", "interface ens2", vec!["flags 0x1003"]),
+    ] {
+        let machine = Machine::new();
+        machine.tree.file(&flags, "0x1002\n");
+        machine.ignored.borrow_mut().push(ignored);
+        let failed = machine.apply(&config).failed;
+        assert!(
+            failed.len() == 1 && failed[0].contains(says),
+            "{ignored}: {failed:?}"
+        );
+        assert_eq!(machine.read(&flags), "0x1002", "{ignored}");
+        let mut told = machine.told.take();
+        told.retain(|told| told.starts_with("flags"));
+        assert_eq!(told, words, "{ignored}");
+    }
 }
 
 #[test]
