@@ -151,6 +151,16 @@ impl HookArguments {
         *self == HookArguments::default()
     }
 
+    /// Whether devices are checked, or are the container's alone while it lives.
+    pub fn concerns_devices(&self) -> bool {
+        let checked_or_had = HookArguments {
+            memlock: None,
+            rdma_libraries: None,
+            ..self.clone()
+        };
+        !checked_or_had.is_empty()
+    }
+
     /// Whether there is something to end or to remove when the container is gone.
     pub fn leaves_something(&self) -> bool {
         let mounts = self.rdma_libraries == Some(RdmaLibraries::Auto);

@@ -615,6 +615,56 @@ fn what_exec_starts_is_looked_at_in_a_restored_container_as_before() {
 }
 
 #[test]
+fn a_container_with_a_lease_is_restored_only_by_runc_which_calls_its_hooks() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    let bundle = |hook: &str, args: &[&str]| {
+        let args = [&[hook, "createRuntime"], args].concat();
+        let mut config = config(&json!({}), "true");
+        config["hooks"] =
+            json!({"createRuntime": [{"path": "/opt/onload/onload-hook", "args": args}]});
+        sandbox.file("/bundle/config.json", config.to_string());
+    };
+    let restore = "--root /r restore -b /bundle c1";
+    for args in [
+        ["--lease", "vfio:0000:81:10.0"],
+        ["--expect", "/dev/infiniband/uverbs0=rdma:rxe0"],
+        ["--netdev", "ens1f0v3@0000:3b:02.1"],
+        ["--take", "rdma:any"],
+        ["--of-a-later-version", "x"],
+    ] {
+        bundle("onload-hook", &args);
+        names(&sandbox, "one");
+        let said = refused(&sandbox, restore);
+        let why = "container c1: restoring it: \"/opt/onload/one\" does not call the hooks that check its devices";
+        assert!(said.contains(why), "{args:?}: {said}");
+        assert!(!sandbox.path(RECORDS).exists());
+    }
+    // A link to crun is no runc.
+    symlink("one", sandbox.path("/opt/onload/runc")).unwrap();
+    names(&sandbox, "runc");
+    refused(&sandbox, restore);
+    fs::remove_file(sandbox.path("/opt/onload/runc")).unwrap();
+    fs::rename(
+        sandbox.path("/opt/onload/two"),
+        sandbox.path("/opt/onload/runc"),
+    )
+    .unwrap();
+    reaches(&sandbox, "two", restore);
+    names(&sandbox, "one");
+    for (hook, args) in [
+        ("onload-hook", &["--memlock", "unlimited"][..]),
+        ("onload-hook", &[]),
+        ("other-hook", &["--lease", "vfio:0000:81:10.0"]),
+    ] {
+        bundle(hook, args);
+        reaches(&sandbox, "one", restore);
+    }
+}
+
+#[test]
 fn a_restored_container_that_nobody_remembers_is_taken_as_the_policy_says() {
     if !is_root() {
         return;

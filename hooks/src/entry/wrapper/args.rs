@@ -26,6 +26,8 @@ pub struct Invocation {
     pub container: Option<OsString>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
+    /// The bundle for `restore`; empty means the working directory.
+    pub restored: Option<PathBuf>,
     pub is_version: bool,
     pub is_delete: bool,
     /// The file that describes the process of an `exec`.
@@ -65,7 +67,7 @@ const CONTAINER_VERBS: [(&str, &str, &[u8]); 15] = [
     ("kill", "", b""),
     ("pause", "", b""),
     ("ps", "f format", b""),
-    ("restore", CHECKPOINT_VALUES, b""),
+    ("restore", CHECKPOINT_VALUES, b"b"),
     ("resume", "", b""),
     ("run", CREATE_VALUES, b"bf"),
     ("start", "", b""),
@@ -138,8 +140,9 @@ pub fn parse(args: &[OsString]) -> Invocation {
     };
     let creates = verb == "create" || verb == "run";
     found.create = creates.then(Create::default);
+    found.restored = (verb == "restore").then(PathBuf::default);
     found.is_delete = verb == "delete";
-    found.makes_container = creates || verb == "restore";
+    found.makes_container = creates || found.restored.is_some();
     let mut verbs = CONTAINER_VERBS.iter();
     let Some((_, values, joined)) = verbs.find(|(name, ..)| verb == *name) else {
         return found;
@@ -154,13 +157,16 @@ pub fn parse(args: &[OsString]) -> Invocation {
             Word::Other(word) => {
                 found.container = Some(word.to_owned());
                 // Here the id is the only word. A word before it is the value of an unknown option.
-                if !creates {
+                if !found.makes_container {
                     break;
                 }
             }
             Word::Option(name, value) => match (name, &mut found.create) {
                 (b"b" | b"bundle", Some(create)) => {
                     create.bundle = value.map(PathBuf::from).unwrap_or_default();
+                }
+                (b"b" | b"bundle", None) if found.restored.is_some() => {
+                    found.restored = Some(value.map(PathBuf::from).unwrap_or_default());
                 }
                 (b"f" | b"config", Some(create)) => create.config = value.map(PathBuf::from),
                 (b"p" | b"process", None) if verb == "exec" => {
@@ -315,6 +321,24 @@ mod tests {
         assert_eq!(parsed("delete").container, None);
         for line in ["kill c1", "create c1"] {
             assert!(!parsed(line).is_delete, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_bundle_of_a_container_to_restore_is_known() {
+        for (line, bundle) in [
+            ("restore --bundle /b --image-path /i -d c1", "/b"),
+            ("restore --image-path /i -b=/b c1", "/b"),
+            ("restore -b/b c1", "/b"),
+            ("restore c1 -b /b", "/b"),
+            ("restore c1", ""),
+        ] {
+            let found = parsed(line);
+            assert_eq!(found.restored, Some(bundle.into()), "{line}");
+            assert_eq!(found.container, Some("c1".into()), "{line}");
+        }
+        for line in ["checkpoint -b /b c1", "create -b /b c1", "state c1"] {
+            assert_eq!(parsed(line).restored, None, "{line}");
         }
     }
 

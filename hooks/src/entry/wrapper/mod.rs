@@ -9,8 +9,12 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
+use onload_cdi::HookName;
+use onload_cdi::oci::OciConfig;
 use onload_core::config::{self, CONFIG_PATH, Log, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
+use onload_core::hook_arguments::{HookArguments, PROGRAM as HOOK};
 use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
@@ -22,9 +26,11 @@ use serde::Deserialize;
 
 use crate::config::bundle::ConfigFile;
 use crate::config::filter::Outcome;
+use crate::config::input;
+use crate::config::scan::Places;
 use crate::decide::host::{HostView, ThisHost};
 use crate::decide::report::Report;
-use crate::decide::subject::Container;
+use crate::decide::subject::{CONFIG_JSON, Container};
 use crate::entry::edit;
 use crate::entry::log_file::{self, Line};
 use crate::entry::program::FAILURE;
@@ -131,7 +137,10 @@ fn prepare(invocation: &Invocation) -> Result<Prepared> {
             tell(invocation, id, &edited.report);
         }
         Some(_) => {}
-        None => edited.guards_exec = was_guarded(container, &host),
+        None => {
+            may_restore(invocation, &runtime, &host).with_context(|| container_of(id))?;
+            edited.guards_exec = was_guarded(container, &host);
+        }
     }
     let remembered = remember(container, &runtime, &edited, &host)?;
     if let (Some(stored), Some(named)) = (&remembered, named) {
@@ -171,6 +180,42 @@ fn log_lines(invocation: &Invocation, log: &Log, lines: impl IntoIterator<Item =
         let message = prefixed(&format!("{error:#}"));
         log::write(&invocation.log, LogLevel::Warning, &message);
     }
+}
+
+/// Refuses to restore a container by a runtime that does not call its createRuntime hooks then, which check its devices and
+/// keep others from them. Only runc does (`criuNotifications`), not crun (`libcrun_container_restore`).
+fn may_restore(invocation: &Invocation, runtime: &Path, host: &ThisHost) -> Result<()> {
+    let resolved = host.trusted().resolve(runtime);
+    let name = resolved.as_deref().unwrap_or(runtime).file_name();
+    if name.is_some_and(|name| name.to_string_lossy().contains("runc")) {
+        return Ok(());
+    }
+    let bundle = invocation.restored.as_deref();
+    let Some(file) = ConfigFile::find(bundle.unwrap_or(Path::new("")), None)? else {
+        return Ok(());
+    };
+    let kept = file.scan(Places::Annotations)?.kept;
+    if memmem::find(&kept, HOOK.as_bytes()).is_none() {
+        return Ok(());
+    }
+    let config = OciConfig::parse_text(input::text(kept)?).context(CONFIG_JSON)?;
+    let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
+    // What this version does not understand may be a check.
+    let is_needed = |args: &Vec<String>| {
+        let asked = HookArguments::of_command(args);
+        args.first().is_some_and(|program| program == HOOK)
+            && asked.is_none_or(|(_, asked)| asked.concerns_devices())
+    };
+    if hooks
+        .iter()
+        .filter_map(|hook| hook.args.as_ref())
+        .any(is_needed)
+    {
+        bail!(
+            "restoring it: {runtime:?} does not call the hooks that check its devices and lease them to it; start the container anew, or use runc for it"
+        );
+    }
+    Ok(())
 }
 
 /// Whether the later processes of a restored container are checked: as before its checkpoint if
