@@ -238,6 +238,34 @@ fn where_nothing_says_what_is_nearest_there_is_no_name_and_the_reason_is_told() 
 }
 
 #[test]
+fn on_a_host_with_one_numa_node_what_has_none_is_on_it() {
+    const ROOTS: &str = "
+pci0000:10 -1
+  gpu 0000:10:05.0 10de:20b0
+pci0000:20 -1
+  nic 0000:20:05.0 mlx5_0 200
+";
+    let online = "/sys/devices/system/node/online";
+    let tree = Tree::new();
+    tree.machine(ROOTS);
+    let why = "which RDMA device is nearest to that GPU is not known: the kernel does not say the NUMA node of the GPU or of a NIC; ask for a device by its own name";
+    for nodes in ["0-1", "0,2", "1", "0"] {
+        tree.attribute(online, nodes);
+        let expected = ("gpu-0000:10:05.0".to_owned(), vec!["mlx5_0".to_owned()]);
+        let is_one = nodes.len() == 1;
+        assert_eq!(
+            near(&tree),
+            is_one.then_some(expected).into_iter().collect::<Vec<_>>()
+        );
+        let reason = reason(&tree, "gpu-0000:10:05.0");
+        assert_eq!(reason, (!is_one).then(|| why.to_owned()), "{nodes}");
+    }
+    // What is published is what the kernel says of the device.
+    let found = tree.run(&["discover", "--format", "json"]).done().json();
+    assert_eq!(found["rdma"][0]["numa_node"], Value::Null);
+}
+
+#[test]
 fn a_host_without_gpus_or_without_rdma_says_nothing_of_them() {
     for text in [
         "pci0000:10 0\n  nic 0000:10:05.0 mlx5_0 200\n",

@@ -106,7 +106,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         }
         _ => rdma,
     };
-    read_links_of_gpus(probe, &mut functions);
+    read_ways_of_gpus(probe, &mut functions);
     let gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
     let data_direct = DataDirect::read(probe, &functions);
     let vfio = probe.deciding(&[Class::Vfio], || vfio::read(probe, &functions, settings));
@@ -140,8 +140,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     }
 }
 
-/// The links between GPUs and NICs, which decide only what is nearest.
-fn read_links_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
+/// The links between GPUs and NICs, and whether there is one NUMA node: they decide only what is nearest.
+fn read_ways_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
     let gpus = gpu::gpus(functions).map(|(gpu, _)| gpu.address);
     let gpus: Vec<PciAddress> = gpus.collect();
     if gpus.is_empty() {
@@ -152,5 +152,8 @@ fn read_links_of_gpus(probe: &Probe<'_>, functions: &mut PciFunctions) {
         is_nic || data_direct::is_data_direct(one.id)
     });
     let all: Vec<PciAddress> = nics.map(|nic| nic.address).chain(gpus).collect();
-    probe.deciding(&[], || functions.read_links(probe, &all));
+    probe.deciding(&[], || {
+        functions.read_links(probe, &all);
+        functions.read_only_node(probe);
+    });
 }

@@ -116,8 +116,7 @@ pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) ->
     if root.is_some() && root == functions.root(other) {
         return Some(Distance::Phb);
     }
-    let numa_node = |address| functions.get(address)?.numa_node;
-    let is_same = numa_node(one)? == numa_node(other)?;
+    let is_same = functions.nearest_node(one)? == functions.nearest_node(other)?;
     Some(if is_same {
         Distance::Node
     } else {

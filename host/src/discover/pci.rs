@@ -71,6 +71,8 @@ pub struct PciFunctions {
     /// By the bus: all functions of a bus are below the same bridges.
     above: BTreeMap<String, Above>,
     links: BTreeMap<PciAddress, Link>,
+    /// The NUMA node of a host with one alone, if that was read.
+    only_node: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,6 +110,7 @@ impl PciFunctions {
             functions,
             above: buses,
             links: BTreeMap::new(),
+            only_node: None,
         }
     }
 
@@ -121,6 +124,17 @@ impl PciFunctions {
             Some((address, link))
         });
         self.links = links.collect();
+    }
+
+    /// Reads whether the host has one NUMA node alone. Where firmware gives a root none, the kernel says -1 there too.
+    pub(crate) fn read_only_node(&mut self, probe: &Probe<'_>) {
+        let online = probe.attribute("/sys/devices/system/node/online");
+        self.only_node = online.as_deref().and_then(digits);
+    }
+
+    /// The NUMA node that a function is near.
+    pub(crate) fn nearest_node(&self, address: PciAddress) -> Option<u32> {
+        self.get(address)?.numa_node.or(self.only_node)
     }
 
     /// What the link of a function or port gives at best, if that was read.
