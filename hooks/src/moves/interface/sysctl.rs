@@ -45,6 +45,9 @@ const KEPT: [(&str, &[&str]); 2] = [
     ),
 ];
 
+/// What the kernel takes only beside a secret (net/ipv6/addrconf.c, `check_stable_privacy`), which the move ends and no lease keeps.
+const BY_SECRET: (&str, &str) = ("addr_gen_mode", "2");
+
 /// What a lease keeps of it: what somebody has set to something else than the default.
 pub(super) fn of(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, String>> {
     netns.inside(|| {
@@ -57,7 +60,7 @@ pub(super) fn of(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, Stri
             for name in names {
                 let value = read(&own.join(name));
                 let is_set = value != read(&default.join(name));
-                let value = value.filter(|_| is_set);
+                let value = value.filter(|value| is_set && (*name, value.as_str()) != BY_SECRET);
                 kept.extend(value.map(|value| (format!("{family}/{name}"), value)));
             }
         }
@@ -129,7 +132,34 @@ fn write(file: &Path, value: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use onload_test_tree::network::{self, Child};
+
     use super::*;
+    use crate::moves::netns::test_namespace::netns;
+
+    #[test]
+    fn addresses_by_a_secret_that_is_not_kept_are_not_kept_either() {
+        if !network::can_be("reading settings") {
+            return;
+        }
+        let child = Child::of_root();
+        child.ip("link add d0 type veth peer name d1");
+        let netns = netns(&child);
+        let link = || {
+            let mut links = netns.links().unwrap().into_iter();
+            links.find(|link| link.name == b"d0").unwrap()
+        };
+        let set = |name: &str, value: &str| {
+            let file = Path::new("/proc/sys/net/ipv6/conf/d0").join(name);
+            child.within(|| fs::write(&file, value).unwrap());
+        };
+        set("addr_gen_mode", "1");
+        let kept = of(&netns, &link()).unwrap();
+        assert_eq!(kept.get("ipv6/addr_gen_mode").unwrap(), "1");
+        // The kernel then makes its addresses by it.
+        set("stable_secret", "2001:db8::1");
+        assert_eq!(of(&netns, &link()).unwrap(), BTreeMap::new());
+    }
 
     #[test]
     fn settings_are_those_of_one_interface() {
