@@ -6,6 +6,7 @@ use std::sync::Arc;
 use onload_core::class::Class;
 use onload_core::drain::Drain;
 use onload_core::host_settings::RdmaNetns;
+use onload_sys::pci::PciAddress;
 use serde::Serialize;
 
 use super::device::{Device, NearGpu};
@@ -76,6 +77,9 @@ pub struct Inventory {
     /// The interfaces of this network namespace that Onload has attached to, offered or not.
     #[serde(skip)]
     pub attached: Vec<String>,
+    /// Physical functions of offered virtual ones whose interface is down, with its name.
+    #[serde(skip)]
+    pub idle_ports: Vec<(PciAddress, String)>,
     /// The accelerated interfaces that are not in this network namespace.
     #[serde(skip)]
     pub(crate) elsewhere: Elsewhere,

@@ -110,7 +110,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let gpu_indexes = probe.deciding(&[], || gpu_index::read(probe, &functions));
     let data_direct = DataDirect::read(probe, &functions);
     let vfio = probe.deciding(&[Class::Vfio], || vfio::read(probe, &functions, settings));
-    probe.deciding(&[], || vfio::warn_of_idle_ports(probe, &vfio, &interfaces));
+    let idle_ports = probe.deciding(&[], || vfio::idle_ports(probe, &vfio, &interfaces));
     let vhost_net = probe.deciding(&[Class::Vfio], || {
         let is_offered = vfio.iter().any(|device| device.viable);
         let nodes = is_offered.then(|| vhost_net::read(probe, &config.cdi));
@@ -132,6 +132,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         hugepages,
         movable,
         attached: attached.names,
+        idle_ports,
         elsewhere: attached.elsewhere,
         functions,
         data_direct,

@@ -19,7 +19,6 @@ use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
-use crate::host::{Host, HostError};
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 /// The container of groups, which every user of a group opens.
@@ -132,43 +131,34 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
     }
 }
 
-/// The physical functions of offered virtual ones whose interface is down, with its name.
-pub fn idle_ports(
-    host: &Host,
+/// The physical functions of offered virtual ones whose interface is down, with its name: ports that nobody sets up since
+/// only their virtual functions are used.
+pub(crate) fn idle_ports(
+    probe: &Probe<'_>,
     devices: &[VfioDevice],
     interfaces: &[NetDevice],
-) -> Result<Vec<(PciAddress, String)>, HostError> {
+) -> Vec<(PciAddress, String)> {
     let offered = devices.iter().filter(|device| device.viable);
     let parents: BTreeSet<_> = offered
         .filter_map(|device| device.physical_function)
         .collect();
     let mut idle = Vec::new();
     for interface in interfaces.iter().filter(|one| !one.is_representor()) {
+        let name = &interface.name;
         let Some(parent) = interface.pci.filter(|pci| parents.contains(pci)) else {
             continue;
         };
-        let flags = host.attribute(&Path::new(CLASS).join(&interface.name).join("flags"))?;
+        let flags = probe.attribute(Path::new(CLASS).join(name).join("flags"));
         let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
         if flags.is_some_and(|flags| flags & UP == 0) {
-            idle.push((parent, interface.name.clone()));
+            let command = format!("ip link set dev {} up", shell_word(name));
+            probe.warn(format!(
+                "vfio {parent}: its interface {name} is down: {NO_LINK}; run \"{command}\""
+            ));
+            idle.push((parent, name.clone()));
         }
     }
-    Ok(idle)
-}
-
-/// Of ports that nobody sets up since only their virtual functions are used.
-pub(crate) fn warn_of_idle_ports(
-    probe: &Probe<'_>,
-    devices: &[VfioDevice],
-    interfaces: &[NetDevice],
-) {
-    let idle = probe.or_warn(idle_ports(probe.host(), devices, interfaces).map(Some));
-    for (parent, name) in idle.into_iter().flatten() {
-        let command = format!("ip link set dev {} up", shell_word(&name));
-        probe.warn(format!(
-            "vfio {parent}: its interface {name} is down: {NO_LINK}; run \"{command}\""
-        ));
-    }
+    idle
 }
 
 /// Said of a physical function whose interface is down (ixgbe and igb answer their virtual functions only while it is up).
@@ -492,11 +482,12 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
 mod tests {
     use super::*;
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous};
+    use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
         discover(host, |probe, functions, interfaces| {
             let devices = read(probe, functions, config);
-            warn_of_idle_ports(probe, &devices, interfaces);
+            idle_ports(probe, &devices, interfaces);
             devices
         })
     }

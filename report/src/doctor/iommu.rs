@@ -1,7 +1,7 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
 use onload_host::discover::pci::{DEVICES, PciFunction};
-use onload_host::discover::vfio::{NEEDS_TOKEN, NO_LINK, idle_ports};
+use onload_host::discover::vfio::{NEEDS_TOKEN, NO_LINK};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{counted, shell_word};
 
@@ -110,8 +110,7 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
     let functions = examined.inventory.functions.iter();
     let parents = functions.filter(|function| !function.virtual_functions.is_empty());
     let install = examined.program(DRIVERCTL)?;
-    let inventory = examined.inventory;
-    let idle = idle_ports(examined.host, &inventory.vfio, &inventory.interfaces)?;
+    let idle = &examined.inventory.idle_ports;
     let finding = |parent: &PciFunction| {
         let address = parent.address;
         let idle = idle.iter().find(|(idle, _)| *idle == address);
