@@ -25,7 +25,7 @@ use onload_hooks::decide::sysfs::Sysfs;
 const NIC: &str = r#"{"cdiVersion":"0.6.0","kind":"onload.dev/nic","containerEdits":{
     "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],
     "mounts":[{"hostPath":"/l","containerPath":"/usr/lib64/libonload.so","options":["ro","bind"]}],
-    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=1048576"],
+    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=524288"],
     "hooks":[{"hookName":"poststop","path":"/h","args":["h"],"env":["A=b"]}]},
   "devices":[{"name":"all","containerEdits":{"env":["X=y"],"additionalGids":[7]}},
     {"name":"any","annotations":{"onload.dev/pool-members":"gone","onload.dev/pool-share":"1","onload.dev/pool-nics":"0",

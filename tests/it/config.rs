@@ -172,11 +172,11 @@ fn the_preload_is_a_variable_a_file_or_nothing() {
     let env = |tree: &Tree| texts(&tree.spec("nic")["containerEdits"]["env"]);
     let file = "/usr/share/onload-ctk/ld.so.preload".to_owned();
     let tree = with(x3(), "[cdi]\npreload = \"off\"\n");
-    assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=1048576"]);
+    assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=524288"]);
     let tree = with(x3(), "[cdi]\npreload = \"env\"\n");
     assert_eq!(
         env(&tree),
-        ["EF_FDTABLE_SIZE=1048576", "LD_PRELOAD=libonload.so"]
+        ["EF_FDTABLE_SIZE=524288", "LD_PRELOAD=libonload.so"]
     );
     let tree = with(x3(), "[cdi]\npreload = \"file\"\n");
     let refusal = tree.run(&["cdi", "generate"]).refused();
@@ -192,7 +192,7 @@ fn the_preload_is_a_variable_a_file_or_nothing() {
         "{}",
         run.stderr
     );
-    assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=1048576"]);
+    assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=524288"]);
     let preload = (file, "/etc/ld.so.preload".to_owned());
     assert!(mounts(&tree.written("nic")).contains(&preload));
     assert!(!mounts(&tree.written("nic-plain")).contains(&preload));

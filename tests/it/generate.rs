@@ -166,7 +166,7 @@ fn the_classes_of_onload_differ_in_what_they_bring() {
         assert_eq!(paths(spec), ["/dev/onload", "/dev/onload_epoll"]);
     }
     assert_eq!(paths(&zf), ["/dev/onload", "/dev/sfc_char"]);
-    let preload = ["EF_FDTABLE_SIZE=1048576", "LD_PRELOAD=libonload.so"];
+    let preload = ["EF_FDTABLE_SIZE=524288", "LD_PRELOAD=libonload.so"];
     assert_eq!(texts(&common(&nic)["env"]), preload);
     assert_eq!(texts(&common(&plain)["env"]), [preload[0]]);
     assert_eq!(common(&nic)["mounts"], common(&plain)["mounts"]);
@@ -778,7 +778,7 @@ fn dry_run_and_diff_write_nothing_and_say_what_would_change() {
     assert!(!run.stderr.contains(NOTHING), "{}", run.stderr);
     let diff = run.stdout;
     assert!(
-        diff.contains("\n-      \"EF_FDTABLE_SIZE=1048576\",\n"),
+        diff.contains("\n-      \"EF_FDTABLE_SIZE=524288\",\n"),
         "{diff}"
     );
     assert!(

@@ -35,7 +35,7 @@ fn an_interface_brings_nodes_rules_mounts_and_the_preload() {
         "PATH=/bin",
         "LD_PRELOAD=libonload.so",
         "EF_POLL_USEC=1",
-        "EF_FDTABLE_SIZE=1048576",
+        "EF_FDTABLE_SIZE=524288",
         "ONLOAD_CTK_NIC_ENS3=ens3",
     ];
     for variable in wanted {

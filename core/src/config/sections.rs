@@ -90,7 +90,9 @@ pub struct Cdi {
     /// two are merged. With "file", docker needs "default-ulimits" in daemon.json.
     pub preload: Preload,
     /// EF_FDTABLE_SIZE, in descriptors, from 1 to 16777216: libonload.so sizes a table by it, and lowers
-    /// RLIMIT_NOFILE to it.
+    /// RLIMIT_NOFILE to it. The default is the hard limit that systemd gives services, and docker 29 containers. In a
+    /// container whose hard limit is lower, every program logs that it cannot set the size, and gets the soft limit
+    /// raised to the hard one; annotations leave the variable out there, and --device cannot.
     pub fdtable_size: u32,
     /// RLIMIT_MEMLOCK of containers with RDMA or vfio devices, at least: "unlimited", or a number of bytes, which
     /// may end in K, M, G or T for powers of 1024, as "8G" does.
@@ -150,7 +152,7 @@ impl Default for Cdi {
             kinds: Class::ALL.to_vec(),
             hook_path: PathBuf::from("/usr/bin/onload-hook"),
             preload: Preload::Env,
-            fdtable_size: 1_048_576,
+            fdtable_size: 524_288,
             memlock: Memlock::Unlimited,
             rdma_libraries: RdmaLibraries::Auto,
             select_interface: false,

@@ -526,8 +526,9 @@ impl Planner<'_> {
     /// those that its init was given.
     fn bounded_nofile(&self, key: &str) -> Result<u64> {
         let size = u64::from(self.settings.config.cdi.fdtable_size);
+        let most = size.max(OF_PODMAN);
         let held = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG_JSON)? {
-            Some(limit) if limit.hard <= size && limit.soft <= size => return Ok(size),
+            Some(limit) if limit.hard <= most && limit.soft <= most => return Ok(most),
             Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
             None => "no RLIMIT_NOFILE of its own".to_owned(),
         };
@@ -576,6 +577,9 @@ impl Planner<'_> {
         }
     }
 }
+
+/// The limit of open files that podman gives containers. A table of it has 8 MiB, of addresses alone.
+const OF_PODMAN: u64 = 1_048_576;
 
 /// The entry points that act before the runtime reads the configuration.
 const EARLY: &str = "the runtime onload or `onload-hook precreate`";

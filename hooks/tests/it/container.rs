@@ -25,13 +25,18 @@ fn a_container_that_asks_can_open_the_nodes_and_has_the_preload() {
     let sandbox = Sandbox::new();
     let command = "exec 3<>/dev/onload && echo opened; echo $LD_PRELOAD $EF_FDTABLE_SIZE $ONLOAD_CTK_NIC_ENS1; \
                    while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps";
-    sandbox.bundle(&config(&json!({"onload.dev/nic": "all"}), command));
-    let output = run(&sandbox, &unique("nic"));
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(
-        stdout(&output),
-        "opened\nlibonload.so 1048576 ens1\nmapped\n"
-    );
+    let mut config = config(&json!({"onload.dev/nic": "all"}), command);
+    config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
+    let spec = sandbox.read("/etc/cdi/onload.dev-nic.json");
+    for (size, bound) in [("4096", " 4096"), ("4097", "")] {
+        let sized = spec.replace("SIZE=524288", &format!("SIZE={size}"));
+        sandbox.file("/etc/cdi/onload.dev-nic.json", sized);
+        sandbox.bundle(&config);
+        let output = run(&sandbox, &unique("nic"));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let wanted = format!("opened\nlibonload.so{bound} ens1\nmapped\n");
+        assert_eq!(stdout(&output), wanted);
+    }
 }
 
 #[test]

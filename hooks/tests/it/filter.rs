@@ -36,7 +36,7 @@ const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic",
   "containerEdits":{
     "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],
     "mounts":[{"hostPath":"/usr/lib64/libonload.so","containerPath":"/usr/lib64/libonload.so","options":["ro","bind"]}],
-    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=1048576"]},
+    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=524288"]},
   "devices":[{"name":"all","containerEdits":{"env":["ONLOAD_CTK_NIC_ENS1=ens1"]}}]}"#;
 const NODES: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic-nodes",
   "containerEdits":{"deviceNodes":[{"path":"/dev/onload","permissions":"rw"},{"path":"/dev/onload_epoll"}]},
@@ -332,6 +332,39 @@ fn env(config: &Value) -> Vec<String> {
         .collect()
 }
 
+/// Onload cannot raise the hard limit, says so in every program, and raises the soft one to it (`citp_fdtable_ctor`).
+#[test]
+fn a_bound_of_the_table_above_the_limit_of_open_files_is_left_out() {
+    let has_bound = |host: &FakeHost, asked: &Value| {
+        let bound = "EF_FDTABLE_SIZE=524288".to_owned();
+        env(&host.after(asked)).contains(&bound)
+    };
+    let mut host = FakeHost::new();
+    for (hard, wanted) in [
+        (None, true),
+        (Some(524_288), true),
+        (Some(524_287), false),
+        (Some(65_536), false),
+    ] {
+        host.privilege.nofile_hard = hard;
+        for preload in ["env", "off"] {
+            let asked = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": preload}));
+            assert_eq!(has_bound(&host, &asked), wanted, "{hard:?} {preload}");
+        }
+    }
+    // The container's own limit counts before that of who starts it.
+    let mut asked = ask("nic", "all");
+    let limit = |hard: u64| json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": hard}]);
+    asked["process"]["rlimits"] = limit(1_073_741_816);
+    assert!(has_bound(&host, &asked));
+    host.privilege.nofile_hard = Some(1_073_741_816);
+    asked["process"]["rlimits"] = limit(4096);
+    assert!(!has_bound(&host, &asked));
+    // What the container says itself stays.
+    asked["process"]["env"] = json!(["PATH=/bin", "EF_FDTABLE_SIZE=524288"]);
+    assert!(has_bound(&host, &asked));
+}
+
 #[test]
 fn a_request_gives_nodes_exact_rules_mounts_and_variables() {
     let after = FakeHost::new().after(&ask("nic", "all"));
@@ -339,7 +372,7 @@ fn a_request_gives_nodes_exact_rules_mounts_and_variables() {
         env(&after),
         [
             "PATH=/bin",
-            "EF_FDTABLE_SIZE=1048576",
+            "EF_FDTABLE_SIZE=524288",
             "ONLOAD_CTK_NIC_ENS1=ens1",
             "LD_PRELOAD=libonload.so"
         ]
@@ -573,7 +606,7 @@ fn the_annotation_chooses_how_to_preload() {
     );
     assert_eq!(
         file["process"]["rlimits"],
-        json!([{"type": "RLIMIT_NOFILE", "hard": 1_048_576, "soft": 1024}]),
+        json!([{"type": "RLIMIT_NOFILE", "hard": 524_288, "soft": 1024}]),
         "docker's limit would make the table too large"
     );
 }
@@ -584,10 +617,10 @@ fn preload_by_file_caps_the_limit_of_open_files_and_never_raises_it() {
     for (held, capped) in [
         (
             (1_073_741_816_u64, 1_073_741_816_u64),
-            (1_048_576_u64, 1_048_576_u64),
+            (524_288_u64, 524_288_u64),
         ),
         ((1024, 4096), (1024, 4096)),
-        ((1024, 1 << 40), (1024, 1_048_576)),
+        ((1024, 1 << 40), (1024, 524_288)),
     ] {
         let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
         config["process"]["rlimits"] =
@@ -618,7 +651,11 @@ fn preload_by_file_bounds_the_table_by_the_variable_too() {
     assert_eq!(bound(&config), ["EF_FDTABLE_SIZE=77"]);
     config["annotations"] = json!({"onload.dev/nic": "all", "onload.dev/preload": "file"});
     config["process"]["env"] = json!([]);
-    assert_eq!(bound(&config), ["EF_FDTABLE_SIZE=1048576"], "as specified");
+    assert_eq!(
+        bound(&config),
+        [""; 0],
+        "the specified bound is above the limit, which is 4096"
+    );
     config["annotations"] = json!({"onload.dev/nic": "ens2", "onload.dev/preload": "off"});
     assert_eq!(bound(&config), [""; 0]);
 }

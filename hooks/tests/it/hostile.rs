@@ -852,7 +852,7 @@ fn the_hook_by_annotation_is_content_with_what_another_door_gave_and_names_it_ot
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &hook());
     assert!(
-        message.contains("container c1:") && message.contains("--ulimit nofile=1048576:1048576"),
+        message.contains("container c1:") && message.contains("--ulimit nofile=524288:524288"),
         "{message}"
     );
     assert!(wrap(&sandbox).status.success());

@@ -553,14 +553,31 @@ fn a_preload_without_a_bounded_table_is_refused() {
     let message = refused(&sandbox, &config);
     assert!(
         message.contains("an RLIMIT_NOFILE of 1073741816")
-            && message.contains("--ulimit nofile=1048576:1048576"),
+            && message.contains("--ulimit nofile=524288:524288"),
         "{message}"
     );
+    config["process"]["rlimits"] =
+        json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1_048_577}]);
+    let message = refused(&sandbox, &config);
+    assert!(message.contains("an RLIMIT_NOFILE of 1048577"), "{message}");
     config["process"]["rlimits"] = json!([]);
     let message = refused(&sandbox, &config);
     assert!(message.contains("no RLIMIT_NOFILE of its own"), "{message}");
     config["annotations"]["onload.dev/preload"] = json!("off");
     assert_eq!(succeeds(&sandbox, &config), "started\n");
+}
+
+/// Podman's is 1048576, and runc sets it again after the hook.
+#[test]
+fn a_limit_that_podman_gives_bounds_the_table_well_enough() {
+    let Some(sandbox) = host() else { return };
+    let mut config = nic("ulimit -Hn");
+    config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
+    sandbox.allow(&["nic"], "");
+    let text = sandbox.read("/etc/onload-ctk/config.toml");
+    let text = format!("{text}fdtable-size = 2048\n");
+    sandbox.file("/etc/onload-ctk/config.toml", text);
+    assert_eq!(succeeds(&sandbox, &config), "4096\n");
 }
 
 #[test]

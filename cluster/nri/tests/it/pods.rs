@@ -137,7 +137,7 @@ fn a_runtime_without_names_gets_the_edits() {
     let mount = (library.clone(), "bind".to_owned(), library, options);
     assert!(mounts(&given).contains(&mount), "{:?}", mounts(&given));
     assert_eq!(value(&given, "LD_PRELOAD"), Some("libonload.so"));
-    assert_eq!(value(&given, "EF_FDTABLE_SIZE"), Some("1048576"));
+    assert_eq!(value(&given, "EF_FDTABLE_SIZE"), Some("524288"));
     let told = env(&given);
     assert!(
         told.iter()
@@ -238,7 +238,7 @@ fn the_annotation_of_the_preload_is_followed() {
     let at = |mount: &(String, String, String, String)| mount.0 == "/etc/ld.so.preload";
     let list = mounts(&file).into_iter().find(at).unwrap();
     assert_eq!(list.2, "/usr/share/onload-ctk/ld.so.preload");
-    assert_eq!(file.rlimits, [limit("RLIMIT_NOFILE", 1_048_576)]);
+    assert_eq!(file.rlimits, [limit("RLIMIT_NOFILE", 524_288)]);
 }
 
 #[test]

@@ -29,6 +29,8 @@ use onload_sys::fs::container_root::ContainerRoot;
 /// The list under the container's directory that has the image's own libraries too.
 pub(crate) const MERGED: &str = "ld.so.preload";
 
+const NOFILE: &str = "RLIMIT_NOFILE";
+const TABLE_SIZE: &str = "EF_FDTABLE_SIZE=";
 /// Bytes of the image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
@@ -59,6 +61,19 @@ pub(crate) struct PreloadContext<'a> {
 
 /// Puts the chosen preload into the edits and the configuration; what it needs of this host.
 pub(crate) fn apply(
+    edits: &mut ContainerEdits,
+    config: &mut OciConfig,
+    choice: PreloadChoice,
+    now: &PreloadContext<'_>,
+    host: &dyn HostView,
+    report: &mut Report,
+) -> Result<Option<HostFile>> {
+    let file = put(edits, config, choice, now, host, report)?;
+    drop_vain_bound(edits, config, now, report).map_err(of_config)?;
+    Ok(file)
+}
+
+fn put(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
     choice: PreloadChoice,
@@ -154,12 +169,9 @@ pub(crate) fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
 
 /// The library sizes its table by this variable before the hard limit of open files, which podman sets anew after its hooks.
 fn bound_table(edits: &mut ContainerEdits, now: &PreloadContext<'_>) {
-    let is_set = |entry: &String| entry.starts_with("EF_FDTABLE_SIZE=");
-    if !edits.env.iter().any(is_set) {
-        edits.env.push(format!(
-            "EF_FDTABLE_SIZE={}",
-            now.settings.config.cdi.fdtable_size
-        ));
+    if !edits.env.iter().any(|entry| entry.starts_with(TABLE_SIZE)) {
+        let size = now.settings.config.cdi.fdtable_size;
+        edits.env.push(format!("{TABLE_SIZE}{size}"));
     }
 }
 
@@ -182,9 +194,34 @@ fn by_env(
             .env
             .push(format!("LD_PRELOAD={}", libraries.join(":")));
     }
-    report.reasons.push(format!(
-        "{LIBRARY} is preloaded by LD_PRELOAD; EF_FDTABLE_SIZE bounds its table"
-    ));
+    report
+        .reasons
+        .push(format!("{LIBRARY} is preloaded by LD_PRELOAD"));
+    Ok(())
+}
+
+/// Leaves out a bound of the table above the hard limit of open files. The library cannot raise that: it says so in every program,
+/// and raises the soft limit to it (Onload, `citp_fdtable_ctor`).
+fn drop_vain_bound(
+    edits: &mut ContainerEdits,
+    config: &OciConfig,
+    now: &PreloadContext<'_>,
+    report: &mut Report,
+) -> Result<(), OciConfigError> {
+    let size = |entry: &String| entry.strip_prefix(TABLE_SIZE)?.parse::<u64>().ok();
+    if edits.env.iter().any(|entry| size(entry).is_some()) {
+        let Rlimit { hard, .. } = nofile(config, now)?;
+        edits
+            .env
+            .retain(|entry| size(entry).is_none_or(|size| size <= hard));
+        let by = match edits.env.iter().find_map(size) {
+            Some(size) => format!("{TABLE_SIZE}{size}"),
+            None => format!("{NOFILE}, which is {hard}"),
+        };
+        report
+            .reasons
+            .push(format!("the table of {LIBRARY} is bounded by {by}"));
+    }
     Ok(())
 }
 
@@ -249,9 +286,9 @@ fn by_file(
         ));
     }
     edits.mounts.push(mount);
-    report.reasons.push(format!(
-        "{LIBRARY} is preloaded by {LD_SO_PRELOAD}; EF_FDTABLE_SIZE and RLIMIT_NOFILE bound its table"
-    ));
+    report
+        .reasons
+        .push(format!("{LIBRARY} is preloaded by {LD_SO_PRELOAD}"));
     Ok(file)
 }
 
@@ -323,26 +360,28 @@ fn cap_nofile(
     now: &PreloadContext<'_>,
     report: &mut Report,
 ) -> Result<(), OciConfigError> {
-    const NAME: &str = "RLIMIT_NOFILE";
     let size = u64::from(now.settings.config.cdi.fdtable_size);
-    let (soft, hard) = match config.rlimit(NAME)? {
-        Some(limit) => (limit.soft, limit.hard),
-        // The limits that the container would inherit.
-        None => (
-            now.privilege.nofile_soft.unwrap_or(u64::MAX),
-            now.privilege.nofile_hard.unwrap_or(u64::MAX),
-        ),
-    };
+    let Rlimit { soft, hard, .. } = nofile(config, now)?;
     let capped = Rlimit {
-        type_: NAME.to_owned(),
+        type_: NOFILE.to_owned(),
         hard: hard.min(size),
         soft: soft.min(size),
     };
     if (capped.soft, capped.hard) != (soft, hard) {
         config.rlimit_set(&capped)?;
         report.reasons.push(format!(
-            "{NAME} of config.json is at most {size}, since {LIBRARY} sizes a table by it"
+            "{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"
         ));
     }
     Ok(())
+}
+
+/// The container's own limit, or the one that it would inherit.
+fn nofile(config: &OciConfig, now: &PreloadContext<'_>) -> Result<Rlimit, OciConfigError> {
+    let inherited = || Rlimit {
+        type_: NOFILE.to_owned(),
+        soft: now.privilege.nofile_soft.unwrap_or(u64::MAX),
+        hard: now.privilege.nofile_hard.unwrap_or(u64::MAX),
+    };
+    Ok(config.rlimit(NOFILE)?.unwrap_or_else(inherited))
 }

@@ -67,7 +67,7 @@ pub const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic",
     "deviceNodes":[{"path":"/dev/onload","permissions":"rw"},{"path":"/dev/onload_epoll","permissions":"rw"}],
     "mounts":[{"hostPath":"/opt/onload/lib/libonload.so","containerPath":"/usr/lib/x86_64-linux-gnu/libonload.so","options":["ro","nosuid","nodev","bind"]},
               {"hostPath":"/opt/onload/lib/libonload.so","containerPath":"/usr/lib64/libonload.so","options":["ro","nosuid","nodev","bind"]}],
-    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=1048576"]},
+    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=524288"]},
   "devices":[{"name":"all","containerEdits":{"env":["ONLOAD_CTK_NIC_ENS1=ens1"]}},
              {"name":"ens1","containerEdits":{"env":["ONLOAD_CTK_NIC_ENS1=ens1"]}}]}"#;
 
