@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use onload_core::netdev::usage::Namespace;
+use onload_core::netdev::usage::{Link, Namespace};
 use onload_core::onload::LIBRARY;
 use onload_host::netlink::namespace::leads_by;
 use onload_report::status::{START_AGAIN, State, has_kernel_socket};
@@ -24,30 +24,23 @@ const SCRIPT: &str = "exec 3<>/dev/udp/$1/9 || exit 1; echo ready; \
 
 impl Trial<'_> {
     pub(super) fn nic(&self, printer: &mut Printer) -> anyhow::Result<Outcome> {
-        let interface = self.asked.name.as_str();
         let network = self.host.network()?.unwrap_or_default();
-        let neighbour = match neighbour(&network, interface, &leads_by) {
-            Ok(neighbour) => neighbour.to_string(),
+        let way = match Way::by(&self.asked.name, &network, &leads_by) {
+            Ok(way) => way,
             Err(outcome) => return Ok(outcome),
         };
         let onload = self.inventory.onload.as_ref();
         let installation = onload.and_then(|onload| onload.installation.as_ref());
         let installation = installation.context("looking for Onload's library: there is none")?;
         let files = image::of_shell(self.host, installation.library_dir.join(LIBRARY))?;
+        let neighbour = way.neighbour.to_string();
         let program = [image::SHELL, "-c", SCRIPT, "bash", &neighbour].map(str::to_owned);
-        self.tried(&files, &program, |_| {
-            self.looked_at(interface, &neighbour, printer)
-        })
+        self.tried(&files, &program, |_| self.looked_at(&way, printer))
     }
 
     /// What `status` says, once it says something good or has had time for it.
-    fn looked_at(
-        &self,
-        interface: &str,
-        neighbour: &str,
-        printer: &mut Printer,
-    ) -> anyhow::Result<Outcome> {
-        let before = sent(interface)?;
+    fn looked_at(&self, way: &Way, printer: &mut Printer) -> anyhow::Result<Outcome> {
+        let before = sent(&way.ports)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.stop.refuse()?;
@@ -67,17 +60,11 @@ impl Trial<'_> {
                 bail!("looking at the container: status does not know it; run: onload-ctk status");
             };
             if is_good {
-                let sent = self.sent_since(before, interface)?;
+                let sent = self.sent_since(before, &way.ports)?;
                 let mut processes = processes.into_iter().flatten();
                 let is_by_kernel =
                     processes.any(|(pid, _)| has_kernel_socket(self.host, pid) == Some(true));
-                return Ok(judged(
-                    &verdict.reason,
-                    interface,
-                    neighbour,
-                    sent,
-                    is_by_kernel,
-                ));
+                return Ok(way.judged(&verdict.reason, sent, is_by_kernel));
             }
             return Ok(Outcome::Fails(
                 verdict.reason,
@@ -86,13 +73,13 @@ impl Trial<'_> {
         }
     }
 
-    /// Packets that the interface has sent since, for a few datagrams; some drivers count once in seconds.
-    fn sent_since(&self, before: u64, interface: &str) -> anyhow::Result<u64> {
+    /// Packets that the ports have sent since, for a few datagrams; some drivers count once in seconds.
+    fn sent_since(&self, before: u64, ports: &[String]) -> anyhow::Result<u64> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             sleep(Duration::from_secs(1));
             self.stop.refuse()?;
-            let since = sent(interface)?.saturating_sub(before);
+            let since = sent(ports)?.saturating_sub(before);
             if since > 0 || Instant::now() > deadline {
                 return Ok(since);
             }
@@ -100,97 +87,173 @@ impl Trial<'_> {
     }
 }
 
-/// What follows for a program with a stack: the stack alone does not say that it sends by it, and by that interface.
-fn judged(
-    reason: &str,
-    interface: &str,
-    neighbour: &str,
-    sent: u64,
-    is_by_kernel: bool,
-) -> Outcome {
-    if is_by_kernel {
-        return Outcome::Fails(
-            format!("{reason}; but datagrams to {neighbour} go by a socket of the kernel"),
-            Some(format!(
-                "look at dmesg, and at the variables EF_… that \"onload-ctk cdi show nic={interface}\" shows"
-            )),
-        );
-    }
-    if sent == 0 {
-        return Outcome::Fails(
-            format!(
-                "{reason}; but {interface} counted no packet sent, with datagrams to {neighbour}"
-            ),
-            Some("look at where they go: onload_stackdump netstat, ip -statistics link".to_owned()),
-        );
-    }
-    Outcome::Works(format!(
-        "{reason}; meanwhile {interface} counted {sent} packets sent, with datagrams to {neighbour}"
-    ))
-}
-
 /// `status` speaks of a container that runs; this one is gone when the remedy is read.
 fn for_the_next_trial(remedy: &str) -> String {
     remedy.replace(START_AGAIN, "try it again")
 }
 
-/// Packets that the interface has sent.
-fn sent(interface: &str) -> anyhow::Result<u64> {
-    let path = format!("/sys/class/net/{interface}/statistics/tx_packets");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("reading {path}"))
+/// Packets that the ports have sent.
+fn sent(ports: &[String]) -> anyhow::Result<u64> {
+    let counts = ports.iter().map(|port| {
+        let path = format!("/sys/class/net/{port}/statistics/tx_packets");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        let count: u64 = text
+            .trim()
+            .parse()
+            .with_context(|| format!("reading {path}"))?;
+        Ok(count)
+    });
+    counts.sum()
 }
 
-/// Another address of one of the interface's IPv4 networks, to which the kernel, and Onload with it, sends by this interface.
-fn neighbour(
-    network: &Namespace,
-    interface: &str,
-    leads_by: &dyn Fn(IpAddr) -> Option<u32>,
-) -> Result<Ipv4Addr, Outcome> {
-    let index = network.link(interface).map(|link| link.index);
-    let addresses = network.addresses.iter();
-    let addresses = addresses.filter(|own| Some(own.index) == index);
-    let neighbours = addresses.flat_map(|own| match own.address {
-        IpAddr::V4(address) => beside(address, own.prefix),
-        IpAddr::V6(_) => Vec::new(),
-    });
-    let mut elsewhere = None;
-    for neighbour in neighbours {
-        let by = leads_by(neighbour.into());
-        if by == index {
-            return Ok(neighbour);
+/// How packets go by a port.
+#[derive(Debug, PartialEq, Eq)]
+struct Way {
+    neighbour: Ipv4Addr,
+    /// The port, or all members of its bond: neither a VLAN nor a team counts packets that pass the kernel by.
+    ports: Vec<String>,
+}
+
+impl Way {
+    /// To another address of a network of the port, or of what is on it, that the kernel, and Onload with it, reaches by there.
+    fn by(
+        port: &str,
+        network: &Namespace,
+        leads_by: &dyn Fn(IpAddr) -> Option<u32>,
+    ) -> Result<Way, Outcome> {
+        let bond = master(network, port).filter(|master| is_one_of(master, &["bond", "team"]));
+        let members = network.links.iter();
+        let members = members.filter(|link| link.master == bond.map(|bond| bond.index));
+        let ports = match bond {
+            Some(_) => members.map(|member| member.name.clone()).collect(),
+            None => vec![port.to_owned()],
+        };
+        let below = bond.or_else(|| network.link(port));
+        let mut elsewhere = None;
+        for carrier in below.map_or_else(Vec::new, |below| carriers(network, below)) {
+            let addresses = network.addresses.iter();
+            let addresses = addresses.filter(|own| own.index == carrier.index);
+            let neighbours = addresses.flat_map(|own| match own.address {
+                IpAddr::V4(address) => beside(address, own.prefix),
+                IpAddr::V6(_) => Vec::new(),
+            });
+            for neighbour in neighbours {
+                let by = leads_by(neighbour.into());
+                if by == Some(carrier.index) {
+                    return Ok(Way { neighbour, ports });
+                }
+                elsewhere.get_or_insert((neighbour, carrier, by));
+            }
         }
-        elsewhere.get_or_insert((neighbour, by));
+        Err(match elsewhere {
+            None => without_address(network, port),
+            Some((neighbour, carrier, by)) => led_elsewhere(network, neighbour, &carrier.name, by),
+        })
     }
-    Err(match elsewhere {
-        None => Outcome::NotTried(
-            format!("{interface} has no IPv4 address, so that nothing is sent by it"),
-            format!(
-                "run: ip address add ADDRESS/24 dev {}",
-                shell_word(interface)
-            ),
-        ),
-        Some((neighbour, None)) => Outcome::NotTried(
-            format!("the kernel has no route to {neighbour}, beside an address of {interface}"),
-            format!(
-                "run: ip link set dev {} up; ip route get {neighbour}",
-                shell_word(interface)
-            ),
-        ),
-        Some((neighbour, Some(by))) => {
-            let mut links = network.links.iter();
-            let by = links.find(|link| link.index == by);
-            let by = by.map_or("another interface", |link| link.name.as_str());
-            Outcome::NotTried(
-                format!(
-                    "the kernel sends to {neighbour}, beside an address of {interface}, by {by}, so that nothing is sent by {interface}"
+
+    /// What follows for a program with a stack: the stack alone does not say that it sends by it, and by that port.
+    fn judged(&self, reason: &str, sent: u64, is_by_kernel: bool) -> Outcome {
+        let neighbour = self.neighbour;
+        let counting = self.ports.join(" and ");
+        if is_by_kernel {
+            return Outcome::Fails(
+                format!("{reason}; but datagrams to {neighbour} go by a socket of the kernel"),
+                Some(
+                    "look at dmesg, and at the variables EF_… that \"onload-ctk cdi show\" shows of the device; a bond has to be of the mode 802.3ad or active-backup, with ports of Onload alone"
+                        .to_owned(),
                 ),
-                format!("give {interface} an address of a network that {by} is not in"),
-            )
+            );
         }
-    })
+        if sent == 0 {
+            return Outcome::Fails(
+                format!(
+                    "{reason}; but {counting} counted no packet sent, with datagrams to {neighbour}"
+                ),
+                Some(
+                    "look at where they go: onload_stackdump netstat, ip -statistics link"
+                        .to_owned(),
+                ),
+            );
+        }
+        Outcome::Works(format!(
+            "{reason}; meanwhile {counting} counted {sent} packets sent, with datagrams to {neighbour}"
+        ))
+    }
+}
+
+fn is_one_of(link: &Link, kinds: &[&str]) -> bool {
+    link.kind
+        .as_deref()
+        .is_some_and(|kind| kinds.contains(&kind))
+}
+
+fn master<'n>(network: &'n Namespace, name: &str) -> Option<&'n Link> {
+    let number = network.link(name)?.master?;
+    network.links.iter().find(|link| link.index == number)
+}
+
+/// An interface, and those that are on it and take its packets.
+fn carriers<'n>(network: &'n Namespace, below: &'n Link) -> Vec<&'n Link> {
+    let mut found = vec![below];
+    let mut at = 0;
+    while let Some(below) = found.get(at) {
+        let below = below.index;
+        let on_it = network.links.iter().filter(|link| {
+            let is_new = !found.iter().any(|known| known.index == link.index);
+            link.lower == Some(below) && is_new && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
+        });
+        let on_it: Vec<&Link> = on_it.collect();
+        found.extend(on_it);
+        at += 1;
+    }
+    found
+}
+
+fn without_address(network: &Namespace, port: &str) -> Outcome {
+    let Some(master) = master(network, port) else {
+        return Outcome::NotTried(
+            format!(
+                "{port} has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
+            ),
+            format!("run: ip address add ADDRESS/24 dev {}", shell_word(port)),
+        );
+    };
+    let name = &master.name;
+    if is_one_of(master, &["bond", "team"]) {
+        return Outcome::NotTried(
+            format!(
+                "{port} is a member of {name}, which has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
+            ),
+            format!("give {name}, or a VLAN on it, an IPv4 address"),
+        );
+    }
+    Outcome::NotTried(
+        format!(
+            "{port} is a part of {name}, for which Onload sends nothing, and no interface on {port} has an IPv4 address"
+        ),
+        format!("try another interface, or take {port} out of {name} and give it an IPv4 address"),
+    )
+}
+
+fn led_elsewhere(network: &Namespace, to: Ipv4Addr, from: &str, by: Option<u32>) -> Outcome {
+    let Some(by) = by else {
+        return Outcome::NotTried(
+            format!("the kernel has no route to {to}, beside an address of {from}"),
+            format!(
+                "run: ip link set dev {} up; ip route get {to}",
+                shell_word(from)
+            ),
+        );
+    };
+    let mut links = network.links.iter();
+    let by = links.find(|link| link.index == by);
+    let by = by.map_or("another interface", |link| link.name.as_str());
+    Outcome::NotTried(
+        format!(
+            "the kernel sends to {to}, beside an address of {from}, by {by}, so that nothing is sent by {from}"
+        ),
+        format!("give {from} an address of a network that {by} is not in"),
+    )
 }
 
 /// The first other addresses of a network; the host may have some of them itself.
@@ -243,20 +306,26 @@ mod tests {
         assert_eq!(for_the_next_trial(other), other);
     }
 
-    /// The interface 2, ens1, with these addresses, beside the interface 3, ens2.
-    fn network(addresses: &[&str]) -> Namespace {
-        let lines = addresses
-            .iter()
-            .map(|address| format!("address 2 {address}\n"));
-        let lines = lines.collect::<String>();
-        Namespace::parse(&format!(
-            "link 2 ens1 - - - -\nlink 3 ens2 - - - -\n{lines}"
-        ))
-        .unwrap()
+    const PORTS: &str = "link 2 ens1 - - - -\nlink 3 ens2 - - - -\n";
+
+    /// By ens1 of these interfaces and addresses, where the kernel sends by the interface of that number.
+    fn by_number(table: &str, leads_by: u32) -> Result<Way, Outcome> {
+        way(table, &|_| Some(leads_by))
+    }
+
+    fn way(table: &str, leads_by: &dyn Fn(IpAddr) -> Option<u32>) -> Result<Way, Outcome> {
+        Way::by("ens1", &Namespace::parse(table).unwrap(), leads_by)
+    }
+
+    fn to(neighbour: [u8; 4], ports: &[&str]) -> Option<Way> {
+        Some(Way {
+            neighbour: neighbour.into(),
+            ports: ports.iter().map(|port| (*port).to_owned()).collect(),
+        })
     }
 
     #[track_caller]
-    fn not_tried(found: Result<Ipv4Addr, Outcome>) -> (String, String) {
+    fn not_tried(found: Result<Way, Outcome>) -> (String, String) {
         match found {
             Err(Outcome::NotTried(why, remedy)) => (why, remedy),
             _ => panic!("it is tried"),
@@ -264,54 +333,91 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_without_an_address_has_no_neighbour() {
-        let (why, remedy) = not_tried(neighbour(&network(&[]), "ens1", &|_| Some(2)));
+    fn a_port_without_an_address_is_not_tried() {
+        let (why, remedy) = not_tried(by_number(PORTS, 2));
         assert_eq!(
             why,
-            "ens1 has no IPv4 address, so that nothing is sent by it"
+            "ens1 has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
         );
         assert_eq!(remedy, "run: ip address add ADDRESS/24 dev ens1");
-        let of_ipv6 = network(&["2001:db8::5/64"]);
-        not_tried(neighbour(&of_ipv6, "ens1", &|_| Some(2)));
+        let of_ipv6 = format!("{PORTS}address 2 2001:db8::5/64\n");
+        let (again, _) = not_tried(by_number(&of_ipv6, 2));
+        assert_eq!(again, why);
+        not_tried(way("", &|_| Some(2)));
+    }
+
+    #[test]
+    fn a_member_of_a_bond_is_tried_by_the_bond_and_all_members_count() {
+        let bond = "link 2 ens1 - 4 - -\nlink 3 ens2 - 4 - -\nlink 4 bond0 bond:1 - - -\n";
+        let own = format!("{bond}address 4 192.0.2.10/24\n");
+        assert_eq!(
+            by_number(&own, 4).ok(),
+            to([192, 0, 2, 1], &["ens1", "ens2"])
+        );
+        let on_vlan = format!("{bond}link 5 bond0.7 vlan:33024 - 4 -\naddress 5 192.0.2.10/24\n");
+        assert_eq!(
+            by_number(&on_vlan, 5).ok(),
+            to([192, 0, 2, 1], &["ens1", "ens2"])
+        );
+        // An address on the member itself is no way, and it is not told to have one.
+        let on_member = format!("{bond}address 2 192.0.2.10/24\n");
+        let (why, remedy) = not_tried(by_number(&on_member, 2));
+        assert!(
+            why.starts_with("ens1 is a member of bond0, which has no IPv4 address"),
+            "{why}"
+        );
+        assert_eq!(remedy, "give bond0, or a VLAN on it, an IPv4 address");
+        let way = by_number(&own, 4).ok().unwrap();
+        let Outcome::Works(text) = way.judged("a stack", 5, false) else {
+            panic!("it works");
+        };
+        assert!(text.contains("ens1 and ens2 counted 5 packets"), "{text}");
+    }
+
+    #[test]
+    fn a_port_with_interfaces_on_it_alone_is_tried_by_these_and_counts_itself() {
+        let vlan = format!("{PORTS}link 5 ens1.7 vlan:33024 - 2 -\n");
+        let own = format!("{vlan}address 5 192.0.2.10/24\n");
+        assert_eq!(by_number(&own, 5).ok(), to([192, 0, 2, 1], &["ens1"]));
+        let on_it = format!("{vlan}link 6 mac0 macvlan - 5 -\naddress 6 192.0.2.10/24\n");
+        assert_eq!(by_number(&on_it, 6).ok(), to([192, 0, 2, 1], &["ens1"]));
+        // Neither those of another port, nor kinds of which Onload knows nothing, nor interfaces around a circle.
+        for line in [
+            "link 5 ens2.7 vlan:33024 - 3 -\n",
+            "link 5 tunnel gre - 2 -\n",
+            "link 5 a vlan - 6 -\nlink 6 b vlan - 5 -\n",
+        ] {
+            not_tried(by_number(
+                &format!("{PORTS}{line}address 5 192.0.2.10/24\n"),
+                5,
+            ));
+        }
+    }
+
+    #[test]
+    fn a_port_of_a_bridge_is_not_told_to_have_an_address() {
+        let bridge = "link 2 ens1 - 4 - -\nlink 4 br0 bridge - - -\naddress 4 192.0.2.10/24\n";
+        let (why, remedy) = not_tried(by_number(bridge, 4));
+        assert!(why.starts_with("ens1 is a part of br0"), "{why}");
+        assert!(!remedy.contains("address add"), "{remedy}");
     }
 
     #[test]
     fn a_neighbour_is_one_to_which_the_kernel_sends_by_the_interface() {
-        let two = network(&["192.0.2.10/24", "198.51.100.10/24"]);
-        let first = |_: IpAddr| Some(2);
-        assert_eq!(
-            neighbour(&two, "ens1", &first).ok(),
-            Some([192, 0, 2, 1].into())
-        );
+        let two = format!("{PORTS}address 2 192.0.2.10/24\naddress 2 198.51.100.10/24\n");
+        let starts = |address: IpAddr, start: &str| address.to_string().starts_with(start);
+        assert_eq!(by_number(&two, 2).ok(), to([192, 0, 2, 1], &["ens1"]));
         // An address of the host's own, and then a network that another interface is in too.
-        let own = |address: IpAddr| {
-            Some(if address.to_string() == "192.0.2.1" {
-                1
-            } else {
-                2
-            })
-        };
-        assert_eq!(
-            neighbour(&two, "ens1", &own).ok(),
-            Some([192, 0, 2, 2].into())
-        );
-        let shared = |address: IpAddr| {
-            Some(if address.to_string().starts_with("192") {
-                3
-            } else {
-                2
-            })
-        };
-        assert_eq!(
-            neighbour(&two, "ens1", &shared).ok(),
-            Some([198, 51, 100, 1].into())
-        );
-        let (why, _) = not_tried(neighbour(&two, "ens1", &|_| Some(3)));
+        let own = |address: IpAddr| Some(if starts(address, "192.0.2.1") { 1 } else { 2 });
+        assert_eq!(way(&two, &own).ok(), to([192, 0, 2, 2], &["ens1"]));
+        let shared = |address: IpAddr| Some(if starts(address, "192") { 3 } else { 2 });
+        assert_eq!(way(&two, &shared).ok(), to([198, 51, 100, 1], &["ens1"]));
+        let (why, _) = not_tried(by_number(&two, 3));
         assert_eq!(
             why,
             "the kernel sends to 192.0.2.1, beside an address of ens1, by ens2, so that nothing is sent by ens1"
         );
-        let (why, _) = not_tried(neighbour(&two, "ens1", &|_| None));
+        let (why, _) = not_tried(way(&two, &|_| None));
         assert_eq!(
             why,
             "the kernel has no route to 192.0.2.1, beside an address of ens1"
@@ -320,8 +426,8 @@ mod tests {
 
     #[test]
     fn a_stack_alone_does_not_make_a_program_accelerated() {
-        let outcome =
-            |sent, is_by_kernel| judged("a stack", "ens1", "192.0.2.1", sent, is_by_kernel);
+        let way = to([192, 0, 2, 1], &["ens1"]).unwrap();
+        let outcome = |sent, is_by_kernel| way.judged("a stack", sent, is_by_kernel);
         let Outcome::Works(text) = outcome(5, false) else {
             panic!("it works");
         };
