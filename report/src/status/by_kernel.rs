@@ -9,12 +9,14 @@ use std::time::{Duration, SystemTime};
 use onload_host::host::Host;
 
 use super::container::{ByKernel, Cause, Facts, started_with, variable};
-use super::kernel_log::{Failure, failures};
+use super::kernel_log::{Error, Failure, failures};
 use super::looked::Looked;
 use super::names::OciConfig;
+use super::network::{Accelerators, Interface};
 use super::patience::{PATIENCE, patiently};
 use super::process::{Budget, Preload, Process, boot_time, directory, number, socket};
 use super::stack::logs_by_driver;
+use super::uppers::Port;
 
 const MOST: usize = 8;
 const SHOWN: usize = 64;
@@ -37,15 +39,19 @@ impl<'l> ByKernelReader<'l> {
         }
     }
 
-    /// `since`: when Onload had its first interface.
     pub(super) fn read(
         &self,
         facts: &mut Facts,
         config: Option<&OciConfig>,
-        since: Option<SystemTime>,
+        accelerators: &Accelerators<'_>,
         budget: &mut Budget,
     ) {
         self.find_sockets(&mut facts.processes, budget);
+        let interfaces = match facts.has_host_network {
+            Some(true) => Some(&accelerators.hosts),
+            _ => facts.interfaces.as_ref(),
+        };
+        let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
         let found = facts.processes.iter();
         let found = found.filter(|one| one.has_kernel_socket == Some(true) && !one.has_stack);
         let mut by_kernel = Vec::new();
@@ -60,7 +66,7 @@ impl<'l> ByKernelReader<'l> {
                 has_library,
                 cause: if is_asked {
                     let variables = started_with(&self.looked, process, config, budget);
-                    self.cause(process, &variables, &facts.accelerated, since)
+                    self.cause(process, &variables, interfaces, accelerators.since())
                 } else {
                     Cause::Unknown
                 },
@@ -94,24 +100,35 @@ impl<'l> ByKernelReader<'l> {
         }
     }
 
-    fn cause(
-        &self,
-        process: &Process,
-        variables: &[u8],
-        accelerated: &[String],
-        since: Option<SystemTime>,
-    ) -> Cause {
-        if let Some(cause) = forbidden(variables, accelerated) {
-            return cause;
-        }
+    /// What the kernel's log says of it last.
+    fn failure(&self, process: &Process) -> Option<Error> {
         let host = self.looked.host;
         let file = host.link(&directory(process.pid).join("exe"));
         let file = file.ok().flatten();
         let file = file.as_deref().and_then(Path::file_name);
         let file = file.map(|name| name.to_string_lossy());
         let mut failures = self.failures.get_or_init(|| failures(host)).iter();
-        if let Some(failure) = failures.rfind(|one| one.is_of(process, file.as_deref())) {
-            return Cause::Failed(failure.error);
+        let own = failures.rfind(|one| one.is_of(process, file.as_deref()));
+        own.map(|own| own.error)
+    }
+
+    fn cause(
+        &self,
+        process: &Process,
+        variables: &[u8],
+        interfaces: &[Interface],
+        since: Option<SystemTime>,
+    ) -> Cause {
+        let value = variable(variables, "EF_DONT_ACCELERATE").unwrap_or_default();
+        if !value.is_empty() && value != b"0" {
+            return Cause::Forbidden;
+        }
+        match (self.failure(process), left(variables, interfaces)) {
+            (Some(error @ Error::Refused(_)), _) => return Cause::Failed(error),
+            (_, Left::Nothing(cause)) => return cause,
+            (Some(Error::NoInterface), Left::NotKnown(cause)) => return cause,
+            (Some(error), _) => return Cause::Failed(error),
+            (None, _) => {}
         }
         if process.preload == Some(Preload::Foreign)
             && process.open.is_some()
@@ -131,28 +148,64 @@ impl<'l> ByKernelReader<'l> {
     }
 }
 
-fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
-    let value = |name| variable(variables, name).filter(|value| !value.is_empty());
-    if value("EF_DONT_ACCELERATE").is_some_and(|value| value != b"0") {
-        return Some(Cause::Forbidden);
+/// What the lists of a program's variables leave it of the accelerated interfaces.
+enum Left {
+    Something,
+    Nothing(Cause),
+    /// Names that are not known may be other names of these.
+    NotKnown(Cause),
+}
+
+/// Onload takes from a list the ports that its names lead to (`oo_get_listed_hwports`), and uses those of the one list and not
+/// of the other.
+fn left(variables: &[u8], interfaces: &[Interface]) -> Left {
+    let list = |name: &'static str| {
+        let text = String::from_utf8_lossy(variable(variables, name)?).into_owned();
+        (!text.trim().is_empty()).then_some((name, text))
+    };
+    let listed = |text: &str| {
+        let (mut ports, mut is_known) = (BTreeSet::new(), true);
+        for name in text.split_ascii_whitespace() {
+            let mut all = interfaces.iter();
+            let found = all
+                .find(|one| one.name == name || one.other_names.iter().any(|other| other == name));
+            is_known &= found.is_some_and(|found| found.is_accelerated.is_some());
+            ports.extend(
+                found
+                    .into_iter()
+                    .flat_map(|found| found.ports.iter().copied()),
+            );
+        }
+        (ports, is_known)
+    };
+    let mut left: BTreeSet<Port> = interfaces
+        .iter()
+        .flat_map(|one| one.ports.iter().copied())
+        .collect();
+    if left.is_empty() {
+        return Left::Something;
     }
-    // Whether those that are listed are left.
-    for (variable, is_left) in [
-        ("EF_INTERFACE_WHITELIST", true),
-        ("EF_INTERFACE_BLACKLIST", false),
+    let mut is_known = interfaces.iter().all(|one| one.is_accelerated.is_some());
+    for (list, is_left) in [
+        (list("EF_INTERFACE_WHITELIST"), true),
+        (list("EF_INTERFACE_BLACKLIST"), false),
     ] {
-        let Some(text) = value(variable) else {
+        let Some((variable, text)) = list else {
             continue;
         };
-        let text = String::from_utf8_lossy(text);
-        let listed: Vec<&str> = text.split_whitespace().collect();
-        let mut names = accelerated.iter();
-        if !names.any(|name| listed.contains(&name.as_str()) == is_left) {
-            let value = text.chars().take(SHOWN).collect();
-            return Some(Cause::Interfaces { variable, value });
+        let (ports, are_known) = listed(&text);
+        left.retain(|port| ports.contains(port) == is_left);
+        let value = text.chars().take(SHOWN).collect();
+        let cause = Cause::Interfaces { variable, value };
+        // Names that are not known may leave more by the one list, and less by the other.
+        match (left.is_empty(), are_known) {
+            (true, _) if is_known && (are_known || !is_left) => return Left::Nothing(cause),
+            (true, _) => return Left::NotKnown(cause),
+            (false, false) if !is_left => return Left::NotKnown(cause),
+            (false, _) => is_known &= are_known,
         }
     }
-    None
+    Left::Something
 }
 
 /// Whether a process has a socket of the kernel's TCP or UDP; none where that is not known.

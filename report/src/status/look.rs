@@ -118,9 +118,8 @@ impl<'l> Look<'l> {
             for process in &mut facts.processes {
                 process.has_stack = self.has_stack(process, config.as_ref(), budget);
             }
-            let since = self.accelerators.since();
             self.by_kernel
-                .read(&mut facts, config.as_ref(), since, budget);
+                .read(&mut facts, config.as_ref(), &self.accelerators, budget);
         } else if facts.has_node("/dev/onload") {
             facts.start = self.start(&facts, config.as_ref(), budget);
         }

@@ -1,6 +1,6 @@
 //! The interfaces of a container's network, as rtnetlink(7) lists them there, and which of them Onload accelerates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use onload_sys::netlink::link::{self, Link, address_text};
 use super::looked::Looked;
 use super::patience::{PATIENCE, patiently};
 use super::process::directory;
-use super::uppers::{Carried, Judged, judge, with_uppers};
+use super::uppers::{Carried, Judged, Port, judge, with_uppers};
 
 /// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
 const MOST: usize = 4096;
@@ -30,9 +30,12 @@ pub fn network(host: &Host, pid: u32) -> Option<Network> {
     patiently(host, PATIENCE, look).flatten()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
+    pub(super) other_names: Vec<String>,
+    /// Those by which Onload sends for it.
+    pub(super) ports: BTreeSet<Port>,
     /// Whether Onload accelerates it, itself or the one below it; none where that is not known.
     pub(super) is_accelerated: Option<bool>,
     /// Whether it is one of a PCI function, and not one of software.
@@ -47,6 +50,8 @@ pub(super) struct Accelerators<'l> {
     functions: &'l PciFunctions,
     /// The host's accelerated interfaces, and what is on them, by their numbers.
     own: BTreeMap<u32, Carried>,
+    /// The host's interfaces, of which only names and ports are known, and of other names nothing.
+    pub(super) hosts: Vec<Interface>,
     /// What Onload has attached to, in whatever network; none where that is not known.
     attached: Option<Vec<Attached>>,
     with_veth: bool,
@@ -65,14 +70,30 @@ impl<'l> Accelerators<'l> {
         let host = looked.host;
         let number = |name: &String| {
             let text = host.attribute(&Path::new(CLASS).join(name).join("ifindex"));
-            text.ok()??.parse().ok()
+            Some((name.clone(), text.ok()??.parse().ok()?))
         };
-        let attached_here = looked.inventory.attached.iter();
-        let numbers = attached_here.filter_map(number).collect();
+        let here = looked.inventory.attached.iter();
+        let here: BTreeMap<String, u32> = here.filter_map(number).collect();
         let links = host.network().ok().flatten();
+        let links = links.map(|all| all.links).unwrap_or_default();
+        let own = with_uppers(&here.values().copied().collect(), &links);
+        let links = links.into_iter().map(|link| (link.name, link.index));
+        let hosts = here
+            .into_iter()
+            .chain(links)
+            .map(|(name, number)| Interface {
+                name,
+                is_accelerated: Some(own.contains_key(&number)),
+                ports: own
+                    .get(&number)
+                    .map(|own| own.ports.clone())
+                    .unwrap_or_default(),
+                ..Interface::default()
+            });
         Accelerators {
             functions: &looked.inventory.functions,
-            own: with_uppers(&numbers, &links.map(|all| all.links).unwrap_or_default()),
+            hosts: hosts.collect(),
+            own,
             attached: attached(host),
             with_veth,
         }
@@ -91,21 +112,26 @@ impl<'l> Accelerators<'l> {
         }
         let links = network.links.iter();
         let links = links.filter(|link| link.flags & LOOPBACK == 0);
-        let interfaces = links.map(|link| Interface {
-            name: link.shown(),
-            is_accelerated: self.accelerates(network, link),
-            is_physical: link.kind.is_empty(),
-            is_up: link.flags & link::UP != 0,
-            has_link: link.flags & LOWER_UP != 0,
+        let shown = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+        let interfaces = links.map(|link| {
+            let judged = self.judged(network, link);
+            Interface {
+                name: link.shown(),
+                other_names: link.alternative_names.iter().map(shown).collect(),
+                is_accelerated: judged.is_accelerated(),
+                ports: judged.ports(),
+                is_physical: link.kind.is_empty(),
+                is_up: link.flags & link::UP != 0,
+                has_link: link.flags & LOWER_UP != 0,
+            }
         });
         let mut interfaces: Vec<Interface> = interfaces.collect();
         interfaces.sort_by(|one, other| one.name.cmp(&other.name));
         Some(interfaces)
     }
 
-    fn accelerates(&self, network: &Network, link: &Link) -> Option<bool> {
-        let base = |link: &Link| self.base(network, link);
-        judge(&network.links, link, &base).is_accelerated()
+    fn judged(&self, network: &Network, link: &Link) -> Judged {
+        judge(&network.links, link, &|link| self.base(network, link))
     }
 
     /// Of one that is on no other of its network, and has no members.
@@ -117,10 +143,14 @@ impl<'l> Accelerators<'l> {
         match link.kind.as_slice() {
             b"macvlan" | b"ipvlan" | b"vlan" if link.lower_namespace.is_none() => Judged::Unknown,
             b"macvlan" | b"ipvlan" | b"vlan" => {
-                on_host.map_or(Judged::No, |below| Judged::Yes(*below))
+                on_host.map_or(Judged::No, |below| Judged::Yes(below.clone()))
             }
-            b"veth" => Judged::of(Some(self.with_veth && is_on_host && !self.own.is_empty())),
-            b"" => Judged::of(self.has(link)),
+            b"veth" => {
+                let all = self.own.values().flat_map(|own| own.ports.iter().copied());
+                let all: BTreeSet<Port> = all.collect();
+                Judged::of(Some(self.with_veth && is_on_host && !all.is_empty()), all)
+            }
+            b"" => Judged::of(self.has(link), [(false, link.index)].into()),
             _ => Judged::No,
         }
     }

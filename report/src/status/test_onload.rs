@@ -186,6 +186,84 @@ fn a_server_that_was_started_without_the_preload_is_named() {
     );
 }
 
+/// The host's interface that is Onload's, and another.
+const PORTS: &str = "link 5 ens1 - - - -\nlink 6 ens0 - - - -\n";
+
+/// What is said of a program with these variables.
+fn said_with(made: &Made, variables: &str) -> String {
+    made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
+    let verdict = made.verdicts().remove(0);
+    assert_eq!(verdict.state, State::NoStack, "{verdict:?}");
+    verdict.reason
+}
+
+#[test]
+fn a_bond_a_vlan_or_a_macvlan_in_a_list_stands_for_its_ports() {
+    let made = by_kernel();
+    made.file(
+        "/network.table",
+        "link 5 ens1 - 9 - -\nlink 6 ens0 - - - -\nlink 9 bond0 bond:1 - - -\n\
+         link 10 bond0.7 vlan:33024 - 9 -\nlink 11 mac0 macvlan - 10 -\n",
+    );
+    for name in ["bond0", "bond0.7", "mac0"] {
+        let said = said_with(&made, &format!("EF_INTERFACE_WHITELIST={name}"));
+        assert!(said.contains("why is not known"), "{said}");
+        let said = said_with(&made, &format!("EF_INTERFACE_BLACKLIST={name}"));
+        assert!(
+            said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")),
+            "{said}"
+        );
+    }
+    let both = "EF_INTERFACE_WHITELIST=bond0\0EF_INTERFACE_BLACKLIST=ens1";
+    let said = said_with(&made, both);
+    assert!(
+        said.contains("EF_INTERFACE_BLACKLIST=ens1 leaves no"),
+        "{said}"
+    );
+    // In a container by all names of an interface.
+    let mut made = preloaded();
+    made.interface(Link {
+        alternative_names: vec![b"fast".to_vec()],
+        ..on_host("eth0", "macvlan", 5)
+    });
+    made.open(3, "/dev/onload").listens(77, 901);
+    for name in ["eth0", "fast"] {
+        let said = said_with(&made, &format!("EF_INTERFACE_WHITELIST={name}"));
+        assert!(said.contains("why is not known"), "{said}");
+        let said = said_with(&made, &format!("EF_INTERFACE_BLACKLIST={name}"));
+        assert!(
+            said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_list_is_the_cause_of_an_interface_that_was_not_found_and_of_nothing_else_in_the_log() {
+    let made = by_kernel();
+    made.file("/network.table", PORTS);
+    let log = |text: &str| {
+        let line =
+            format!("3,2,93274651,-;[onload] oo:redis[1]: netif_tcp_helper_alloc_u: {text}\n");
+        made.file("/dev/kmsg", line);
+    };
+    log("ERROR: Failed to allocate stack (rc=-16)");
+    for name in ["ens0", "nosuch0"] {
+        let said = said_with(&made, &format!("EF_INTERFACE_WHITELIST={name}"));
+        assert!(said.contains("no stack was free"), "{said}");
+    }
+    log("ENODEV.");
+    for list in ["WHITELIST=ens0", "WHITELIST=nosuch0", "BLACKLIST=nosuch0"] {
+        let said = said_with(&made, &format!("EF_INTERFACE_{list}"));
+        assert!(
+            said.contains(&format!("EF_INTERFACE_{list} leaves no")),
+            "{said}"
+        );
+    }
+    let said = said_with(&made, "EF_INTERFACE_WHITELIST=ens1");
+    assert!(said.contains("found no interface for it"), "{said}");
+}
+
 #[test]
 fn the_variables_of_a_program_are_a_cause() {
     for (variables, reason) in [
@@ -194,26 +272,37 @@ fn the_variables_of_a_program_are_a_cause() {
             "EF_DONT_ACCELERATE is in its environment",
         ),
         (
-            "EF_INTERFACE_WHITELIST=nosuch0",
-            "EF_INTERFACE_WHITELIST=nosuch0 leaves no accelerated interface (ens1)",
+            "EF_INTERFACE_WHITELIST=ens0",
+            "EF_INTERFACE_WHITELIST=ens0 leaves no accelerated interface (ens1)",
         ),
         (
             "EF_INTERFACE_BLACKLIST=ens0 ens1",
             "EF_INTERFACE_BLACKLIST=ens0 ens1 leaves no",
         ),
+        (
+            "EF_INTERFACE_BLACKLIST=ens1 nosuch0",
+            "EF_INTERFACE_BLACKLIST=ens1 nosuch0 leaves no",
+        ),
     ] {
         let made = by_kernel();
+        made.file("/network.table", PORTS);
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
         made.assert_is(State::NoStack, reason, "leave EF_");
     }
     for variables in [
         "EF_DONT_ACCELERATE=0",
         "EF_INTERFACE_WHITELIST=ens1",
+        "EF_INTERFACE_WHITELIST=ens0 ens1",
         "EF_INTERFACE_WHITELIST=",
+        "EF_INTERFACE_WHITELIST= ",
         "EF_INTERFACE_BLACKLIST=ens0",
+        // It may be another name of ens1, which the kernel tells for a container alone.
+        "EF_INTERFACE_WHITELIST=nosuch0",
+        "EF_INTERFACE_BLACKLIST=nosuch0",
         "XEF_DONT_ACCELERATE=1",
     ] {
         let made = by_kernel();
+        made.file("/network.table", PORTS);
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
         made.assert_is(State::NoStack, "why is not known", "");
     }

@@ -13,14 +13,18 @@ const L2: u16 = 0;
 const IEEE_802_1Q: u16 = 0x8100;
 const BONDS: [u16; 2] = [1, 4];
 
-/// What the packets of an accelerated interface go through below it (`encap` of Onload's control plane).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// An interface of a device: whether it is the host's, and its number there or in the container's network.
+pub(super) type Port = (bool, u32);
+
+/// What the packets of an accelerated interface go through below it (`encap` and `hwports` of Onload's control plane).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Carried {
     by_vlan: bool,
     by_bond: bool,
+    pub(super) ports: BTreeSet<Port>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Judged {
     No,
     Unknown,
@@ -28,19 +32,31 @@ pub(super) enum Judged {
 }
 
 impl Judged {
-    pub(super) fn of(is_accelerated: Option<bool>) -> Judged {
+    /// Of one that sends by these ports, if it is accelerated.
+    pub(super) fn of(is_accelerated: Option<bool>, ports: BTreeSet<Port>) -> Judged {
         match is_accelerated {
-            Some(true) => Judged::Yes(Carried::default()),
+            Some(true) => Judged::Yes(Carried {
+                ports,
+                ..Carried::default()
+            }),
             Some(false) => Judged::No,
             None => Judged::Unknown,
         }
     }
 
-    pub(super) fn is_accelerated(self) -> Option<bool> {
+    pub(super) fn is_accelerated(&self) -> Option<bool> {
         match self {
             Judged::No => Some(false),
             Judged::Unknown => None,
             Judged::Yes(_) => Some(true),
+        }
+    }
+
+    /// None unless it is accelerated.
+    pub(super) fn ports(self) -> BTreeSet<Port> {
+        match self {
+            Judged::Yes(carried) => carried.ports,
+            Judged::No | Judged::Unknown => BTreeSet::new(),
         }
     }
 }
@@ -93,21 +109,24 @@ fn judge_within(
 /// A bond whose members are these: Onload takes no other than interfaces of its own, and all or none of them
 /// (`team_get_hwports`, `cp_bond_slave_set_hwports`).
 fn all_of(members: impl Iterator<Item = Judged>) -> Judged {
-    let bond = Judged::Yes(Carried {
-        by_bond: true,
-        ..Carried::default()
-    });
-    let mut found = Judged::No;
+    let (mut ports, mut is_known) = (BTreeSet::new(), true);
     for member in members {
         match member {
             Judged::No => return Judged::No,
-            Judged::Yes(below) if below != Carried::default() => return Judged::No,
-            Judged::Yes(_) if found == Judged::Unknown => {}
-            Judged::Yes(_) => found = bond,
-            Judged::Unknown => found = Judged::Unknown,
+            Judged::Yes(below) if below.by_vlan || below.by_bond => return Judged::No,
+            Judged::Yes(below) => ports.extend(below.ports),
+            Judged::Unknown => is_known = false,
         }
     }
-    found
+    match (is_known, ports.is_empty()) {
+        (false, _) => Judged::Unknown,
+        (true, true) => Judged::No,
+        (true, false) => Judged::Yes(Carried {
+            by_bond: true,
+            ports,
+            ..Carried::default()
+        }),
+    }
 }
 
 /// The host's interfaces that Onload has, of these numbers, with those on them and the bonds of them.
@@ -124,13 +143,23 @@ pub(super) fn with_uppers(
         ..Link::default()
     };
     let links: Vec<Link> = links.iter().map(seen).collect();
-    let base = |link: &Link| Judged::of(Some(numbers.contains(&link.index)));
+    let ports = |number| BTreeSet::from([(true, number)]);
+    let base = |link: &Link| Judged::of(Some(numbers.contains(&link.index)), ports(link.index));
     let on_them = links
         .iter()
         .filter_map(|link| match judge(&links, link, &base) {
             Judged::Yes(below) => Some((link.index, below)),
             Judged::No | Judged::Unknown => None,
         });
-    let own = numbers.iter().map(|number| (*number, Carried::default()));
+    let own = numbers.iter().map(|number| {
+        let ports = ports(*number);
+        (
+            *number,
+            Carried {
+                ports,
+                ..Carried::default()
+            },
+        )
+    });
     own.chain(on_them).collect()
 }
