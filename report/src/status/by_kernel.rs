@@ -60,16 +60,18 @@ impl<'l> ByKernelReader<'l> {
                 .preload
                 .is_some_and(|preload| preload != Preload::No);
             let is_asked = has_library && at < MOST;
+            let (cause, logged) = if is_asked {
+                let variables = started_with(&self.looked, process, config, budget);
+                self.cause(process, &variables, interfaces, accelerators.since())
+            } else {
+                (Cause::Unknown, None)
+            };
             by_kernel.push(ByKernel {
                 pid: process.pid,
                 name: process.name.clone(),
                 has_library,
-                cause: if is_asked {
-                    let variables = started_with(&self.looked, process, config, budget);
-                    self.cause(process, &variables, interfaces, accelerators.since())
-                } else {
-                    Cause::Unknown
-                },
+                cause,
+                logged,
             });
         }
         facts.by_kernel = by_kernel;
@@ -100,36 +102,76 @@ impl<'l> ByKernelReader<'l> {
         }
     }
 
-    /// What the kernel's log says of it last.
-    fn failure(&self, process: &Process) -> Option<Error> {
-        let host = self.looked.host;
-        let file = host.link(&directory(process.pid).join("exe"));
-        let file = file.ok().flatten();
-        let file = file.as_deref().and_then(Path::file_name);
-        let file = file.map(|name| name.to_string_lossy());
-        let mut failures = self.failures.get_or_init(|| failures(host)).iter();
-        let own = failures.rfind(|one| one.is_of(process, file.as_deref()));
-        own.map(|own| own.error)
+    /// Where a line of the kernel's log can be of no other program without a stack, it says why that one has none: programs of
+    /// several containers may be called the same, and have the same number in each.
+    pub(super) fn settle(&self, all: &mut [Facts]) {
+        let programs = all.iter().flat_map(|facts| &facts.processes);
+        let programs = programs.filter(|one| one.preload != Some(Preload::No) && !one.has_stack);
+        let programs: Vec<_> = programs.map(|one| (one, self.file(one))).collect();
+        let is_of_one = |failure: &Failure| {
+            let mut all = programs.iter();
+            let mut next = || all.find(|(one, file)| failure.is_of(one, file.as_deref()));
+            next().and_then(|_| next()).is_none()
+        };
+        let lines = all.iter().flat_map(|facts| &facts.by_kernel);
+        let lines = lines.filter_map(|one| Some(one.logged.as_ref()?.0));
+        let lines: BTreeSet<usize> = lines.collect();
+        let lines = lines
+            .into_iter()
+            .filter(|line| self.failures().get(*line).is_some_and(is_of_one));
+        let lines: BTreeSet<usize> = lines.collect();
+        for program in all.iter_mut().flat_map(|facts| &mut facts.by_kernel) {
+            if let Some((line, cause)) = program.logged.take()
+                && lines.contains(&line)
+            {
+                program.cause = cause;
+            }
+        }
     }
 
+    fn failures(&self) -> &[Failure] {
+        self.failures.get_or_init(|| failures(self.looked.host))
+    }
+
+    /// The name of the file that it runs.
+    fn file(&self, process: &Process) -> Option<String> {
+        let file = self.looked.host.link(&directory(process.pid).join("exe"));
+        let file = file.ok()??;
+        Some(file.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The cause as far as it is of no line of the kernel's log, and the last such line that may be of the program.
     fn cause(
         &self,
         process: &Process,
         variables: &[u8],
         interfaces: &[Interface],
         since: Option<SystemTime>,
-    ) -> Cause {
+    ) -> (Cause, Option<(usize, Cause)>) {
         let value = variable(variables, "EF_DONT_ACCELERATE").unwrap_or_default();
         if !value.is_empty() && value != b"0" {
-            return Cause::Forbidden;
+            return (Cause::Forbidden, None);
         }
-        match (self.failure(process), left(variables, interfaces)) {
-            (Some(error @ Error::Refused(_)), _) => return Cause::Failed(error),
-            (_, Left::Nothing(cause)) => return cause,
-            (Some(Error::NoInterface), Left::NotKnown(cause)) => return cause,
-            (Some(error), _) => return Cause::Failed(error),
-            (None, _) => {}
+        let file = self.file(process);
+        let mut failures = self.failures().iter().enumerate();
+        let failure = failures.rfind(|(_, one)| one.is_of(process, file.as_deref()));
+        let failure = failure.map(|(line, one)| (line, one.error));
+        match (failure, left(variables, interfaces)) {
+            (Some((line, error @ Error::Refused(_))), Left::Nothing(cause)) => {
+                (cause, Some((line, Cause::Failed(error))))
+            }
+            (_, Left::Nothing(cause)) => (cause, None),
+            (failure, left) => {
+                let logged = failure.map(|(line, error)| match (error, left) {
+                    (Error::NoInterface, Left::NotKnown(cause)) => (line, cause),
+                    _ => (line, Cause::Failed(error)),
+                });
+                (self.without_log(process, variables, since), logged)
+            }
         }
+    }
+
+    fn without_log(&self, process: &Process, variables: &[u8], since: Option<SystemTime>) -> Cause {
         if process.preload == Some(Preload::Foreign)
             && process.open.is_some()
             && !process.has_driver()

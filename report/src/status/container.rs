@@ -58,6 +58,8 @@ pub(super) struct ByKernel {
     pub(super) name: String,
     pub(super) has_library: bool,
     pub(super) cause: Cause,
+    /// The number of a line of the kernel's log that may be of it, and the cause if it is.
+    pub(super) logged: Option<(usize, Cause)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

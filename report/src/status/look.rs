@@ -126,6 +126,11 @@ impl<'l> Look<'l> {
         (Some(facts), unseen)
     }
 
+    /// Decides what only all of them together tell.
+    pub(super) fn settle(&self, all: &mut [Facts]) {
+        self.by_kernel.settle(all);
+    }
+
     /// The devices that it was given: as its bundle says or, where nobody but its user has that, its environment.
     fn grants(
         &self,

@@ -116,7 +116,7 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
     let host_facts = host_facts(&looked);
     let mut look = Look::new(looked, host_facts);
     let mut of_strangers = Budget::WHOLE;
-    let (mut containers, mut others) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
     for group in groups {
         let mut own = Budget::WHOLE;
         let budget = if group.is_of_root() {
@@ -126,16 +126,17 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
         };
         let (facts, missed) = look.facts(group, budget);
         unseen += missed;
-        if let Some(facts) = facts {
-            let is_shown = facts.is_of_interest() || facts.unanswered.is_some();
-            let list = if is_shown {
-                &mut containers
-            } else {
-                &mut others
-            };
-            list.push(container(facts, host_facts));
-        }
+        all.extend(facts);
     }
+    look.settle(&mut all);
+    let (shown, others): (Vec<Facts>, Vec<Facts>) = all
+        .into_iter()
+        .partition(|facts| facts.is_of_interest() || facts.unanswered.is_some());
+    let judged = |facts: Vec<Facts>| {
+        let judged = facts.into_iter().map(|facts| container(facts, host_facts));
+        judged.collect::<Vec<Container>>()
+    };
+    let (mut containers, others) = (judged(shown), judged(others));
     containers.sort();
     Ok(Status {
         containers,

@@ -351,6 +351,48 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     made.assert_is(State::NoStack, "why is not known", "");
 }
 
+#[test]
+fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
+    let made = by_kernel();
+    let line = "3,2,93274651,-;[onload] oo:redis[1]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)\n";
+    made.file("/dev/kmsg", line);
+    let said = |made: &Made| {
+        let all = made.status().containers.into_iter();
+        let mut all: Vec<String> = all.map(|one| one.verdicts[0].reason.clone()).collect();
+        all.sort();
+        all
+    };
+    assert!(said(&made)[0].contains("no stack was free"));
+    // Another container of the same image, whose first program has the same name and number.
+    let cgroup = format!("0::/system.slice/docker-{}.scope\n", ID.replace('3', "4"));
+    made.process(78, &cgroup, "redis", HOST_NET, "pid:[8]");
+    let called = |name: &str| {
+        let status = format!("Name:\t{name}\nNSpid:\t78\t1\nCapEff:\t{CAPABILITIES}\n");
+        made.file("/proc/78/status", status);
+    };
+    called("redis");
+    let maps = "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n";
+    made.file("/proc/78/maps", maps).listens(78, 902);
+    let both = said(&made);
+    assert_eq!(both.len(), 2);
+    assert!(
+        both.iter().all(|one| one.contains("why is not known")),
+        "{both:?}"
+    );
+    // One that has another name, or a stack, is not the one that got none.
+    called("other");
+    let first = |made: &Made| {
+        said(made)
+            .into_iter()
+            .filter(|one| one.contains("no stack was free"))
+            .count()
+    };
+    assert_eq!(first(&made), 1);
+    called("redis");
+    made.link("/proc/78/fd/3", "onload:[tcp:0:1]");
+    assert_eq!(first(&made), 1);
+}
+
 /// What a program of a real Onload has whose image brings a library of another build: the descriptor for epoll alone.
 #[test]
 fn a_program_with_a_library_that_the_driver_refused_is_told_so() {
