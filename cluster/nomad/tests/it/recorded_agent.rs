@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use crate::support::{Agent, AgentHost, X2, sources};
+use crate::support::{Agent, AgentHost, X2, as_recorded, sources};
 use onload_nomad::wire::structs::Attribute;
 use onload_nomad::wire::structs::attribute::Value;
 use serde_json::json;
@@ -42,7 +42,7 @@ fn shown(attribute: &Attribute) -> String {
 
 #[tokio::test]
 async fn the_agent_had_every_device_that_is_published() {
-    let host = AgentHost::captured(X2);
+    let host = as_recorded(X2);
     let published = agent(&host, "onload").await.published().await;
     let ids = published.iter().flat_map(|(name, group)| {
         let ids = group.devices.iter();
@@ -66,7 +66,7 @@ async fn the_agent_had_every_device_that_is_published() {
 
 #[tokio::test]
 async fn the_agent_understood_every_attribute_and_its_unit() {
-    let host = AgentHost::captured(X2);
+    let host = as_recorded(X2);
     let published = agent(&host, "onload").await.published().await;
     let attributes = published["amd/onload/enp101s0f0np0"].attributes.iter();
     let said: BTreeMap<String, String> = attributes
@@ -94,7 +94,7 @@ async fn the_agent_understood_every_attribute_and_its_unit() {
 
 #[tokio::test]
 async fn the_tasks_had_the_variables_that_are_reserved() {
-    let host = AgentHost::captured(X2);
+    let host = as_recorded(X2);
     // With the operator's word all comes by ticket since then.
     for (id, file, runtime) in [
         ("onload-enp101s0f0np0-2", "onload.env", ""),

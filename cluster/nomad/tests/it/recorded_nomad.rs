@@ -10,7 +10,7 @@
 
 use std::fs;
 
-use crate::support::{Agent, AgentHost, sources};
+use crate::support::{Agent, AgentHost, as_recorded, sources};
 use onload_nomad::wire::base::{
     ConfigSchemaResponse, PluginInfoResponse, SetConfigRequest, SetConfigResponse,
 };
@@ -181,7 +181,7 @@ fn as_now(mut group: DeviceGroup) -> DeviceGroup {
 
 #[tokio::test]
 async fn a_real_agent_is_answered_as_it_was() {
-    let host = AgentHost::captured(CAPTURED);
+    let host = as_recorded(CAPTURED);
     let processes = Call::by_process();
     let names: Vec<Vec<&str>> = processes
         .iter()
@@ -224,7 +224,7 @@ fn was_given(transcript: &str, given: &ContainerReservation) {
 
 #[tokio::test]
 async fn redis_in_docker_had_all_that_is_reserved() {
-    let host = AgentHost::captured(CAPTURED);
+    let host = as_recorded(CAPTURED);
     let agent = Agent::configured(&host, &json!({"mount_onload": true})).await;
     agent.published().await;
     let given = agent.reserve(&["onload-ens1-4"]).await.unwrap();
@@ -239,7 +239,7 @@ async fn redis_in_docker_had_all_that_is_reserved() {
 /// The schema's own refusals are Nomad's; these are the plugin's.
 #[tokio::test]
 async fn settings_are_refused_in_the_words_that_the_agent_showed() {
-    let host = AgentHost::captured(CAPTURED);
+    let host = as_recorded(CAPTURED);
     let agent = Agent::start(&host).await;
     let transcript = recorded("settings.txt");
     for settings in [
@@ -257,7 +257,7 @@ async fn settings_are_refused_in_the_words_that_the_agent_showed() {
 
 #[tokio::test]
 async fn a_device_without_a_specification_is_unhealthy_in_the_words_that_the_agent_kept() {
-    let host = AgentHost::captured(CAPTURED);
+    let host = as_recorded(CAPTURED);
     fs::remove_file(host.spec_dir().join("onload.dev-rdma.json")).unwrap();
     let agent = Agent::configured(&host, &json!({})).await;
     let groups = agent.published().await;
