@@ -4,7 +4,7 @@
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::Request;
-use onload_hooks::config::adjust::{Adjustment, Node};
+use onload_hooks::config::adjust::{Adjustment, LD_PRELOAD, Node};
 use onload_sys::error::{Error, Result};
 use onload_sys::{bail, error};
 
@@ -149,13 +149,15 @@ impl Telling<'_> {
         })
     }
 
+    /// What another plugin preloads is merged like the container's own, and NRI refuses a variable of two plugins unless the
+    /// later one removes it first, by a `-` before its name (pkg/adaptation/result.go, `adjustEnv`).
     fn env(&self) -> Vec<KeyValue> {
         let env = self.decided.edits.env.iter();
-        env.map(|(key, value)| KeyValue {
-            key: key.clone(),
-            value: value.clone(),
-        })
-        .collect()
+        let env = env.flat_map(|(key, value)| {
+            let removed = (key == LD_PRELOAD).then(|| (format!("-{key}"), String::new()));
+            removed.into_iter().chain([(key.clone(), value.clone())])
+        });
+        env.map(|(key, value)| KeyValue { key, value }).collect()
     }
 
     /// The limits; and whether a hook has to raise the one on locked memory instead.

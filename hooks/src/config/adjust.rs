@@ -26,7 +26,7 @@ use crate::decide::subject::{CONFIG_JSON, Container};
 use crate::decide::{self, Decision, cpuset, name_of};
 
 /// The variable by which the dynamic loader preloads libraries (ld.so(8)).
-const LD_PRELOAD: &str = "LD_PRELOAD";
+pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
 

@@ -221,6 +221,30 @@ fn the_container_s_own_preload_and_settings_are_kept() {
     }
 }
 
+/// NRI refuses a container whose variable two plugins set, unless the later one removes it first.
+#[test]
+fn the_preload_of_another_plugin_is_taken_over() {
+    if !can_make() {
+        return;
+    }
+    let tree = TestNode::captured();
+    for version in ["v1.7.24", "v2.1.9"] {
+        let mut node = Node::new(&tree, "containerd", version);
+        let by_another = with_env(&["LD_PRELOAD=/libvgpu.so"]);
+        let given = node.create(NIC, by_another).unwrap();
+        let preload = given
+            .env
+            .iter()
+            .filter(|pair| pair.key.ends_with("LD_PRELOAD"));
+        let preload: Vec<_> = preload.map(|pair| (&*pair.key, &*pair.value)).collect();
+        let expected = [
+            ("-LD_PRELOAD", ""),
+            ("LD_PRELOAD", "libonload.so:/libvgpu.so"),
+        ];
+        assert_eq!(preload, expected, "{version}");
+    }
+}
+
 #[test]
 fn the_annotation_of_the_preload_is_followed() {
     if !can_make() {
