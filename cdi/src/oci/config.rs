@@ -516,16 +516,17 @@ impl OciConfig {
         })
     }
 
-    /// The limit named `name`.
+    /// The limit named `name`; the last of several, which runc and crun set last. NRI adds a plugin's limit behind the one that
+    /// is there.
     pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, OciConfigError> {
         self.in_process(|process| {
-            let mut first = None;
+            let mut last = None;
             process.each("rlimits", |limit: Rlimit| {
-                if limit.type_ == name && first.is_none() {
-                    first = Some(limit);
+                if limit.type_ == name {
+                    last = Some(limit);
                 }
             })?;
-            Ok(first)
+            Ok(last)
         })
     }
 

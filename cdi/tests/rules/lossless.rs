@@ -424,6 +424,24 @@ fn a_configuration_is_changed_through_its_accessors() {
     assert_eq!(keys.collect::<Vec<_>>(), ["b", "a", "n"]);
 }
 
+/// Runtimes set the limits one after the other.
+#[test]
+fn the_last_limit_of_a_type_is_the_one_that_counts() {
+    let twice = r#"{"process":{"rlimits":[{"type":"A","hard":1,"soft":1},{"type":"B","hard":7,"soft":7},
+        {"type":"A","hard":3,"soft":2}]}}"#;
+    let mut config = OciConfig::parse(twice.as_bytes()).expect("a configuration");
+    let limit = |type_: &str, hard, soft| Rlimit {
+        type_: type_.to_owned(),
+        hard,
+        soft,
+    };
+    assert_eq!(config.rlimit("A").expect("limits"), Some(limit("A", 3, 2)));
+    let set = limit("A", 5, 5);
+    config.rlimit_set(&set).expect("a limit");
+    let limits = config.process().expect("a process").read("rlimits");
+    assert_eq!(limits.expect("limits"), Some(vec![set, limit("B", 7, 7)]));
+}
+
 #[test]
 fn an_accessor_of_a_wrong_type_names_the_place() {
     let config = OciConfig::parse(

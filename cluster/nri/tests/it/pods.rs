@@ -284,6 +284,13 @@ fn locked_memory_is_a_limit_and_not_a_hook_where_the_runtime_takes_limits() {
     };
     let given = node.create(&annotations, own).unwrap();
     assert!(given.rlimits.is_empty());
+    // NRI adds the limit of an earlier plugin behind the engine's own, and takes no third one.
+    let by_another = Container {
+        rlimits: vec![limit("RLIMIT_MEMLOCK", 65_536), unlimited.clone()],
+        ..container("c1")
+    };
+    let given = node.create(&annotations, by_another).unwrap();
+    assert!(given.rlimits.is_empty());
 
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let given = node.create(&annotations, container("c1")).unwrap();
