@@ -50,6 +50,18 @@ fn engines_start_when_the_specifications_are_written() {
     }
 }
 
+#[test]
+fn the_nri_plugin_runs_before_pods_are_created() {
+    let words = |unit| settings(unit, "Before").join(" ");
+    let (nri, cdi) = (words(NRI_UNIT), words("onload-cdi.service"));
+    // These have no pods.
+    let others =
+        ["docker", "podman", "podman-restart", "nomad"].map(|name| format!("{name}.service"));
+    let of_pods = |word: &&str| !others.iter().any(|other| other == word);
+    let expected: Vec<&str> = cdi.split(' ').filter(of_pods).collect();
+    assert_eq!(nri.split(' ').collect::<Vec<_>>(), expected);
+}
+
 /// cloud-init's network stage waits for the network and is itself waited for by sysinit.target, so what comes before the
 /// network and has systemd's default dependencies closes a circle, which systemd breaks by leaving one of them out.
 #[test]
