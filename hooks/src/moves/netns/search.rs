@@ -1,7 +1,7 @@
 //! A network namespace that is found again: by its cookie, among those that engines keep as files, and those of all
 //! processes. Any process that is in it keeps it, and what moved into it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::ops::RangeInclusive;
@@ -49,11 +49,11 @@ pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> io::Result<Option<Found>
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Namespaces of the host and of root that are kept as files, or that a process is in.
+    /// Namespaces of the host and of root that are kept as files, or that the first thread of a process is in.
     Root,
     /// Beside those, the ones of user namespaces that other users made.
     Processes,
-    /// Beside those, the ones that processes keep by a descriptor alone.
+    /// Beside those, the ones that processes keep by another thread or by a descriptor alone.
     Descriptors,
 }
 
@@ -237,22 +237,44 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     processes.filter(is_pid)
 }
 
-/// The descriptors of network namespaces that processes have, as far as there is time, and then an error: any process may
-/// have very many.
+/// The network namespaces that threads of processes are in, each once, and the descriptors of some that processes have, as
+/// far as there is time, and then an error: any process may have very many.
 fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
     let until = Instant::now() + patience;
-    let mut found = Vec::new();
-    for path in processes().flat_map(|dir| entries(&dir.join("fd"))) {
+    let (mut found, mut names) = (Vec::new(), BTreeSet::new());
+    for path in processes().flat_map(|dir| kept_by(&dir)) {
         if Instant::now() >= until {
             let at = format!("; it was at the descriptors of {}", keeper(&path));
             found.push(Err(too_long(patience, &at)));
             break;
         }
-        if names_namespace(&path) {
+        let is_one = if path.ends_with("ns/net") {
+            fs::read_link(&path).is_ok_and(|name| names.insert(name))
+        } else {
+            names_namespace(&path)
+        };
+        if is_one {
             found.push(Ok(path));
         }
     }
     found
+}
+
+/// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors. Where its
+/// first thread has ended, /proc shows those of the others alone (kernel/exit.c, `exit_files`).
+fn kept_by(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let threads = entries(&process.join("task"));
+    let own = entries(&process.join("fd"));
+    let others = if own.is_empty() {
+        threads.clone()
+    } else {
+        Vec::new()
+    };
+    let namespaces = threads.into_iter().map(|thread| thread.join("ns/net"));
+    let descriptors = others
+        .into_iter()
+        .flat_map(|thread| entries(&thread.join("fd")));
+    namespaces.chain(own).chain(descriptors)
 }
 
 /// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
@@ -318,8 +340,11 @@ fn keeper(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use std::process::{self, Command, Stdio};
+    use std::sync::mpsc;
+    use std::thread;
 
-    use onload_test_tree::network::Child;
+    use onload_test_tree::network::{self, Child};
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     use super::*;
     use crate::moves::netns::test_namespace::netns;
@@ -343,7 +368,7 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(60);
             while stranger.namespaces() < many {
                 assert!(Instant::now() < until, "the namespaces were not made");
-                std::thread::sleep(Duration::from_millis(5));
+                thread::sleep(Duration::from_millis(5));
             }
             stranger
         }
@@ -466,6 +491,67 @@ mod tests {
         let mut late = Candidates::new(None, Depth::Processes, [Duration::ZERO; 2]);
         assert!(matches!(late.next(), Some(Err(Unseen::Host(_)))));
         assert!(late.next().is_none());
+    }
+
+    /// Who keeps a namespace that its own process is gone from.
+    fn keeper_of(child: Child) -> Option<String> {
+        let cookie = netns(&child).cookie();
+        drop(child);
+        let here = Netns::own().unwrap();
+        let found = holder_of(&here, &|netns| netns.cookie() == cookie).unwrap();
+        found.map(|found| found.keeper)
+    }
+
+    #[test]
+    fn a_namespace_is_found_that_another_thread_than_the_first_is_in() {
+        if !network::can_be("network namespaces of threads") {
+            return;
+        }
+        let child = Child::of_root();
+        let file = open(&child.path()).unwrap();
+        let (entered, has_entered) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(file.as_fd(), kind).unwrap();
+            drop(file);
+            entered.send(()).unwrap();
+            let _ = ended.recv();
+        });
+        has_entered.recv().unwrap();
+        let keeper = keeper_of(child);
+        drop(end);
+        thread.join().unwrap();
+        let own = format!("process {} (", process::id());
+        assert!(keeper.is_some_and(|keeper| keeper.starts_with(&own)));
+        assert_eq!(keeper_of(Child::of_root()), None);
+    }
+
+    #[test]
+    fn a_descriptor_is_found_of_a_process_whose_first_thread_has_ended() {
+        if !network::can_be("descriptors of network namespaces")
+            || !onload_test_needs::programs(&["python3"])
+        {
+            return;
+        }
+        let child = Child::of_root();
+        let script = "import ctypes, sys, threading; held = open(sys.argv[1]); \
+             threading.Thread(target=sys.stdin.read).start(); ctypes.CDLL(None).pthread_exit(None)";
+        let mut command = Command::new("python3");
+        let command = command.args(["-c", script]).arg(child.path());
+        let mut holder = command.stdin(Stdio::piped()).spawn().unwrap();
+        let pid = holder.id();
+        let stat = format!("/proc/{pid}/stat");
+        let until = Instant::now() + Duration::from_secs(60);
+        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            assert!(Instant::now() < until, "its first thread goes on");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let keeper = keeper_of(child);
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        let own = format!("process {pid} (");
+        assert!(keeper.is_some_and(|keeper| keeper.starts_with(&own)));
     }
 
     #[test]
