@@ -289,6 +289,15 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     assert_eq!(verdicts[0].state, State::Accelerated, "{verdicts:?}");
 }
 
+#[test]
+fn paths_that_are_longer_than_any_device_s_are_not_kept() {
+    let made = Made::new();
+    made.open(3, &format!("/dev/shm/{}", "x".repeat(4000)));
+    made.open(4, "/dev/vfio/devices/vfio4294967295");
+    let open = within(&made, Budget::WHOLE).open;
+    assert_eq!(open, ["/dev/vfio/devices/vfio4294967295".to_owned()].into());
+}
+
 /// The container, of which no more is looked at.
 fn within(made: &Made, budget: Budget) -> Container {
     let (facts, host) = facts_within(made, budget);
