@@ -39,6 +39,7 @@ const AT_ONCE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
+    /// Its number, or that of another of its threads where the first one has ended.
     pub(super) pid: u32,
     /// Its number in its own pid namespace, by which its library names it.
     pub(super) own_pid: Option<u32>,
@@ -200,8 +201,12 @@ impl<'h> Reader<'h> {
         let limits = small("limits")?.unwrap_or_default();
         let auxiliary = small("auxv")?.unwrap_or_default();
         let own_pid = status.words("NSpid").next_back();
+        let shown = match status.field("State") {
+            Some(state) if state.starts_with('Z') => self.living_thread(pid).unwrap_or(pid),
+            _ => pid,
+        };
         Ok(Process {
-            pid,
+            pid: shown,
             own_pid: own_pid.and_then(|own| own.parse().ok()),
             name: status.field("Name").unwrap_or_default().to_owned(),
             is_init: own_pid == Some("1"),
@@ -211,10 +216,18 @@ impl<'h> Reader<'h> {
             } else {
                 parse_memlock(&String::from_utf8_lossy(&limits))
             },
-            network: namespace(self.host, pid, "net"),
-            mounts: namespace(self.host, pid, "mnt"),
+            network: namespace(self.host, shown, "net"),
+            mounts: namespace(self.host, shown, "mnt"),
             ..Process::default()
         })
+    }
+
+    /// Of a process whose first thread has ended (pthread_exit(3)): its directory in /proc shows no memory, descriptors and
+    /// root any more (kernel/exit.c, `do_exit`), and that of each other thread shows them, which is there and not listed.
+    fn living_thread(&self, pid: u32) -> Option<u32> {
+        let threads = self.host.list(&directory(pid).join("task")).ok()?;
+        let mut threads = threads.names.iter().filter_map(|name| name.parse().ok());
+        threads.find(|thread| namespace(self.host, *thread, "net").is_some())
     }
 
     /// Whether the limit does not count for it: `can_do_mlock` asks for the capability in the host's user namespace.

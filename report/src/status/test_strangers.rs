@@ -152,6 +152,30 @@ fn a_zombie_is_no_process_of_a_container_unless_its_threads_go_on() {
 }
 
 #[test]
+fn what_a_process_has_is_seen_though_its_first_thread_has_ended() {
+    let made = Made::new();
+    made.runs(77, "Z", 2);
+    let status = "Name:\tmain\nState:\tZ (zombie)\nNSpid:\t77\t1\n";
+    made.file("/proc/77/status", status);
+    for gone in ["ns/net", "root", "mountinfo", "maps"] {
+        made.tree.remove(&format!("/proc/77/{gone}"));
+    }
+    made.file("/proc/77/maps", "")
+        .link("/proc/79/fd/3", "/dev/onload");
+    made.tree.directory("/proc/77/task/77");
+    made.tree.directory("/proc/77/task/79");
+    made.tree.directory("/proc/79/root/dev");
+    made.link("/proc/79/ns/net", OWN_NET)
+        .file("/proc/79/mountinfo", ROOT);
+    made.file("/proc/79/maps", "");
+    let status = made.status();
+    let container = &status.containers[0];
+    assert_eq!(container.open, ["/dev/onload".to_owned()].into());
+    assert_eq!(container.processes, [(79, "main".to_owned())]);
+    assert_eq!(container.hidden, None);
+}
+
+#[test]
 fn a_program_with_file_capabilities_loses_the_preload_though_it_runs_as_who_started_it() {
     let made = lost(GLIBC, PRELOADED);
     made.file("/proc/77/auxv", auxiliary(1));
