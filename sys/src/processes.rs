@@ -191,6 +191,16 @@ impl Processes {
     /// A process that has a character device open, with the name of its program, as far as this process may look.
     /// [`ErrorKind::TimedOut`] where there was no time to look at all: any process may have very many files open.
     pub fn opener(&self, node: &Path, until: Instant) -> io::Result<Option<(u32, String)>> {
+        self.opener_among(&|_| true, node, until)
+    }
+
+    /// The same among some processes, by their numbers.
+    pub fn opener_among(
+        &self,
+        is_one: &dyn Fn(u32) -> bool,
+        node: &Path,
+        until: Instant,
+    ) -> io::Result<Option<(u32, String)>> {
         let Some(wanted) = device(node) else {
             return Ok(None);
         };
@@ -199,7 +209,7 @@ impl Processes {
             if Instant::now() >= until {
                 return Err(ErrorKind::TimedOut.into());
             }
-            if open_device(&descriptor, &is_named) == Some(wanted) {
+            if open_device(&descriptor, &is_named) == Some(wanted) && is_one(pid) {
                 return Ok(Some((pid, self.program(pid))));
             }
         }

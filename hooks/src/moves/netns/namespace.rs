@@ -84,15 +84,22 @@ impl Netns {
     /// Whether this process is in the namespaces that the host began with: that of the first process, as it is seen
     /// from the initial PID namespace. An engine elsewhere has no interface of the host.
     pub(crate) fn is_first(&self) -> bool {
-        let first = open(Path::new(FIRST)).and_then(inode);
-        let is_same = first.is_ok_and(|first| inode(&self.file).is_ok_and(|own| own == first));
         let pids = rustix::fs::stat(OWN_PIDS).map(|stat| stat.st_ino);
-        is_same && pids == Ok(INITIAL_PIDS)
+        self.is_at(FIRST) && pids == Ok(INITIAL_PIDS)
     }
 
     pub(crate) fn is_own(&self) -> bool {
-        let own = open(Path::new(OWN)).and_then(inode);
-        own.is_ok_and(|own| inode(&self.file).is_ok_and(|this| this == own))
+        self.is_at(OWN)
+    }
+
+    /// Whether a process is in it.
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.is_at(&format!("/proc/{pid}/ns/net"))
+    }
+
+    fn is_at(&self, path: &str) -> bool {
+        let other = open(Path::new(path)).and_then(inode);
+        other.is_ok_and(|other| inode(&self.file).is_ok_and(|this| this == other))
     }
 
     /// Does something in it, in a thread that enters it, does that and ends.

@@ -210,7 +210,10 @@ fn is_gone(error: &io::Error) -> bool {
 mod tests {
     use std::collections::BTreeSet;
     use std::path::PathBuf;
+    use std::process::Command;
     use std::rc::Rc;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use onload_sys::netlink::link::Link;
     use onload_test_tree::network::{self, Child};
@@ -256,8 +259,45 @@ mod tests {
         }
 
         fn own_nodes(&self, _: &str) -> Vec<PathBuf> {
-            Vec::new()
+            vec!["/dev/full".into()]
         }
+    }
+
+    #[test]
+    fn a_descriptor_that_a_container_kept_of_a_device_does_not_keep_it_from_the_next() {
+        if !network::can_be("descriptors of other network namespaces")
+            || !onload_test_needs::programs(&["unshare", "sleep"])
+        {
+            return;
+        }
+        let devices = Devices(Rc::new(Unmoved {
+            refusal: Errno::PERM,
+            found: Vec::new(),
+        }));
+        let seen = RdmaDevice {
+            index: 3,
+            name: "mlx5_3".to_owned(),
+            pci: None,
+        };
+        let here = Netns::own().unwrap();
+        // This process must not have it open.
+        let script = "exec 3</dev/full && exec unshare --net sleep 1000";
+        let mut keeper = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while here.has(keeper.id()) {
+            assert!(Instant::now() < until, "it stays in this namespace");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let its = Netns::of_init(keeper.id()).unwrap();
+        let [refused, told] = [&here, &its].map(|home| usage::check_users(&devices, home, &seen));
+        keeper.kill().unwrap();
+        keeper.wait().unwrap();
+        refused.unwrap();
+        let told = told.unwrap_err().to_string();
+        assert!(
+            told.contains("has \"/dev/full\" open, and would lose it"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub(super) fn check_interfaces(
 
 /// Refuses a device that the kernel itself uses, or that a program of the host has open. If there is no time for all
 /// programs, or the kernel does not answer, nobody is known to use it.
+///
+/// A program of another network namespace cannot open it here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What
+/// such a one still has is a descriptor from before the last move, of no use, whose number the next node is given at once
+/// (`ib_uverbs_remove_one`).
 pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -> Result<()> {
     let name = &found.name;
     let kernel = devices
@@ -47,8 +51,10 @@ pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -
         );
     }
     let until = Instant::now() + OPENERS;
+    let is_here = |pid| home.has(pid);
     for node in devices.0.own_nodes(name) {
-        if let Ok(Some((pid, program))) = Processes::default().opener(&node, until) {
+        let found = Processes::default().opener_among(&is_here, &node, until);
+        if let Ok(Some((pid, program))) = found {
             bail!(
                 "rdma {name} is in use on this host: process {pid} ({}) has {node:?} open, and would lose it; stop that process",
                 Quoted(&program)
