@@ -9,6 +9,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use onload_host::host::Access;
 use onload_sys::text;
+use serde::Serialize;
 
 pub(crate) const HEADING: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -50,6 +51,11 @@ impl Printer {
     /// That nobody reads on, as behind `| head -1`, is no error: the command goes on to its own answer.
     pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
         unless_unread(write!(self.stdout, "{text}"))
+    }
+
+    /// Escapes the characters that steer a terminal, where JSON asks for that below U+0020 alone (RFC 8259, section 7).
+    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        self.print(harmless_json(&serde_json::to_string_pretty(value)?) + "\n")
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
@@ -160,6 +166,19 @@ pub(crate) fn harmless(text: impl Display) -> String {
     text::harmless(&text.to_string())
 }
 
+/// A text of JSON, whose strings alone hold such characters, each of four digits.
+fn harmless_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if text::steers(character) && character != '\n' {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
 fn unless_unread(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -178,6 +197,16 @@ mod tests {
             "a\\u{1b}[31mb\\u{7f}\\tc"
         );
         assert_eq!(harmless("eth\u{202e}0\u{2066}"), "eth\\u{202e}0\\u{2066}");
+        // serde_json leaves these as they are.
+        let name = "a\u{9b}31m\u{7f}\u{202e}\u{1b} é\"\\\n";
+        let json = harmless_json(&serde_json::to_string_pretty(&[name]).unwrap());
+        assert_eq!(
+            json,
+            r#"[
+  "a\u009b31m\u007f\u202e\u001b é\"\\\n"
+]"#
+        );
+        assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [name]);
         assert_eq!(harmless("é \"x\" \\n\nü"), "é \"x\" \\n\nü");
     }
 }

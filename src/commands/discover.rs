@@ -129,8 +129,7 @@ fn print_json(
         pools: Vec<Value>,
     }
     let pools = pools.iter().map(Shown::object).collect();
-    let object = serde_json::to_string_pretty(&Whole { inventory, pools })?;
-    printer.print(format_args!("{object}\n"))?;
+    printer.print_json(&Whole { inventory, pools })?;
     Ok(())
 }
 

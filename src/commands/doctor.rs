@@ -28,7 +28,7 @@ pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Res
                 "verdict": overall(&checks),
                 "checks": checks,
             });
-            printer.print(format_args!("{object:#}\n"))?;
+            printer.print_json(&object)?;
         }
         Listing::Table => print(&checks, global.verbose, printer)?,
     }

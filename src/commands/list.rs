@@ -110,6 +110,6 @@ fn print_json(
         "conflicts": conflicts.collect::<Vec<_>>(),
         "errors": errors.collect::<Vec<_>>(),
     });
-    printer.print(format_args!("{object:#}\n"))?;
+    printer.print_json(&object)?;
     Ok(())
 }

@@ -51,7 +51,7 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
         Listing::Json => {
             let drained: Vec<_> = inventory.drain.iter().map(drained).collect();
             let object = object(&found, &drained);
-            printer.print(format_args!("{object:#}\n"))?;
+            printer.print_json(&object)?;
         }
         Listing::Table => {
             print(&found, printer)?;

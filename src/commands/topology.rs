@@ -52,8 +52,7 @@ fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> 
         topology: &'a Topology,
     }
     let version = env!("CARGO_PKG_VERSION");
-    let object = serde_json::to_string_pretty(&Whole { version, topology })?;
-    printer.print(format_args!("{object}\n"))?;
+    printer.print_json(&Whole { version, topology })?;
     Ok(())
 }
 

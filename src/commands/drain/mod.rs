@@ -58,7 +58,7 @@ pub fn run(global: &Global, args: &cli::Drain, printer: &mut Printer) -> anyhow:
     shown_entries.for_each(|entry| shown.add(entry));
     let holders = held(&host, &config, &shown, args, printer)?;
     match args.format {
-        Listing::Json => printer.print(format_args!("{:#}\n", object(&shown, &holders)))?,
+        Listing::Json => printer.print_json(&object(&shown, &holders))?,
         Listing::Table => print(&shown, &holders, printer)?,
     }
     Ok(match args.dry_run || holders.is_empty() {

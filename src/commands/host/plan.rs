@@ -38,8 +38,7 @@ pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::R
         }
         Listing::Table => {}
         Listing::Json => {
-            let object = serde_json::to_value(&plan)?;
-            printer.print(format_args!("{object:#}\n"))?;
+            printer.print_json(&serde_json::to_value(&plan)?)?;
         }
     }
     for warning in &plan.warnings {

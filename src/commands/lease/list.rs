@@ -51,7 +51,7 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
             let leases: Vec<Value> = listed.iter().map(|one| object(one, &drain)).collect();
             let pools: Vec<Value> = pools.iter().map(Shown::object).collect();
             let object = json!({ "leases": leases, "pools": pools });
-            printer.print(format_args!("{object:#}\n"))?;
+            printer.print_json(&object)?;
         }
     }
     if args.format == Listing::Table {
