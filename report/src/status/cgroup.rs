@@ -32,6 +32,9 @@ pub(super) struct Named {
     /// The path of the cgroup that has the name. Users call those below their own slice as they like, so that an id
     /// alone tells no container from another.
     pub(super) path: String,
+    /// The path of the outermost one that is called as a container's is: a container that may make cgroups below its own
+    /// calls any number of them so.
+    pub(super) outer: String,
     pub(super) engine: Engine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
@@ -59,13 +62,13 @@ pub(super) fn leaf(table: &[u8]) -> Option<String> {
 
 fn of_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
     let parts: Vec<&str> = path.split('/').collect();
-    let found = parts.iter().enumerate().rev();
-    let (index, (engine, id)) = found
-        .filter_map(|(index, part)| {
-            let before = parts.get(..index).unwrap_or_default();
-            Some((index, of_part(part, before, is_task)?))
-        })
-        .next()?;
+    let mut found = parts.iter().enumerate().filter_map(|(index, part)| {
+        let before = parts.get(..index).unwrap_or_default();
+        Some((index, of_part(part, before, is_task)?))
+    });
+    let outermost = found.next()?;
+    let outer = parts.get(..=outermost.0)?.join("/");
+    let (index, (engine, id)) = found.last().unwrap_or(outermost);
     // A container may have a cgroup below its own that is called as a slice is.
     let user = parts.iter().take(index).find_map(|part| {
         let user = part.strip_prefix("user-")?.strip_suffix(".slice")?;
@@ -73,6 +76,7 @@ fn of_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
     });
     Some(Named {
         path: parts.get(..=index)?.join("/"),
+        outer,
         engine,
         id,
         user,
@@ -176,6 +180,9 @@ mod tests {
         let other = "0".repeat(64);
         let path = format!("/docker/{other}/docker/{A}");
         assert_eq!(found(&path), Some((Engine::Docker, None)));
+        let named = named(format!("0::{path}/x\n").as_bytes(), &|_, _| false).unwrap();
+        assert_eq!((named.path, named.id.as_str()), (path, A));
+        assert_eq!(named.outer, format!("/docker/{other}"));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(super) struct Group {
     pub(super) engine: Engine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
+    /// What it shares how much is looked at with: all that are in one container.
+    pub(super) outer: String,
     /// Whether its cgroup names it, or a lease does. Sandboxes of programs have none of their own.
     pub(super) is_named: bool,
     pub(super) pids: Vec<u32>,
@@ -76,6 +78,7 @@ pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usiz
         if let Some(named) = cgroup::named(&table, &|namespace, id| tasks.has(namespace, id)) {
             let group = groups.entry(named.path).or_insert_with(|| Group {
                 engine: named.engine,
+                outer: named.outer,
                 id: named.id,
                 user: named.user,
                 is_named: true,
@@ -91,6 +94,7 @@ pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usiz
                 let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
                 let group = groups.entry(id.clone()).or_insert_with(|| Group {
                     engine: Engine::Unknown,
+                    outer: id.clone(),
                     id,
                     user: None,
                     is_named: lease.is_some(),

@@ -36,7 +36,7 @@ mod test_strangers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Serialize;
@@ -115,12 +115,12 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
     let (groups, mut unseen) = groups(looked.host, looked.leases.unwrap_or_default())?;
     let host_facts = host_facts(&looked);
     let mut look = Look::new(looked, host_facts);
-    let mut of_strangers = Budget::WHOLE;
+    let (mut of_strangers, mut of_root) = (Budget::WHOLE, BTreeMap::new());
     let mut all = Vec::new();
     for group in groups {
-        let mut own = Budget::WHOLE;
         let budget = if group.is_of_root() {
-            &mut own
+            let own = of_root.entry(group.outer.clone());
+            own.or_insert(Budget::WHOLE)
         } else {
             &mut of_strangers
         };

@@ -135,7 +135,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// What one container may have, or all together that their users alone vouch for.
+    /// What one container may have, with all that are in it, or all together that their users alone vouch for.
     pub(super) const WHOLE: Budget = Budget {
         descriptors: 1 << 18,
         mappings: 1 << 22,

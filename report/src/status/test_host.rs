@@ -388,6 +388,7 @@ pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts
     };
     let group = Group {
         engine: Engine::Docker,
+        outer: String::new(),
         id: ID.to_owned(),
         user: None,
         is_named: true,
