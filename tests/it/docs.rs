@@ -103,6 +103,25 @@ fn every_block_says_where_it_is_run_and_is_shell() {
 }
 
 #[test]
+fn a_row_of_a_table_has_as_many_cells_as_its_head() {
+    let mut rows = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let mut head = None;
+        for (index, line) in text.lines().enumerate() {
+            let row = line.trim().strip_prefix('|');
+            let cells = row.map(|row| row.replace("\\|", "").matches('|').count());
+            if let (Some(cells), Some(head)) = (cells, head) {
+                assert_eq!(cells, head, "{}:{}: {line}", page.display(), index + 1);
+                rows += 1;
+            }
+            head = cells.map(|cells| head.unwrap_or(cells));
+        }
+    }
+    assert!(rows > 200, "{rows}");
+}
+
+#[test]
 fn every_command_of_ours_is_one_that_there_is() {
     let mut commands = 0;
     for block in blocks() {
