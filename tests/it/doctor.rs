@@ -1212,6 +1212,20 @@ fn what_a_user_cannot_read_is_not_known() {
 }
 
 #[test]
+fn root_is_told_what_discovery_says_and_not_to_be_root() {
+    let tree = x3();
+    tree.file("/etc/onload-ctk/drain.json", "{");
+    let discovery = found(&tree, "discovery");
+    assert_eq!(discovery[0]["verdict"], "unknown", "{discovery:?}");
+    let remedy = if is_root() {
+        "onload-ctk discover --explain"
+    } else {
+        "sudo onload-ctk doctor"
+    };
+    assert_eq!(remedies(&discovery[0]), [remedy]);
+}
+
+#[test]
 fn each_daemon_is_known_by_its_own_process_service_and_files() {
     let containerd = containerd("2.0.5", CONTAINERD_2);
     let crio = crio("[crio.runtime]\n");

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -96,6 +97,15 @@ impl Remedy {
         Remedy::Run {
             run: command.into(),
         }
+    }
+
+    /// For what discovery could not read: another user lacks the right, and root is not told to be root.
+    pub(super) fn unread() -> Remedy {
+        Remedy::run(if geteuid().is_root() {
+            "onload-ctk discover --explain"
+        } else {
+            "sudo onload-ctk doctor"
+        })
     }
 
     pub(super) fn write(file: impl AsRef<Path>, line: impl Into<String>) -> Remedy {

@@ -269,7 +269,7 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
             .iter()
             .any(|unread| why.contains(&unread.reason))
         {
-            Finding::unknown(text, Remedy::run("sudo onload-ctk doctor"))
+            Finding::unknown(text, Remedy::unread())
         } else {
             Finding::warn(text, look)
         };

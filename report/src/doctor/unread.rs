@@ -30,7 +30,7 @@ pub(super) fn discovery(examined: &Examined<'_>) -> Findings {
                 count => format!(", and {} more", count - 1),
             };
             let text = format!("what is offered is not fully known: {}{more}", first.reason);
-            Finding::unknown(text, Remedy::run("sudo onload-ctk doctor")).at(&first.path)
+            Finding::unknown(text, Remedy::unread()).at(&first.path)
         }
     };
     Ok(vec![finding.at("/sys")])
