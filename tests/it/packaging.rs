@@ -252,6 +252,20 @@ fn a_run_follows_the_specifications_of_vendors_and_not_its_own() {
     }
 }
 
+/// amdkfd says which GPU a partition is of only to a process that may open the GPU's node (`node_show` in
+/// drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
+#[test]
+fn units_that_may_open_no_devices_are_told_of_amd_s_gpus() {
+    let mut closed = Vec::new();
+    for unit in names_in(&packaging("systemd")) {
+        if settings(&unit, "DevicePolicy") == ["closed"] {
+            assert_eq!(settings(&unit, "DeviceAllow"), ["char-drm rw"], "{unit}");
+            closed.push(unit);
+        }
+    }
+    assert_eq!(closed, ["onload-cdi.service", METRICS_UNIT]);
+}
+
 #[test]
 fn units_are_what_systemd_takes() {
     if !needs::programs(&["systemd-analyze"]) {

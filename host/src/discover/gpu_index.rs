@@ -11,6 +11,7 @@ use onload_sys::text::decimal;
 use super::gpu;
 use super::pci::{PciFunction, PciFunctions};
 use super::probe::Probe;
+use crate::host::HostError;
 
 const ADVICE: &str = "ask by the address, as gpu-0000:1b:00.0";
 
@@ -139,7 +140,7 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
     let directory = Path::new("/sys").join(kfd::NODES);
     let properties = probe.list(&directory).into_iter().filter_map(|node| {
         let path = directory.join(node).join(kfd::PROPERTIES);
-        probe.or_warn(probe.host().text(&path))
+        probe.or_warn(told(probe.host().text(&path)))
     });
     let partitions: Vec<_> = properties
         .filter_map(|text| kfd::render_node(&text))
@@ -153,6 +154,15 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
         (gpu.address, nodes.collect())
     };
     gpus.iter().map(of_gpu).collect()
+}
+
+/// What amdkfd says of a GPU. It says it only to a process whose cgroup lets it open that one's render node (`node_show` in
+/// drivers/gpu/drm/amd/amdkfd/kfd_topology.c), so not to a daemon in a pod: then nothing is known of partitions.
+fn told(text: Result<Option<String>, HostError>) -> Result<Option<String>, HostError> {
+    text.or_else(|error| match error.is_not_permitted() {
+        true => Ok(None),
+        false => Err(error),
+    })
 }
 
 /// The specifications of these vendors in the directories that engines read.
@@ -183,4 +193,25 @@ fn content(probe: &Probe<'_>, path: &Path) -> Option<Result<onload_cdi::Spec, Lo
     let text = probe.or_warn(probe.host().text(path))?;
     let is_theirs = VENDORS.iter().any(|vendor| text.contains(vendor.kind));
     is_theirs.then(|| parse(text.as_bytes()).map_err(LoadError::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn what_amdkfd_tells_nobody_in_a_pod_is_not_known_and_no_failure() {
+        let failing = |errno: Errno| {
+            let (path, source) = ("/sys/properties".into(), errno.into());
+            told(Err(HostError::Read { path, source }))
+        };
+        assert_eq!(failing(Errno::PERM).unwrap(), None);
+        for errno in [Errno::ACCESS, Errno::IO] {
+            assert!(failing(errno).unwrap_err().unread().is_some());
+        }
+        let text = || Ok(Some("domain 0".to_owned()));
+        assert_eq!(told(text()).unwrap(), text().unwrap());
+    }
 }

@@ -112,6 +112,11 @@ impl HostError {
             HostError::Other(_) => None,
         }
     }
+
+    /// Whether the kernel tells it only to others, whoever may read the file.
+    pub(crate) fn is_not_permitted(&self) -> bool {
+        matches!(self, HostError::Read { source, .. } if Errno::from_io_error(source) == Some(Errno::PERM))
+    }
 }
 
 pub(crate) fn not_text(path: &Path) -> HostError {
