@@ -99,6 +99,12 @@ impl Leases {
         }
     }
 
+    /// Who may open the nodes of a member of a pool for those of another device, where they have these numbers.
+    pub fn opener(&self, claim: &Claim<'_>, device: &Device, nodes: &str) -> Option<String> {
+        let holders = Holders::read(self, claim.wishes).ok()?;
+        holders.opener(claim, device, nodes)
+    }
+
     fn publish_all(&self, grants: &[Grant<'_>]) -> Result<()> {
         for (at, grant) in grants.iter().enumerate() {
             let Some(lease) = &grant.lease else { continue };
@@ -414,12 +420,19 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    /// That nobody may open its nodes for those of another device. The kernel gives the number of a node anew when a device has
-    /// left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup of a container stay as they are.
+    /// That nobody may open its nodes for those of another device.
     fn check_nodes(&self, claim: &Claim<'_>, wish: &Wish, device: &Device) -> Result<()> {
-        let Some(own) = wish.facts.get(NODES) else {
-            return Ok(());
-        };
+        let own = wish.facts.get(NODES);
+        if let Some(by) = own.and_then(|own| self.opener(claim, device, own)) {
+            bail!("{device}: its node may be opened by {by}; stop that first");
+        }
+        Ok(())
+    }
+
+    /// Who may open a device's nodes, which have these numbers, for those of another device. The kernel gives the number of
+    /// a node anew when a device has left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup
+    /// of a container stay as they are.
+    fn opener(&self, claim: &Claim<'_>, device: &Device, own: &str) -> Option<String> {
         let has_one = |theirs: &str| {
             theirs
                 .split(' ')
@@ -430,13 +443,13 @@ impl<'a> Holders<'a> {
             for lease in self.slots(other).iter().filter_map(Slot::living) {
                 let theirs = lease.facts.get(NODES);
                 if theirs.is_some_and(|theirs| has_one(theirs)) && !is_fellow(claim, lease) {
-                    bail!(
-                        "{device}: {lease} was given {other} when that had the number that the node of {device} has now, and may open it; stop that first"
-                    );
+                    return Some(format!(
+                        "{lease}, which was given {other} when that had the number of the node"
+                    ));
                 }
             }
         }
-        Ok(())
+        None
     }
 
     /// That no other interface that a container has carries an address that this one is to have. Containers of the same
@@ -883,8 +896,8 @@ mod tests {
         let given_anew = with_nodes("vfio:0000:81:10.2", "241:0");
         let line = ask("other", &other, &given_anew).unwrap_err();
         assert!(
-            line.starts_with("vfio:0000:81:10.2: container web (process 1") && line.ends_with(
-                "was given vfio:0000:81:10.0 when that had the number that the node of vfio:0000:81:10.2 has now, and may open it; stop that first"
+            line.starts_with("vfio:0000:81:10.2: its node may be opened by container web (process 1") && line.ends_with(
+                ", which was given vfio:0000:81:10.0 when that had the number of the node; stop that first"
             ),
             "{line}"
         );

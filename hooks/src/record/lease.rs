@@ -147,12 +147,13 @@ impl<'a> Keeper<'a> {
         } else {
             None
         };
+        let claim = chosen.claim(maker, self.entry_point);
         let user = |device: &Device| {
-            let by = user(device, &chosen.expect, &self.processes, until)?;
+            let opener = opener_by_number(&chosen.leases, &claim, device);
+            let by = opener.or_else(|| user(device, &chosen.expect, &self.processes, until))?;
             self.used.borrow_mut().insert(device.clone(), by.clone());
             Some(by)
         };
-        let claim = chosen.claim(maker, self.entry_point);
         match chosen.leases.claim(&claim, &user) {
             Err(LeaseError::NoneFree(_)) => Ok(false),
             kept => Ok(kept.map(|_| true)?),
@@ -334,6 +335,8 @@ impl Pools for Viewer {
             claim: None,
             entry_point: "container explain",
         };
+        let user =
+            |device: &Device| opener_by_number(leases, &claim, device).or_else(|| user(device));
         let devices = leases.would_claim(&claim, &user)?;
         Ok(Reserved { token, devices })
     }
@@ -574,6 +577,11 @@ fn user(
         return openers.find_map(|opener| opener.ok()?.map(shown));
     }
     group_user(&groups, processes, until)
+}
+
+/// Who may open a member of a pool, by its node's number, for another device.
+fn opener_by_number(leases: &Leases, claim: &Claim<'_>, device: &Device) -> Option<String> {
+    leases.opener(claim, device, facts(device).get(NODES)?)
 }
 
 /// Who has one of these groups open.

@@ -6,6 +6,7 @@
 use crate::common::{
     HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout, unique,
 };
+use crate::pools::hook;
 use onload_test_needs as needs;
 use serde_json::{Value, json};
 
@@ -236,7 +237,25 @@ fn a_function_with_a_number_that_another_container_may_open_is_refused_until_tha
             .replace("rdma:rxe1", &format!("vfio:{function}"));
         sandbox.file(&format!("{bundle}/config.json"), config);
     }
-    let (one, two) = (unique("number-1"), unique("number-2"));
+    // Of a pool a container gets another member.
+    let members = ["0000:81:10.1", "0000:81:10.2"];
+    let mut devices =
+        Vec::from(members.map(
+            |name| json!({"name": name, "containerEdits": {"env": [format!("MEMBER={name}")]}}),
+        ));
+    devices.push(json!({"name": "any",
+        "annotations": {"onload.dev/pool-members": members.join(" "), "onload.dev/pool-share": "1"},
+        "containerEdits": {"hooks": [hook("createRuntime", &["--take", "vfio:any"])]}}));
+    let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/vfio", "devices": devices});
+    sandbox.file("/run/cdi/onload.dev-vfio.json", spec.to_string());
+    sandbox.root_file_system("/three/rootfs");
+    let pool = config(
+        &json!({"onload.dev/vfio": "any"}),
+        "while :; do read -r x < /proc/loadavg; done",
+    );
+    sandbox.file("/three/config.json", pool.to_string());
+    sandbox.allow(&["vfio"], "[leases]\nshare = { rdma = 1 }");
+    let (one, two, three) = (unique("number-1"), unique("number-2"), unique("number-3"));
     let script = format!(
         "r='runc --root /run/runc'
          make() {{ $r create -b $1 $2 </dev/null >/dev/null 2>/tmp/err; }}
@@ -254,6 +273,10 @@ fn a_function_with_a_number_that_another_container_may_open_is_refused_until_tha
          make /two {two} && exit 12
          cat /tmp/err; $r delete --force {two} 2>/dev/null
          test -e /run/onload-ctk/@leases/vfio=0000:81:10.1#0 && exit 13
+         w='{WRAPPER_THERE} --root /run/runc'
+         $w create -b /three {three} </dev/null >/dev/null 2>/tmp/err || {{ cat /tmp/err >&2; exit 17; }}
+         ls /run/onload-ctk/@leases | grep 81:10.2
+         $w delete --force {three} || exit 18
          $r delete --force {one} || exit 14
          make /two {two} || {{ cat /tmp/err >&2; exit 15; }}
          $r delete --force {two} || exit 16
@@ -263,9 +286,12 @@ fn a_function_with_a_number_that_another_container_may_open_is_refused_until_tha
     let (out, err) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{out} {err}");
     assert!(
-        out.contains(&format!("vfio:0000:81:10.1: container {one} (process ")),
+        out.contains(&format!(
+            "vfio:0000:81:10.1: its node may be opened by container {one} (process "
+        )),
         "{out}"
     );
+    assert!(out.contains("\nvfio=0000:81:10.2#0\n"), "{out}");
     assert!(out.ends_with("\n.lock\n"), "{out}");
 }
 

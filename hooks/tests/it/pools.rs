@@ -19,7 +19,7 @@ pub(crate) const LEASES: &str = "/run/onload-ctk/@leases";
 pub(crate) const ONE_EACH: &str = "[leases]\nshare = { rdma = 1 }";
 
 /// A hook of a specification.
-fn hook(stage: &str, args: &[&str]) -> Value {
+pub(crate) fn hook(stage: &str, args: &[&str]) -> Value {
     let args = [&["onload-hook", stage], args].concat();
     json!({"hookName": stage, "path": HOOK_THERE, "args": args, "env": ["PATH=/usr/bin"], "timeout": 10})
 }
