@@ -113,8 +113,10 @@ impl<'l> Accelerators<'l> {
         let links = network.links.iter();
         let links = links.filter(|link| link.flags & LOOPBACK == 0);
         let shown = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+        let judged = judge(&network.links, &|link| self.base(network, link));
         let interfaces = links.map(|link| {
-            let judged = self.judged(network, link);
+            let judged = judged.get(&link.index).cloned();
+            let judged = judged.unwrap_or(Judged::Unknown);
             Interface {
                 name: link.shown(),
                 other_names: link.alternative_names.iter().map(shown).collect(),
@@ -128,10 +130,6 @@ impl<'l> Accelerators<'l> {
         let mut interfaces: Vec<Interface> = interfaces.collect();
         interfaces.sort_by(|one, other| one.name.cmp(&other.name));
         Some(interfaces)
-    }
-
-    fn judged(&self, network: &Network, link: &Link) -> Judged {
-        judge(&network.links, link, &|link| self.base(network, link))
     }
 
     /// Of one that is on no other of its network, and has no members.

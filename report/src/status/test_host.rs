@@ -75,6 +75,7 @@ impl Made {
             attached: vec!["ens1".to_owned()],
             network: Some(Network {
                 links: vec![Link {
+                    index: 1,
                     flags: 0x1_0049,
                     ..link("lo", "")
                 }],

@@ -61,48 +61,78 @@ impl Judged {
     }
 }
 
-/// Whether Onload accelerates an interface, by those of its network that it is on or that are its members; `base` judges the
-/// others. Which mode a team has is not told.
-pub(super) fn judge(links: &[Link], link: &Link, base: &dyn Fn(&Link) -> Judged) -> Judged {
-    judge_within(DEPTH, links, link, base)
+/// Whether Onload accelerates the interfaces of a network, by their numbers: each by those that it is on or that are its members;
+/// `base` judges the others. Which mode a team has is not told.
+pub(super) fn judge(links: &[Link], base: &dyn Fn(&Link) -> Judged) -> BTreeMap<u32, Judged> {
+    let mut members: BTreeMap<u32, Vec<&Link>> = BTreeMap::new();
+    for link in links {
+        if let Some(master) = link.master {
+            members.entry(master).or_default().push(link);
+        }
+    }
+    let mut judge = Judge {
+        links: links.iter().map(|link| (link.index, link)).collect(),
+        members,
+        base,
+        judged: BTreeMap::new(),
+    };
+    for link in links {
+        judge.judge(DEPTH, link);
+    }
+    judge.judged
 }
 
-fn judge_within(
-    depth: usize,
-    links: &[Link],
-    link: &Link,
-    base: &dyn Fn(&Link) -> Judged,
-) -> Judged {
-    let Some(depth) = depth.checked_sub(1) else {
-        return Judged::Unknown;
-    };
-    let is_vlan = link.kind == b"vlan";
-    let is_taken = |variants: &[u16]| link.variant.is_none_or(|own| variants.contains(&own));
-    match link.kind.as_slice() {
-        b"bond" if !is_taken(&BONDS) => Judged::No,
-        b"ipvlan" if !is_taken(&[L2]) => Judged::No,
-        b"vlan" if !is_taken(&[IEEE_802_1Q]) => Judged::No,
-        b"bond" | b"team" => {
-            let members = links.iter().filter(|one| one.master == Some(link.index));
-            all_of(members.map(|member| judge_within(depth, links, member, base)))
+/// Judges each once: who owns a network can make bonds of thousands of members, and thousands on each of them.
+struct Judge<'n> {
+    links: BTreeMap<u32, &'n Link>,
+    members: BTreeMap<u32, Vec<&'n Link>>,
+    base: &'n dyn Fn(&Link) -> Judged,
+    judged: BTreeMap<u32, Judged>,
+}
+
+impl Judge<'_> {
+    fn judge(&mut self, depth: usize, link: &Link) -> Judged {
+        if let Some(judged) = self.judged.get(&link.index) {
+            return judged.clone();
         }
-        b"macvlan" | b"ipvlan" | b"vlan" => {
-            let lower = link.lower.filter(|_| link.lower_namespace.is_none());
-            let lower = lower.and_then(|lower| links.iter().find(|one| one.index == lower));
-            let below = match lower {
-                Some(lower) => judge_within(depth, links, lower, base),
-                None => base(link),
-            };
-            match below {
-                Judged::Yes(below) if is_vlan && below.by_vlan => Judged::No,
-                Judged::Yes(below) => Judged::Yes(Carried {
-                    by_vlan: is_vlan || below.by_vlan,
-                    ..below
-                }),
-                other => other,
+        let Some(depth) = depth.checked_sub(1) else {
+            return Judged::Unknown;
+        };
+        // In a list that was read while it changed, one may be below itself.
+        self.judged.insert(link.index, Judged::Unknown);
+        let judged = self.judge_first(depth, link);
+        self.judged.insert(link.index, judged.clone());
+        judged
+    }
+
+    fn judge_first(&mut self, depth: usize, link: &Link) -> Judged {
+        let is_vlan = link.kind == b"vlan";
+        let is_taken = |variants: &[u16]| link.variant.is_none_or(|own| variants.contains(&own));
+        match link.kind.as_slice() {
+            b"bond" if !is_taken(&BONDS) => Judged::No,
+            b"ipvlan" if !is_taken(&[L2]) => Judged::No,
+            b"vlan" if !is_taken(&[IEEE_802_1Q]) => Judged::No,
+            b"bond" | b"team" => {
+                let members = self.members.get(&link.index).cloned().unwrap_or_default();
+                all_of(members.into_iter().map(|member| self.judge(depth, member)))
             }
+            b"macvlan" | b"ipvlan" | b"vlan" => {
+                let lower = link.lower.filter(|_| link.lower_namespace.is_none());
+                let below = match lower.and_then(|lower| self.links.get(&lower).copied()) {
+                    Some(lower) => self.judge(depth, lower),
+                    None => (self.base)(link),
+                };
+                match below {
+                    Judged::Yes(below) if is_vlan && below.by_vlan => Judged::No,
+                    Judged::Yes(below) => Judged::Yes(Carried {
+                        by_vlan: is_vlan || below.by_vlan,
+                        ..below
+                    }),
+                    other => other,
+                }
+            }
+            _ => (self.base)(link),
         }
-        _ => base(link),
     }
 }
 
@@ -145,12 +175,11 @@ pub(super) fn with_uppers(
     let links: Vec<Link> = links.iter().map(seen).collect();
     let ports = |number| BTreeSet::from([(true, number)]);
     let base = |link: &Link| Judged::of(Some(numbers.contains(&link.index)), ports(link.index));
-    let on_them = links
-        .iter()
-        .filter_map(|link| match judge(&links, link, &base) {
-            Judged::Yes(below) => Some((link.index, below)),
-            Judged::No | Judged::Unknown => None,
-        });
+    let judged = judge(&links, &base).into_iter();
+    let on_them = judged.filter_map(|(number, judged)| match judged {
+        Judged::Yes(below) => Some((number, below)),
+        Judged::No | Judged::Unknown => None,
+    });
     let own = numbers.iter().map(|number| {
         let ports = ports(*number);
         (
@@ -162,4 +191,48 @@ pub(super) fn with_uppers(
         )
     });
     own.chain(on_them).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn link(index: u32, kind: &str, lower: Option<u32>, master: Option<u32>) -> Link {
+        Link {
+            index,
+            kind: kind.into(),
+            lower,
+            master,
+            ..Link::default()
+        }
+    }
+
+    #[test]
+    fn what_many_are_on_is_judged_once() {
+        let mut links = vec![link(1, "", None, None), link(2, "bond", None, None)];
+        links.extend((100..400).map(|index| link(index, "macvlan", Some(1), Some(2))));
+        links.extend((400..700).map(|index| link(index, "macvlan", Some(2), None)));
+        let asked = Cell::new(0);
+        let judged = judge(&links, &|link| {
+            asked.set(asked.get() + 1);
+            Judged::of(Some(true), [(false, link.index)].into())
+        });
+        assert_eq!((judged.len(), asked.get()), (links.len(), 1));
+        let last = judged.get(&699).cloned().unwrap();
+        assert_eq!(last.is_accelerated(), Some(true));
+        assert_eq!(last.ports(), [(false, 1)].into());
+    }
+
+    #[test]
+    fn of_interfaces_that_are_on_each_other_nothing_is_known() {
+        let links = [
+            link(1, "macvlan", Some(2), None),
+            link(2, "macvlan", Some(1), None),
+        ];
+        let judged = judge(&links, &|_| Judged::No);
+        let known: Vec<_> = judged.values().map(Judged::is_accelerated).collect();
+        assert_eq!(known, [None, None]);
+    }
 }
