@@ -162,10 +162,14 @@ BY_KERNEL = ["sh", "-c", "exec 8</dev/onload; exec redis-server --port 16379 --s
 def without_stack():
     """Programs that have the library and an accelerated interface, and go on by the kernel; and why, where that can be known."""
     causes = [("no known cause", [], "why is not known"), ("EF_DONT_ACCELERATE", ["-e", "EF_DONT_ACCELERATE=1"], "EF_DONT_ACCELERATE is in its environment"),
+              ("an interface that Onload has not", ["-e", "EF_INTERFACE_WHITELIST=lo"], "EF_INTERFACE_WHITELIST=lo leaves no"),
               ("an interface that is not there", ["-e", "EF_INTERFACE_WHITELIST=nosuch0"], "EF_INTERFACE_WHITELIST=nosuch0 leaves no")]
     for what, options, words in causes:
         with container(DOCKER, "seen", [*NIC, *options], BY_KERNEL, image="localhost/redis:1"):
             run("sh", "-c", "until ss -Hltn 'sport = :16379' | grep -q .; do sleep 0.2; done", timeout=30)
+            if "nosuch0" in words:
+                # What Onload's library writes there by the driver when it finds none of the listed interfaces.
+                Path("/dev/kmsg").write_text("[onload] oo:redis-server[1]: netif_tcp_helper_alloc_u: ENODEV.\n", encoding="ascii")
             verdict(f"a program without a stack: {what}", "seen", "no-stack", words)
     with container(DOCKER, "seen", NIC, ["sh", "-c", "exec 9</dev/onload; exec sleep 1000"]):
         verdict("a program with one descriptor of Onload and no socket", "seen", "ready", "no program has opened a socket yet")
