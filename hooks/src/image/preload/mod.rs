@@ -68,29 +68,18 @@ pub(crate) fn apply(
     host: &dyn HostView,
     report: &mut Report,
 ) -> Result<Option<HostFile>> {
-    let file = put(edits, config, choice, now, host, report)?;
+    let source = choice.source.as_deref();
+    let mut file = None;
+    if choice.mode != Preload::Off && may_preload(source, config, now, host, report)? {
+        bound_table(edits, now);
+        if choice.mode == Preload::File {
+            file = by_file(edits, config, now, choice.mount, host, report)?;
+        } else {
+            by_env(edits, config, choice.libraries, report).map_err(of_config)?;
+        }
+    }
     drop_vain_bound(edits, config, now, report).map_err(of_config)?;
     Ok(file)
-}
-
-fn put(
-    edits: &mut ContainerEdits,
-    config: &mut OciConfig,
-    choice: PreloadChoice,
-    now: &PreloadContext<'_>,
-    host: &dyn HostView,
-    report: &mut Report,
-) -> Result<Option<HostFile>> {
-    let source = choice.source.as_deref();
-    if choice.mode == Preload::Off || !may_preload(source, config, now, host, report)? {
-        return Ok(None);
-    }
-    bound_table(edits, now);
-    if choice.mode == Preload::File {
-        return by_file(edits, config, now, choice.mount, host, report);
-    }
-    by_env(edits, config, choice.libraries, report).map_err(of_config)?;
-    Ok(None)
 }
 
 /// Checks whether the container's libc can load the library at `source` on the host. A library that
