@@ -115,11 +115,8 @@ impl<'l> ByKernelReader<'l> {
         };
         let lines = all.iter().flat_map(|facts| &facts.by_kernel);
         let lines = lines.filter_map(|one| Some(one.logged.as_ref()?.0));
-        let lines: BTreeSet<usize> = lines.collect();
-        let lines = lines
-            .into_iter()
-            .filter(|line| self.failures().get(*line).is_some_and(is_of_one));
-        let lines: BTreeSet<usize> = lines.collect();
+        let mut lines: BTreeSet<usize> = lines.collect();
+        lines.retain(|line| self.failures().get(*line).is_some_and(is_of_one));
         for program in all.iter_mut().flat_map(|facts| &mut facts.by_kernel) {
             if let Some((line, cause)) = program.logged.take()
                 && lines.contains(&line)

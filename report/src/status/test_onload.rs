@@ -197,6 +197,18 @@ fn said_with(made: &Made, variables: &str) -> String {
     verdict.reason
 }
 
+/// Of a name that leads to all of the ports.
+#[track_caller]
+fn stands_for_its_ports(made: &Made, name: &str) {
+    let said = said_with(made, &format!("EF_INTERFACE_WHITELIST={name}"));
+    assert!(said.contains("why is not known"), "{said}");
+    let said = said_with(made, &format!("EF_INTERFACE_BLACKLIST={name}"));
+    assert!(
+        said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_bond_a_vlan_or_a_macvlan_in_a_list_stands_for_its_ports() {
     let made = by_kernel();
@@ -206,13 +218,7 @@ fn a_bond_a_vlan_or_a_macvlan_in_a_list_stands_for_its_ports() {
          link 10 bond0.7 vlan:33024 - 9 -\nlink 11 mac0 macvlan - 10 -\n",
     );
     for name in ["bond0", "bond0.7", "mac0"] {
-        let said = said_with(&made, &format!("EF_INTERFACE_WHITELIST={name}"));
-        assert!(said.contains("why is not known"), "{said}");
-        let said = said_with(&made, &format!("EF_INTERFACE_BLACKLIST={name}"));
-        assert!(
-            said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")),
-            "{said}"
-        );
+        stands_for_its_ports(&made, name);
     }
     let both = "EF_INTERFACE_WHITELIST=bond0\0EF_INTERFACE_BLACKLIST=ens1";
     let said = said_with(&made, both);
@@ -228,13 +234,7 @@ fn a_bond_a_vlan_or_a_macvlan_in_a_list_stands_for_its_ports() {
     });
     made.open(3, "/dev/onload").listens(77, 901);
     for name in ["eth0", "fast"] {
-        let said = said_with(&made, &format!("EF_INTERFACE_WHITELIST={name}"));
-        assert!(said.contains("why is not known"), "{said}");
-        let said = said_with(&made, &format!("EF_INTERFACE_BLACKLIST={name}"));
-        assert!(
-            said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")),
-            "{said}"
-        );
+        stands_for_its_ports(&made, name);
     }
 }
 

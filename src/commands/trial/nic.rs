@@ -122,10 +122,12 @@ impl Way {
         leads_by: &dyn Fn(IpAddr) -> Option<u32>,
     ) -> Result<Way, Outcome> {
         let bond = master(network, port).filter(|master| is_one_of(master, &["bond", "team"]));
-        let members = network.links.iter();
-        let members = members.filter(|link| link.master == bond.map(|bond| bond.index));
         let ports = match bond {
-            Some(_) => members.map(|member| member.name.clone()).collect(),
+            Some(bond) => {
+                let members = network.links.iter();
+                let members = members.filter(|link| link.master == Some(bond.index));
+                members.map(|member| member.name.clone()).collect()
+            }
             None => vec![port.to_owned()],
         };
         let below = bond.or_else(|| network.link(port));
