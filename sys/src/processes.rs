@@ -218,17 +218,11 @@ impl Processes {
 
     /// The links of all descriptors in /proc, as far as this process may look, each with whose it is.
     pub fn descriptors(&self) -> impl Iterator<Item = (u32, PathBuf)> {
-        let paths = |dir: &Path| {
-            let entries = std::fs::read_dir(dir).into_iter().flatten();
-            entries.filter_map(|entry| Some(entry.ok()?.path()))
-        };
-        let processes = paths(&self.proc).filter_map(|process| {
+        let processes = entries(&self.proc).filter_map(|process| {
             let pid = process.file_name()?.to_str()?.parse().ok()?;
             Some((pid, process))
         });
-        processes.flat_map(move |(pid, process)| {
-            paths(&process.join("fd")).map(move |descriptor| (pid, descriptor))
-        })
+        processes.flat_map(|(pid, process)| descriptors_of(&process).map(move |link| (pid, link)))
     }
 
     /// The name of its program, which it chooses itself.
@@ -240,6 +234,20 @@ impl Processes {
     fn of(&self, pid: u32, name: &str) -> PathBuf {
         self.proc.join(pid.to_string()).join(name)
     }
+}
+
+/// The links of a process's descriptors, by its directory in /proc. Where its first thread has ended, that shows none, and
+/// those of its other threads show them (kernel/exit.c, `exit_files`).
+pub fn descriptors_of(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let mut own = entries(&process.join("fd")).peekable();
+    let others = own.peek().is_none().then(|| entries(&process.join("task")));
+    let others = others.into_iter().flatten();
+    own.chain(others.flat_map(|thread| entries(&thread.join("fd"))))
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
 }
 
 /// The numbers of the character device that a descriptor has open, where its path is wanted. A container chooses the paths
@@ -587,6 +595,12 @@ mod tests {
             "pos:\t0\nflags:\t02100002\nmnt_id:\t29\n",
         );
         assert_eq!(found, opener(Path::new("/dev/null")));
+        // The first thread may have ended (pthread_exit(3)).
+        tree.file("proc/9/comm", "threads\n");
+        tree.file("proc/9/task/10/fd/3", "");
+        tree.link("proc/9/task/10/fd/3", "/dev/full");
+        let found = opener(Path::new("/dev/full"));
+        assert_eq!(found, Some((9, "threads".to_owned())));
         // A user may have a million files open.
         let late = processes.opener(Path::new("/dev/null"), Instant::now());
         assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);

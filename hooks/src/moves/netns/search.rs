@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use onload_sys::processes::descriptors_of;
 use onload_sys::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 
@@ -260,21 +261,11 @@ fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
     found
 }
 
-/// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors. Where its
-/// first thread has ended, /proc shows those of the others alone (kernel/exit.c, `exit_files`).
+/// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors.
 fn kept_by(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let threads = entries(&process.join("task"));
-    let own = entries(&process.join("fd"));
-    let others = if own.is_empty() {
-        threads.clone()
-    } else {
-        Vec::new()
-    };
-    let namespaces = threads.into_iter().map(|thread| thread.join("ns/net"));
-    let descriptors = others
-        .into_iter()
-        .flat_map(|thread| entries(&thread.join("fd")));
-    namespaces.chain(own).chain(descriptors)
+    let threads = entries(&process.join("task")).into_iter();
+    let namespaces = threads.map(|thread| thread.join("ns/net"));
+    namespaces.chain(descriptors_of(process))
 }
 
 /// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
