@@ -63,7 +63,7 @@ impl Bench {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        self.leases.claim(&claim, &|_| None)
+        self.leases.claim(&claim, &|_, _| None)
     }
 
     /// The first members of a pool are held by a process that lives: this one.

@@ -17,8 +17,8 @@ use crate::timestamp;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::atomic::{self, is_temporary_name};
 
-/// Tells who uses a device without a lease.
-type User<'a> = &'a dyn Fn(&Device) -> Option<String>;
+/// Tells who uses a device without a lease of it.
+type User<'a> = &'a dyn Fn(&Device, &Holders<'_>) -> Option<String>;
 
 /// Who uses which members of pools without a lease.
 pub type Used = BTreeMap<Device, String>;
@@ -61,7 +61,7 @@ impl Leases {
             holders.sweep();
             self.publish_all(&grants)?;
             drop(lock);
-            let Some((grant, by)) = first_used(&grants, user) else {
+            let Some((grant, by)) = holders.first_used(&grants, user) else {
                 return Ok(devices(grants));
             };
             let _lock = self.lock()?;
@@ -89,7 +89,7 @@ impl Leases {
         let mut used = Used::new();
         loop {
             let grants = holders.grants(&claim, &used)?;
-            match first_used(&grants, user) {
+            match holders.first_used(&grants, user) {
                 Some((grant, by)) => grant.pass_over(by, &mut used)?,
                 None => {
                     let given = devices(grants).into_iter();
@@ -97,12 +97,6 @@ impl Leases {
                 }
             }
         }
-    }
-
-    /// Who may open the nodes of a member of a pool for those of another device, where they have these numbers.
-    pub fn opener(&self, claim: &Claim<'_>, device: &Device, nodes: &str) -> Option<String> {
-        let holders = Holders::read(self, claim.wishes).ok()?;
-        holders.opener(claim, device, nodes)
     }
 
     fn publish_all(&self, grants: &[Grant<'_>]) -> Result<()> {
@@ -170,11 +164,6 @@ impl Grant<'_> {
     }
 }
 
-fn first_used<'g, 'w>(grants: &'g [Grant<'w>], user: User<'_>) -> Option<(&'g Grant<'w>, String)> {
-    let mut asked = grants.iter().filter(|grant| grant.is_asked);
-    asked.find_map(|grant| Some((grant, user(&grant.device)?)))
-}
-
 fn devices(grants: Vec<Grant<'_>>) -> Vec<Device> {
     grants.into_iter().map(|grant| grant.device).collect()
 }
@@ -195,7 +184,7 @@ pub fn take_unleased(
 }
 
 /// Who holds what, of the classes that a container asks for. The directory is listed and the boot's id read once.
-struct Holders<'a> {
+pub struct Holders<'a> {
     leases: &'a Leases,
     boot: String,
     /// What nobody new gets.
@@ -278,6 +267,15 @@ impl<'a> Holders<'a> {
             grants.push(self.grant(claim, one)?);
         }
         Ok(grants)
+    }
+
+    fn first_used<'g, 'w>(
+        &self,
+        grants: &'g [Grant<'w>],
+        user: User<'_>,
+    ) -> Option<(&'g Grant<'w>, String)> {
+        let mut asked = grants.iter().filter(|grant| grant.is_asked);
+        asked.find_map(|grant| Some((grant, user(&grant.device, self)?)))
     }
 
     fn numbers(&self, device: &Device) -> &[u32] {
@@ -432,7 +430,7 @@ impl<'a> Holders<'a> {
     /// Who may open a device's nodes, which have these numbers, for those of another device. The kernel gives the number of
     /// a node anew when a device has left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup
     /// of a container stay as they are.
-    fn opener(&self, claim: &Claim<'_>, device: &Device, own: &str) -> Option<String> {
+    pub fn opener(&self, claim: &Claim<'_>, device: &Device, own: &str) -> Option<String> {
         let has_one = |theirs: &str| {
             theirs
                 .split(' ')
@@ -556,7 +554,7 @@ mod tests {
                 claim: uid.as_ref(),
                 entry_point: "createRuntime",
             };
-            let user = |_: &Device| user.map(str::to_owned);
+            let user = |_: &Device, _: &Holders<'_>| user.map(str::to_owned);
             let claimed = host.leases.claim(&claim, &user);
             claimed.map_err(|error| format!("{error:#}"))?;
         }
@@ -648,7 +646,7 @@ mod tests {
                 claim: None,
                 entry_point: "createRuntime",
             };
-            let user = |_: &Device| {
+            let user = |_: &Device, _: &Holders<'_>| {
                 asked.set(asked.get() + 1);
                 None
             };
@@ -681,7 +679,7 @@ mod tests {
                 claim: None,
                 entry_point: "container explain",
             };
-            let user = |_: &Device| user.map(str::to_owned);
+            let user = |_: &Device, _: &Holders<'_>| user.map(str::to_owned);
             let would = host.leases.would_claim(&claim, &user);
             would.map(drop).map_err(|error| format!("{error:#}"))
         };
@@ -729,7 +727,7 @@ mod tests {
     }
 
     fn take(host: &Host, id: &str, holder: Holder, wish: Wish) -> Result<Vec<String>, String> {
-        take_beside(host, id, holder, wish, &|_| None)
+        take_beside(host, id, holder, wish, &|_, _| None)
     }
 
     /// As [`take`], where some devices are used without a lease.
@@ -738,7 +736,7 @@ mod tests {
         id: &str,
         holder: Holder,
         wish: Wish,
-        user: &dyn Fn(&Device) -> Option<String>,
+        user: User<'_>,
     ) -> Result<Vec<String>, String> {
         let claim = Claim {
             wishes: &[wish],
@@ -1009,7 +1007,7 @@ mod tests {
     #[test]
     fn a_member_that_somebody_uses_without_a_lease_is_passed_over() {
         let host = Host::new();
-        let user = |device: &Device| {
+        let user = |device: &Device, _: &Holders<'_>| {
             let is_used = device.name.as_str() != "c";
             is_used.then(|| "process 7 (\"qemu\")".to_owned())
         };
@@ -1023,6 +1021,35 @@ mod tests {
             line.contains("has 0 free of 3; a is in use by process 7 (\"qemu\"); b is in use"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn a_member_whose_node_another_container_may_open_is_passed_over() {
+        let host = Host::new();
+        let mut gone = claimed("vfio:gone".parse().unwrap());
+        gone.facts.insert(NODES.to_owned(), "241:0".to_owned());
+        let web = host.start(1, 10);
+        host.claim_all("web", web, None, &[gone]).unwrap();
+        let wishes = [wish(1, &["a", "b"], 1)];
+        let claim = Claim {
+            wishes: &wishes,
+            numa: Numa::Any,
+            container: &"one".parse().unwrap(),
+            bundle: &bundle("one"),
+            holder: host.start(2, 20),
+            token: None,
+            claim: None,
+            entry_point: "onload-container-runtime",
+        };
+        let numbers = |device: &Device| match device.name.as_str() {
+            "a" => "241:0",
+            _ => "241:1",
+        };
+        let user = |device: &Device, holders: &Holders<'_>| {
+            holders.opener(&claim, device, numbers(device))
+        };
+        let given = host.leases.claim(&claim, &user).unwrap();
+        assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
 
     #[test]
@@ -1067,7 +1094,7 @@ mod tests {
     fn a_device_is_the_container_s_before_it_is_asked_who_uses_it() {
         let host = Host::new();
         let found = RefCell::new(Vec::new());
-        let user = |device: &Device| {
+        let user = |device: &Device, _: &Holders<'_>| {
             let taken = host.claim_all("two", host.start(2, 20), None, &[claimed(device.clone())]);
             found.borrow_mut().push(taken.unwrap_err());
             None
@@ -1100,17 +1127,17 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        let busy = |_: &Device| Some("process 7".to_owned());
+        let busy = |_: &Device, _: &Holders<'_>| Some("process 7".to_owned());
         assert!(host.leases.claim(&claim, &busy).is_err());
         let kept = host.leases.list().unwrap().remove(0).lease.unwrap();
         assert_eq!(kept.holder, reservation);
-        host.leases.claim(&claim, &|_| None).unwrap();
+        host.leases.claim(&claim, &|_, _| None).unwrap();
     }
 
     #[test]
     fn what_another_took_meanwhile_is_not_given_back() {
         let host = Host::new();
-        let user = |device: &Device| {
+        let user = |device: &Device, _: &Holders<'_>| {
             // As if the first had been stopped until its reservation expired.
             host.leases.release_all(device).unwrap();
             host.claim("two", &host.start(2, 20)).unwrap();
@@ -1139,12 +1166,12 @@ mod tests {
         let asked = [wish(1, &["a", "b"], 1)];
         let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
         assert_eq!(host.files(), [""; 0]);
-        take_once(&host, "two", &asked, &|_| None).unwrap();
+        take_once(&host, "two", &asked, &|_, _| None).unwrap();
         assert_eq!(host.files(), ["vfio=a#0"]);
-        let late = host.leases.claim(&of(&chosen), &|_| None);
+        let late = host.leases.claim(&of(&chosen), &|_, _| None);
         assert!(matches!(late, Err(LeaseError::NoneFree(_))), "{late:?}");
         let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
-        let given = host.leases.claim(&of(&chosen), &|_| None).unwrap();
+        let given = host.leases.claim(&of(&chosen), &|_, _| None).unwrap();
         assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
 
@@ -1185,7 +1212,7 @@ mod tests {
                         claim: None,
                         entry_point: "onload-container-runtime",
                     };
-                    host.leases.claim(&claim, &|_| None)
+                    host.leases.claim(&claim, &|_, _| None)
                 })
             });
             let tries: Vec<_> = tries.collect();

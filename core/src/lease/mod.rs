@@ -15,7 +15,7 @@ mod test_host;
 mod wish;
 
 pub use choice::held;
-pub use claim::{Used, take_unleased};
+pub use claim::{Holders, Used, take_unleased};
 pub use file::{ClaimUid, Device, Holder, Lease, NODES, POD, Token, is_pod};
 pub use moved::{
     Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,

@@ -657,7 +657,7 @@ mod tests {
                 claim: of.as_ref(),
                 entry_point: "createRuntime",
             };
-            host.leases.claim(&claim, &|_| None).unwrap();
+            host.leases.claim(&claim, &|_, _| None).unwrap();
         };
         claim("one", 1, Some("u1"), None);
         assert!(!is_for_claim("one"), "it is not set up yet");

@@ -388,7 +388,7 @@ impl Leases {
 mod tests {
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{Claim, Numa, Wish};
+    use crate::lease::{Claim, Holders, Numa, Wish};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -634,7 +634,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        host.leases.claim(&claim, &|_| None).unwrap();
+        host.leases.claim(&claim, &|_, _| None).unwrap();
         let noted = || host.leases.list().unwrap()[0].lease.clone().unwrap().ticket;
         assert_eq!(noted(), Some(ticket.clone()));
         host.claim_by("one", host.start(1, 10), Some(&token))
@@ -661,7 +661,7 @@ mod tests {
                 claim: None,
                 entry_point: "onload-nri",
             };
-            host.leases.claim(&claim, &|_| None).unwrap();
+            host.leases.claim(&claim, &|_, _| None).unwrap();
         };
         reserve();
         let init = || host.start(1, 10);
@@ -762,7 +762,7 @@ mod tests {
     #[test]
     fn who_uses_a_device_without_a_lease_is_named() {
         let host = Host::new();
-        let claim = |user: &dyn Fn(&Device) -> Option<String>| {
+        let claim = |user: &dyn Fn(&Device, &Holders<'_>) -> Option<String>| {
             let claim = Claim {
                 wishes: &[claimed(vfio())],
                 numa: Numa::Any,
@@ -776,13 +776,13 @@ mod tests {
             let claimed = host.leases.claim(&claim, user);
             claimed.map_err(|error| format!("{error:#}"))
         };
-        let busy = |_: &Device| Some("process 7 (\"qemu\")".to_owned());
+        let busy = |_: &Device, _: &Holders<'_>| Some("process 7 (\"qemu\")".to_owned());
         assert_eq!(
             claim(&busy).unwrap_err(),
             "vfio:0000:81:10.0 is in use by process 7 (\"qemu\"); stop that first"
         );
         assert_eq!(host.files(), [""; 0]);
-        claim(&|_| None).unwrap();
+        claim(&|_, _| None).unwrap();
         // It is its own user now.
         claim(&busy).unwrap();
     }
@@ -884,7 +884,7 @@ mod tests {
                         claim: None,
                         entry_point: "createRuntime",
                     };
-                    match leases.claim(&claim, &|_| None) {
+                    match leases.claim(&claim, &|_, _| None) {
                         Ok(_) => 1,
                         Err(error) if format!("{error:#}").contains("it is held by") => 0,
                         Err(error) => panic!("{error:#}"),

@@ -105,7 +105,7 @@ impl Host {
             claim: None,
             entry_point: "createRuntime",
         };
-        let claimed = self.leases.claim(&claim, &|_| None);
+        let claimed = self.leases.claim(&claim, &|_, _| None);
         claimed.map(drop).map_err(|error| format!("{error:#}"))
     }
 

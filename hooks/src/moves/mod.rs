@@ -424,7 +424,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        leases().claim(&claim, &|_| None).unwrap();
+        leases().claim(&claim, &|_, _| None).unwrap();
         assert!(leases().list().unwrap()[0].is_returning);
         let _moving = leases().lock_moving(&device).unwrap();
         let begun = Instant::now();

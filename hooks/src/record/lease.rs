@@ -11,7 +11,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
-    Claim, Device, Holder, LeaseError, Leases, Moved, NODES, Numa, POD, Token, Used, Wish,
+    Claim, Device, Holder, Holders, LeaseError, Leases, Moved, NODES, Numa, POD, Token, Used, Wish,
     take_unleased,
 };
 use onload_core::request::Origin;
@@ -148,8 +148,8 @@ impl<'a> Keeper<'a> {
             None
         };
         let claim = chosen.claim(maker, self.entry_point);
-        let user = |device: &Device| {
-            let opener = opener_by_number(&chosen.leases, &claim, device);
+        let user = |device: &Device, holders: &Holders<'_>| {
+            let opener = opener_by_number(holders, &claim, device);
             let by = opener.or_else(|| user(device, &chosen.expect, &self.processes, until))?;
             self.used.borrow_mut().insert(device.clone(), by.clone());
             Some(by)
@@ -335,8 +335,9 @@ impl Pools for Viewer {
             claim: None,
             entry_point: "container explain",
         };
-        let user =
-            |device: &Device| opener_by_number(leases, &claim, device).or_else(|| user(device));
+        let user = |device: &Device, holders: &Holders<'_>| {
+            opener_by_number(holders, &claim, device).or_else(|| user(device))
+        };
         let devices = leases.would_claim(&claim, &user)?;
         Ok(Reserved { token, devices })
     }
@@ -443,7 +444,8 @@ pub(crate) fn claim(
         entry_point: wanted.entry_point,
     };
     let until = Instant::now() + OPENERS;
-    let user = |device: &Device| user(device, &wanted.asked.expect, &processes, until);
+    let user =
+        |device: &Device, _: &Holders<'_>| user(device, &wanted.asked.expect, &processes, until);
     leases.claim(&claim, &user)?;
     Ok(None)
 }
@@ -580,8 +582,8 @@ fn user(
 }
 
 /// Who may open a member of a pool, by its node's number, for another device.
-fn opener_by_number(leases: &Leases, claim: &Claim<'_>, device: &Device) -> Option<String> {
-    leases.opener(claim, device, facts(device).get(NODES)?)
+fn opener_by_number(holders: &Holders<'_>, claim: &Claim<'_>, device: &Device) -> Option<String> {
+    holders.opener(claim, device, facts(device).get(NODES)?)
 }
 
 /// Who has one of these groups open.

@@ -414,7 +414,7 @@ mod tests {
             let live = Live {
                 pid: process.pid,
                 start_time: process.start_time,
-                leases: leases.claim(&claim, &|_| None).unwrap(),
+                leases: leases.claim(&claim, &|_, _| None).unwrap(),
                 bundle,
                 ..Live::default()
             };

@@ -509,7 +509,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        leases.claim(&claim, &|_| None).unwrap();
+        leases.claim(&claim, &|_, _| None).unwrap();
         leases
     }
 
