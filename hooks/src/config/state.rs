@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use onload_core::container_id::ContainerId;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::Result;
 use onload_sys::{bail, error};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -36,11 +36,10 @@ impl State {
     /// Reads a state and ignores its other fields. A missing bundle is accepted if `bundle_wanted` is false, since
     /// cleaning up needs none.
     pub fn read(from: impl Read, bundle_wanted: bool) -> Result<State> {
-        let raw: Raw = serde_json::from_reader(from).or_else(|error| {
-            let sentence = format!(
+        let raw: Raw = serde_json::from_reader(from).map_err(|error| {
+            error!(
                 "reading the container's state from standard input: {error}; want the state JSON of the OCI runtime specification"
-            );
-            Err(error).context(sentence)
+            )
         })?;
         State::of(raw, bundle_wanted)
     }
@@ -104,6 +103,12 @@ mod tests {
         assert_eq!(state.bundle, PathBuf::from("/b"));
         let crun = r#"{"ociVersion":"1.0","id":"c-1_x.y+z","pid":0,"root":"/r","bundle":"/b","status":"created","annotations":{"a":"b","n":7}}"#;
         assert_eq!(read(crun).unwrap().pid, None);
+    }
+
+    #[test]
+    fn what_is_no_json_is_said_once() {
+        let line = format!("{:#}", read("").unwrap_err());
+        assert_eq!(line.matches("EOF while parsing").count(), 1, "{line}");
     }
 
     #[test]
