@@ -112,7 +112,11 @@ fn in_toml(message: &str) -> String {
     let expected = match expected {
         "a sequence" => "an array",
         "path string" => "a string",
-        "u16" | "u32" | "u64" | "i64" => "a whole number",
+        "u16" | "u32" | "u64" | "i64" => match found.strip_prefix("integer `") {
+            Some(number) if number.starts_with('-') => "a whole number from 0 on",
+            Some(_) => "a smaller number",
+            None => "a whole number",
+        },
         // Of the classes that `leases.share` counts and of the pools.
         "a map" => "a table",
         section if section.starts_with("struct ") => "a table",
