@@ -204,7 +204,8 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
         );
     }
     let wrapper = Path::new(RUNTIME_PATH);
-    if args.set_default && host.entry(wrapper)?.is_none() {
+    // Nomad has no default, which its own file's editor says.
+    if args.set_default && args.runtime != Engine::Nomad && host.entry(wrapper)?.is_none() {
         bail!(
             "--set-default: {} is not there, and with it as the default {engine} would start no container at all; install it first",
             host.outside_path(wrapper).display()

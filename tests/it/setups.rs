@@ -432,7 +432,8 @@ fn the_default_runtime_is_set_in_each_engine_and_given_back_to_the_byte() {
 
 #[test]
 fn a_runtime_that_is_not_there_does_not_become_the_default() {
-    for (engine, program, _) in ENGINES {
+    let with_default = ENGINES.iter().filter(|(engine, ..)| *engine != "nomad");
+    for (engine, program, _) in with_default {
         let host = host_with(&[(&format!("usr/bin/{program}"), "")]);
         fs::remove_file(host.path(WRAPPER)).unwrap();
         let before = host.files();
@@ -449,13 +450,17 @@ fn a_runtime_that_is_not_there_does_not_become_the_default() {
 
 #[test]
 fn an_engine_without_a_default_runtime_says_where_to_write_it() {
-    let host = host_with(&[("usr/bin/nomad", "")]);
+    // Whether there is a wrapper says nothing of it.
+    let host = EngineHost::with(&[("usr/bin/nomad", "")]);
     let before = host.files();
     let message = run(&mut host.configure("nomad", &["--set-default", "--allow", "nic"])).refused();
     assert!(
         message.contains("--runtime docker") && message.contains("left as it is"),
         "{message}"
     );
+    assert_eq!(host.files(), before);
+    host.file(WRAPPER, "");
+    let before = host.files();
     let template = format!("/{K3S}/config-v3.toml.tmpl");
     let words = ["--file", &template, "--set-default"];
     let message = run(&mut host.configure("containerd", &words)).refused();
