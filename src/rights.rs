@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::io;
 
+use onload_host::discover::unread::as_root;
 use rustix::io::Errno;
-use rustix::process::geteuid;
 
-/// The end of a line about this error. Root is not told to be root.
+/// The end of a line about this error.
 pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
-    if !geteuid().is_root() && is_of(error, &[io::ErrorKind::PermissionDenied]) {
-        "; run as root"
+    if is_of(error, &[io::ErrorKind::PermissionDenied]) {
+        as_root()
     } else {
         ""
     }

@@ -5,7 +5,7 @@ use onload_core::lease::{Device, LeaseError, Leases, Listed};
 use onload_core::run_dir::{LEASES, RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_sys::processes::Processes;
 
-use crate::discover::unread::AS_ROOT;
+use crate::discover::unread::as_root;
 use crate::host::Host;
 
 /// Opens the leases of a host, as only root may; none where it has had no container of ours since its boot.
@@ -34,7 +34,7 @@ pub fn make(host: &Host) -> anyhow::Result<Leases> {
 }
 
 fn for_root(path: &Path) -> anyhow::Error {
-    anyhow!("reading leases: {path:?} is for root alone; {AS_ROOT}")
+    anyhow!("reading leases: {path:?} is for root alone{}", as_root())
 }
 
 pub fn list(host: &Host) -> anyhow::Result<Vec<Listed>> {

@@ -11,7 +11,7 @@ use onload_host::specdir::{Action, Format, Plan, Renumbered, renumbered};
 use onload_sys::numbers::Numbers;
 
 use super::generate::{directory_path, existing, find_directory};
-use super::{AS_ROOT, look, open_host, unread_reasons};
+use super::{look, open_host, unread_reasons};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
 use crate::layout::paragraph;
@@ -83,7 +83,7 @@ fn refuse_undecided(
         format!(" ({} may be right or wrong)", files.join(", "))
     };
     bail!(
-        "comparing {} with this host: not known{doubtful}: {reasons}; {AS_ROOT}",
+        "comparing {} with this host: not known{doubtful}: {reasons}",
         directory.display()
     );
 }

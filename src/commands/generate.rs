@@ -20,8 +20,8 @@ use onload_sys::fs::{atomic, regular};
 use onload_sys::text::{Listed, first_of};
 
 use super::{
-    AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff,
-    require_nic, unread_reasons, written_pools,
+    OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff, require_nic,
+    unread_reasons, written_pools,
 };
 use crate::cli::{Generate, Global};
 use crate::exit::Answer;
@@ -394,11 +394,10 @@ fn refuse_undecided(plan: &Plan, directory: &Path, inventory: &Inventory) -> any
         return Ok(());
     }
     bail!(
-        "in {}: kept {} as it was, because not all of what it offers could be read: {}; {}, or replace it with --force",
+        "in {}: kept {} as it was, because not all of what it offers could be read: {}; --force replaces it",
         directory.display(),
         kept.join(", "),
-        unread_reasons(inventory, |_| true),
-        AS_ROOT
+        unread_reasons(inventory, |_| true)
     );
 }
 

@@ -39,7 +39,7 @@ use onload_cdi::{ContainerEdits, QualifiedName, Registry, Version};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::unread::AS_ROOT;
+use onload_host::discover::unread;
 use onload_host::host::{Access, Host};
 use onload_host::pools::{NamedPool, Pools, survey};
 use onload_host::specdir::OUTPUT_DIR;
@@ -94,19 +94,24 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
     registry
 }
 
+/// Why these classes are undecided, and what to do about it.
 fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
     let unread = inventory.unread.iter();
     let unread = unread.filter(|unread| unread.kinds.iter().any(&wanted));
-    let reasons: Vec<&str> = unread.map(|unread| unread.reason.as_str()).collect();
-    reasons.join(", ")
+    let reasons: Vec<&str> = unread
+        .clone()
+        .map(|unread| unread.reason.as_str())
+        .collect();
+    reasons.join(", ") + unread::advice(unread)
 }
 
 fn advise(inventory: &Inventory, printer: &mut Printer) {
     if !inventory.unread.is_empty() {
         let classes: Vec<&str> = inventory.undecided().iter().map(|c| c.as_str()).collect();
         printer.warning(format_args!(
-            "not all of this host could be read, so what it offers is not fully known ({}); {AS_ROOT}",
-            classes.join(", ")
+            "not all of this host could be read, so what it offers is not fully known ({}){}",
+            classes.join(", "),
+            unread::advice(&inventory.unread)
         ));
     }
 }

@@ -396,6 +396,8 @@ fn a_file_that_is_not_understood_removes_nothing_and_offers_nothing_anew() {
         line.contains("it is of version 2, and this program understands 1"),
         "{line}"
     );
+    // Another user would find the same in it.
+    assert!(!line.contains("as root"), "{line}");
     assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe1"]);
     for command in ["drain", "undrain"] {
         let line = tree.run(&[command, "rdma"]).refused();

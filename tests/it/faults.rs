@@ -683,7 +683,7 @@ fn an_interface_whose_registration_may_not_be_read_is_not_called_unregistered() 
     let advice = run
         .warnings()
         .into_iter()
-        .find(|said| said.contains("try as root"));
+        .find(|said| said.contains("run as root"));
     assert!(advice.is_some(), "{}", run.stderr);
 }
 
@@ -729,7 +729,7 @@ fn check_does_not_answer_where_something_that_decides_may_not_be_read() {
         let refusal = run.refused();
         assert!(refusal.contains("not known"), "{refusal}");
         assert!(refusal.contains(place), "{refusal}");
-        assert!(refusal.ends_with("try as root"), "{refusal}");
+        assert!(refusal.ends_with("run as root"), "{refusal}");
     }
     run_unprivileged(&tree, &["cdi", "check"]).done();
 }
@@ -777,7 +777,7 @@ fn generate_takes_nothing_away_for_what_may_not_be_read() {
         refusal.contains("/sys/kernel/debug: Permission denied"),
         "{refusal}"
     );
-    assert!(refusal.contains("try as root"), "{refusal}");
+    assert!(refusal.contains("run as root"), "{refusal}");
     assert_eq!(nic(), before);
     let gone =
         run_with_unreadable(&tree, "/usr/lib/x86_64-linux-gnu", &["cdi", "generate"]).refused();

@@ -878,7 +878,7 @@ fn who_may_not_read_leases_is_told_that_holders_are_not_known() {
             .filter(|said| said.starts_with(warning))
             .count();
         assert_eq!(said, 1, "{warnings:?}");
-        assert!(found.stderr.contains("try as root"));
+        assert!(found.stderr.contains("run as root"));
         let table = run_unprivileged(&tree, &["discover"]).done().stdout;
         assert!(
             table.contains("vfio   any   ? of 2  0000:81:02.0, 0000:81:04.0"),

@@ -114,6 +114,7 @@ impl Inventory {
             path: path.into(),
             kinds: kinds.to_vec(),
             reason,
+            advice: "",
         });
     }
 

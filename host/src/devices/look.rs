@@ -45,7 +45,7 @@ fn unknown(inventory: &Inventory) -> Vec<NotOffered> {
     let entry = |unread: &unread::Unread| {
         let class = *unread.kinds.first()?;
         let path = unread.path.display().to_string();
-        let reason = format!("not known: {}; {}", unread.reason, unread::AS_ROOT);
+        let reason = format!("not known: {}{}", unread.reason, unread.advice);
         Some(NotOffered::new(class, path, reason))
     };
     unread.filter_map(entry).collect()

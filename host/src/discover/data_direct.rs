@@ -10,8 +10,7 @@ use onload_sys::text::Chain;
 use super::gpu;
 use super::pci::{PciFunction, PciFunctions, PciId};
 use super::probe::Probe;
-use super::unread::AS_ROOT;
-use crate::host::HostError;
+use super::unread::as_root;
 
 const VENDOR: u16 = 0x15b3;
 /// `cx_dma` of rdma_topo.
@@ -122,18 +121,14 @@ fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>
         Ok(None) => Err("there is none".to_owned()),
         Err(error) => {
             let why = Chain(&error).to_string();
-            if !is_denied(&error) {
+            if !error.is_denied() {
                 return Err(why);
             }
             // Root learns what is nearest, and with it what is offered under the names of GPUs.
             probe.deciding(&[Class::Rdma], || probe.or_warn::<()>(Err(error)));
-            Err(format!("{why}; {AS_ROOT}"))
+            Err(format!("{why}{}", as_root()))
         }
     }
-}
-
-fn is_denied(error: &HostError) -> bool {
-    matches!(error, HostError::Read { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

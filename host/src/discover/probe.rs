@@ -12,7 +12,7 @@ use onload_core::class::Class;
 use onload_sys::text::Chain;
 
 use crate::discover::not_offered::NotOffered;
-use crate::discover::unread::{AS_ROOT, Unread};
+use crate::discover::unread::{Unread, as_root};
 use crate::host::{DeviceNode, EntryKind, Host, HostError};
 
 const DEV: &str = "/dev";
@@ -38,7 +38,7 @@ struct Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.reason, self.advice)
+        write!(f, "{}{}", self.reason, self.advice)
     }
 }
 
@@ -141,6 +141,7 @@ impl<'h> Probe<'h> {
             path,
             kinds: missing.classes.into_iter().collect(),
             reason: missing.reason,
+            advice: missing.advice,
         });
         unread.collect()
     }
@@ -158,7 +159,7 @@ impl<'h> Probe<'h> {
                 let missing = unread.entry(path).or_default();
                 missing.classes.extend(self.deciding.get());
                 missing.reason.clone_from(&reason);
-                missing.advice = AS_ROOT;
+                missing.advice = if error.is_denied() { as_root() } else { "" };
                 missing.cause = cause;
             }
             self.warn(reason);
@@ -201,7 +202,7 @@ impl<'h> Probe<'h> {
             let missing = unread.entry(shown.clone()).or_default();
             missing.cause = shown;
             missing.reason.clone_from(&reason);
-            missing.advice = "look at that file";
+            missing.advice = "; look at that file";
             drop(unread);
             self.warn(reason);
         }

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use onload_core::class::Class;
+use rustix::process::geteuid;
 use serde::{Serialize, Serializer};
-
-pub const AS_ROOT: &str = "try as root";
 
 pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
     LazyLock::new(|| classes(|class| class.is_onload() || class == Class::Profile));
@@ -26,6 +25,24 @@ pub struct Unread {
     #[serde(serialize_with = "class_names")]
     pub kinds: Vec<Class>,
     pub reason: String,
+    /// What to do about it, as the end of a line; empty where the reason says it, or nothing helps.
+    #[serde(skip)]
+    pub advice: &'static str,
+}
+
+/// One advice for several.
+pub fn advice<'a>(unread: impl IntoIterator<Item = &'a Unread>) -> &'static str {
+    let mut all = unread.into_iter().map(|one| one.advice);
+    all.find(|advice| !advice.is_empty()).unwrap_or_default()
+}
+
+/// The end of a line about what the system refuses. Root is not told to be root.
+pub fn as_root() -> &'static str {
+    if geteuid().is_root() {
+        ""
+    } else {
+        "; run as root"
+    }
 }
 
 fn class_names<S: Serializer>(classes: &[Class], serializer: S) -> Result<S::Ok, S::Error> {

@@ -113,6 +113,11 @@ impl HostError {
         }
     }
 
+    /// Whether another user may be allowed to read it.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self, HostError::Read { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
+    }
+
     /// Whether the kernel tells it only to others, whoever may read the file.
     pub(crate) fn is_not_permitted(&self) -> bool {
         matches!(self, HostError::Read { source, .. } if Errno::from_io_error(source) == Some(Errno::PERM))

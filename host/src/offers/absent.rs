@@ -9,7 +9,6 @@ use super::published::GENERATE;
 use crate::devices::LOOPBACK;
 use crate::devices::inventory::Inventory;
 use crate::discover::not_offered::Subject;
-use crate::discover::unread::AS_ROOT;
 
 const ONLOAD: &str = "onload";
 const TCPDIRECT: &str = "tcpdirect";
@@ -92,8 +91,8 @@ impl<'i> Absence<'i> {
         let mut unread = self.inventory.unread.iter();
         let unread = unread.find(|unread| unread.kinds.contains(&class))?;
         Some(format!(
-            "whether it is there is not known: {}; {AS_ROOT}",
-            unread.reason
+            "whether it is there is not known: {}{}",
+            unread.reason, unread.advice
         ))
     }
 }

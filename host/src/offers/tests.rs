@@ -535,11 +535,12 @@ fn a_device_that_is_gone_or_cannot_be_looked_at_says_which_of_both() {
         path: "/sys/class/infiniband".into(),
         kinds: vec![Class::Rdma],
         reason: "reading /sys/class/infiniband: permission denied".to_owned(),
+        advice: "; run as root",
     });
     assert_eq!(
         given.health("rdma=rxe0"),
         unhealthy(
-            "whether it is there is not known: reading /sys/class/infiniband: permission denied; try as root"
+            "whether it is there is not known: reading /sys/class/infiniband: permission denied; run as root"
         )
     );
 }
