@@ -446,7 +446,7 @@ pub struct Discover {
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
     /// Do not mask hardware addresses and GUIDs in the capture
-    #[arg(long)]
+    #[arg(long, requires = "capture")]
     pub no_mask: bool,
 }
 

@@ -471,7 +471,9 @@ fn a_capture_replaces_an_older_one_whole_or_not_at_all() {
 fn without_a_capture_nothing_is_noted_or_written() {
     let tree = rdma();
     let before = names_in(tree.root());
-    run(&mut on(tree.root(), &["discover", "--no-mask"])).done();
+    run(&mut on(tree.root(), &["discover"])).done();
+    let line = run(&mut on(tree.root(), &["discover", "--no-mask"])).refused();
+    assert!(line.contains("--capture"), "{line}");
     assert_eq!(names_in(tree.root()), before);
 }
 
