@@ -1,6 +1,7 @@
 //! Processes and their cgroups as the kernel shows them. A process is named by its number and its
 //! start time: the number alone goes to another process once the first has ended.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
@@ -240,9 +241,20 @@ impl Processes {
 /// those of its other threads show them (kernel/exit.c, `exit_files`).
 pub fn descriptors_of(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut own = entries(&process.join("fd")).peekable();
-    let others = own.peek().is_none().then(|| entries(&process.join("task")));
+    let others = own.peek().is_none().then(|| other_threads(process));
     let others = others.into_iter().flatten();
     own.chain(others.flat_map(|thread| entries(&thread.join("fd"))))
+}
+
+/// The directories of a process's threads but of the first, which shows what the process's own does.
+pub fn other_threads(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let task = process.join("task");
+    // A link for each thread and two more (fs/proc/base.c, `proc_task_getattr`). Thousands of threads of the kernel have no
+    // other, and one system call tells that.
+    let is_alone = rustix::fs::stat(&task).is_ok_and(|found| found.st_nlink == 3);
+    let all = (!is_alone).then(|| entries(&task)).into_iter().flatten();
+    let first = process.file_name().map(OsStr::to_owned);
+    all.filter(move |thread| thread.file_name() != first.as_deref())
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -597,6 +609,7 @@ mod tests {
         assert_eq!(found, opener(Path::new("/dev/null")));
         // The first thread may have ended (pthread_exit(3)).
         tree.file("proc/9/comm", "threads\n");
+        tree.directory("proc/9/task/9");
         tree.file("proc/9/task/10/fd/3", "");
         tree.link("proc/9/task/10/fd/3", "/dev/full");
         let found = opener(Path::new("/dev/full"));
@@ -604,6 +617,25 @@ mod tests {
         // A user may have a million files open.
         let late = processes.opener(Path::new("/dev/null"), Instant::now());
         assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn the_first_thread_of_a_process_is_none_of_the_others() {
+        let (tree, _) = host(&[("proc/7/task/7/fd/3", "")]);
+        let others = || {
+            let mut found: Vec<PathBuf> = other_threads(&tree.path("proc/7")).collect();
+            found.sort();
+            found
+        };
+        assert!(others().is_empty());
+        for thread in ["proc/7/task/10", "proc/7/task/11"] {
+            tree.directory(thread);
+        }
+        assert_eq!(
+            others(),
+            ["proc/7/task/10", "proc/7/task/11"].map(|thread| tree.path(thread))
+        );
+        assert_eq!(other_threads(&tree.path("proc/8")).count(), 0);
     }
 
     #[test]

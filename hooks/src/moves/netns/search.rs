@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{io, iter};
 
-use onload_sys::processes::descriptors_of;
+use onload_sys::processes::{descriptors_of, other_threads};
 use onload_sys::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 
@@ -234,7 +234,7 @@ fn processes() -> impl Iterator<Item = PathBuf> {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let processes = std::iter::once_with(|| entries(Path::new(PROC))).flatten();
+    let processes = iter::once_with(|| entries(Path::new(PROC))).flatten();
     processes.filter(is_pid)
 }
 
@@ -261,9 +261,10 @@ fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
     found
 }
 
-/// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors.
+/// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors. That of the
+/// first is looked at once more: the process may have come since.
 fn kept_by(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let threads = entries(&process.join("task")).into_iter();
+    let threads = iter::once(process.to_owned()).chain(other_threads(process));
     let namespaces = threads.map(|thread| thread.join("ns/net"));
     namespaces.chain(descriptors_of(process))
 }
