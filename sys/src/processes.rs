@@ -195,10 +195,11 @@ impl Processes {
         self.opener_among(&|_| true, node, until)
     }
 
-    /// The same among some processes, by their numbers.
+    /// The same among some processes, by the directory that shows the descriptor: the process's, or a thread's where the
+    /// first has ended, and the process has no namespaces to show.
     pub fn opener_among(
         &self,
-        is_one: &dyn Fn(u32) -> bool,
+        is_one: &dyn Fn(&Path) -> bool,
         node: &Path,
         until: Instant,
     ) -> io::Result<Option<(u32, String)>> {
@@ -210,7 +211,9 @@ impl Processes {
             if Instant::now() >= until {
                 return Err(ErrorKind::TimedOut.into());
             }
-            if open_device(&descriptor, &is_named) == Some(wanted) && is_one(pid) {
+            if open_device(&descriptor, &is_named) == Some(wanted)
+                && descriptor.ancestors().nth(2).is_some_and(is_one)
+            {
                 return Ok(Some((pid, self.program(pid))));
             }
         }

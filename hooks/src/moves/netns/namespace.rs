@@ -92,13 +92,13 @@ impl Netns {
         self.is_at(OWN)
     }
 
-    /// Whether a process is in it.
-    pub(crate) fn has(&self, pid: u32) -> bool {
-        self.is_at(&format!("/proc/{pid}/ns/net"))
+    /// Whether a process or a thread is in it, by its directory in /proc.
+    pub(crate) fn has(&self, directory: &Path) -> bool {
+        self.is_at(directory.join("ns/net"))
     }
 
-    fn is_at(&self, path: &str) -> bool {
-        let other = open(Path::new(path)).and_then(inode);
+    fn is_at(&self, path: impl AsRef<Path>) -> bool {
+        let other = open(path.as_ref()).and_then(inode);
         other.is_ok_and(|other| inode(&self.file).is_ok_and(|this| this == other))
     }
 

@@ -339,7 +339,7 @@ mod tests {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     use super::*;
-    use crate::moves::netns::test_namespace::netns;
+    use crate::moves::netns::test_namespace::{netns, without_first_thread};
 
     /// A process of a user that makes so many network namespaces, each with a user namespace as anybody may make it, keeps
     /// them open, and ends with this.
@@ -527,18 +527,8 @@ mod tests {
             return;
         }
         let child = Child::of_root();
-        let script = "import ctypes, sys, threading; held = open(sys.argv[1]); \
-             threading.Thread(target=sys.stdin.read).start(); ctypes.CDLL(None).pthread_exit(None)";
-        let mut command = Command::new("python3");
-        let command = command.args(["-c", script]).arg(child.path());
-        let mut holder = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut holder = without_first_thread(&child.path());
         let pid = holder.id();
-        let stat = format!("/proc/{pid}/stat");
-        let until = Instant::now() + Duration::from_secs(60);
-        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
-            assert!(Instant::now() < until, "its first thread goes on");
-            thread::sleep(Duration::from_millis(5));
-        }
         let keeper = keeper_of(child);
         drop(holder.stdin.take());
         holder.wait().unwrap();

@@ -209,7 +209,7 @@ fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
     use std::rc::Rc;
     use std::thread;
@@ -220,7 +220,7 @@ mod tests {
     use rustix::fd::BorrowedFd;
 
     use super::*;
-    use crate::moves::netns::test_namespace::netns;
+    use crate::moves::netns::test_namespace::{netns, without_first_thread};
 
     /// A device that the kernel does not move.
     #[derive(Debug)]
@@ -284,7 +284,7 @@ mod tests {
         let script = "exec 3</dev/full && exec unshare --net sleep 1000";
         let mut keeper = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
-        while here.has(keeper.id()) {
+        while here.has(Path::new(&format!("/proc/{}", keeper.id()))) {
             assert!(Instant::now() < until, "it stays in this namespace");
             thread::sleep(Duration::from_millis(5));
         }
@@ -298,6 +298,34 @@ mod tests {
             told.contains("has \"/dev/full\" open, and would lose it"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn a_device_does_not_move_that_a_process_has_open_whose_first_thread_has_ended() {
+        if !network::can_be("users of RDMA devices") || !onload_test_needs::programs(&["python3"]) {
+            return;
+        }
+        let (host, other) = (Child::of_root(), Child::of_root());
+        let devices = Devices(Rc::new(Unmoved {
+            refusal: Errno::PERM,
+            found: Vec::new(),
+        }));
+        let seen = RdmaDevice {
+            index: 3,
+            name: "mlx5_3".to_owned(),
+            pci: None,
+        };
+        let mut holder = None;
+        host.within(|| holder = Some(without_first_thread(Path::new("/dev/full"))));
+        let mut holder = holder.unwrap();
+        let [told, elsewhere] =
+            [&host, &other].map(|home| usage::check_users(&devices, &netns(home), &seen));
+        let pid = holder.id();
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        elsewhere.unwrap();
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains(&format!("process {pid} (")), "{told}");
     }
 
     #[test]

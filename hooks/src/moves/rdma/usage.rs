@@ -1,6 +1,7 @@
 //! Whether the host uses an RDMA device. A move takes the device from programs and from the kernel's own users, and deletes
 //! its interfaces (drivers/infiniband/core/device.c, `rdma_dev_change_netns`).
 
+use std::path::Path;
 use std::time::Instant;
 
 use onload_sys::bail;
@@ -51,7 +52,7 @@ pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -
         );
     }
     let until = Instant::now() + OPENERS;
-    let is_here = |pid| home.has(pid);
+    let is_here = |directory: &Path| home.has(directory);
     for node in devices.0.own_nodes(name) {
         let found = Processes::default().opener_among(&is_here, &node, until);
         if let Ok(Some((pid, program))) = found {
