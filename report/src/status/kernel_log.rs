@@ -41,9 +41,16 @@ impl Failure {
         let short = |name: &str| name.chars().take(NAME).collect::<String>();
         let mut names = [Some(process.name.as_str()), file].into_iter().flatten();
         Some(self.pid) == process.own_pid
-            && self.at >= process.started
+            && self.at + slack(self.at) >= process.started
             && names.any(|name| short(&self.name) == short(name))
     }
+}
+
+/// How much earlier a program's line may seem to be than the program, in hundredths of a second. The log has the processor's
+/// clock (`local_clock` in kernel/printk/printk.c), which nobody sets right as the clock of process starts is by NTP: after
+/// days the two are seconds apart. 200 ppm, and a second.
+fn slack(at: u64) -> u64 {
+    at / 5_000 + 100
 }
 
 /// The programs that got none, the latest last; empty where the log is not there or not ours to read.
@@ -91,6 +98,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_line_is_of_a_program_though_the_log_has_another_clock_for_days() {
+        let day = 24 * 60 * 60 * 100;
+        let is_of = |at, started| {
+            let failure = Failure {
+                at,
+                pid: 7,
+                name: "redis".to_owned(),
+                error: Error::NoInterface,
+            };
+            let process = Process {
+                own_pid: Some(7),
+                started,
+                name: "redis".to_owned(),
+                ..Process::default()
+            };
+            failure.is_of(&process, None)
+        };
+        // 8 ppm, as it was measured, and 100 ppm.
+        for drift in [30 * day / 125_000, 30 * day / 10_000] {
+            assert!(is_of(30 * day, 30 * day + drift));
+            assert!(is_of(30 * day, 30 * day - drift));
+        }
+        // One that was written well before.
+        assert!(!is_of(30 * day, 30 * day + 30 * day / 2_000));
+        assert!(!is_of(30 * day, 31 * day));
+        assert!(!is_of(100, 300));
+    }
+
+    #[test]
     fn a_line_of_the_log_names_the_program_that_got_no_stack() {
         let line = |text: &str| failure(format!("3,1042,93274651,-;{text}").as_bytes());
         let found = line(
@@ -109,7 +145,7 @@ mod tests {
         };
         assert!(found.is_of(&process, None));
         // Another one that has had its number before.
-        process.started = 9400;
+        process.started = 9500;
         assert!(!found.is_of(&process, None));
         process.started = 9000;
         process.name = "main".to_owned();
