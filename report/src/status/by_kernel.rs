@@ -52,6 +52,7 @@ impl<'l> ByKernelReader<'l> {
             _ => facts.interfaces.as_ref(),
         };
         let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
+        let network = (interfaces, facts.has_host_network == Some(false));
         let found = facts.processes.iter();
         let found = found.filter(|one| one.has_kernel_socket == Some(true) && !one.has_stack);
         let mut by_kernel = Vec::new();
@@ -62,7 +63,7 @@ impl<'l> ByKernelReader<'l> {
             let is_asked = has_library && at < MOST;
             let (cause, logged) = if is_asked {
                 let variables = started_with(&self.looked, process, config, budget);
-                self.cause(process, &variables, interfaces, accelerators.since())
+                self.cause(process, &variables, network, accelerators.since())
             } else {
                 (Cause::Unknown, None)
             };
@@ -142,7 +143,7 @@ impl<'l> ByKernelReader<'l> {
         &self,
         process: &Process,
         variables: &[u8],
-        interfaces: &[Interface],
+        network: (&[Interface], bool),
         since: Option<SystemTime>,
     ) -> (Cause, Option<(usize, Cause)>) {
         let value = variable(variables, "EF_DONT_ACCELERATE").unwrap_or_default();
@@ -153,7 +154,7 @@ impl<'l> ByKernelReader<'l> {
         let mut failures = self.failures().iter().enumerate();
         let failure = failures.rfind(|(_, one)| one.is_of(process, file.as_deref()));
         let failure = failure.map(|(line, one)| (line, one.error));
-        match (failure, left(variables, interfaces)) {
+        match (failure, left(variables, network)) {
             (Some((line, error @ Error::Refused(_))), Left::Nothing(cause)) => {
                 (cause, Some((line, Cause::Failed(error))))
             }
@@ -196,8 +197,8 @@ enum Left {
 }
 
 /// Onload takes from a list the ports that its names lead to (`oo_get_listed_hwports`), and uses those of the one list and not
-/// of the other.
-fn left(variables: &[u8], interfaces: &[Interface]) -> Left {
+/// of the other. With the interfaces comes whether these are all of their names: then any other is that of none.
+fn left(variables: &[u8], (interfaces, are_all_names): (&[Interface], bool)) -> Left {
     let list = |name: &'static str| {
         let text = String::from_utf8_lossy(variable(variables, name)?).into_owned();
         (!text.trim().is_empty()).then_some((name, text))
@@ -208,7 +209,7 @@ fn left(variables: &[u8], interfaces: &[Interface]) -> Left {
             let mut all = interfaces.iter();
             let found = all
                 .find(|one| one.name == name || one.other_names.iter().any(|other| other == name));
-            is_known &= found.is_some_and(|found| found.is_accelerated.is_some());
+            is_known &= found.map_or(are_all_names, |found| found.is_accelerated.is_some());
             ports.extend(
                 found
                     .into_iter()

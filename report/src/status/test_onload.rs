@@ -239,6 +239,25 @@ fn a_bond_a_vlan_or_a_macvlan_in_a_list_stands_for_its_ports() {
 }
 
 #[test]
+fn a_name_that_a_container_does_not_have_is_a_cause() {
+    let mut made = preloaded();
+    made.interface(Link {
+        alternative_names: vec![b"fast".to_vec()],
+        ..on_host("eth0", "macvlan", 5)
+    });
+    made.open(3, "/dev/onload").listens(77, 901);
+    for list in ["WHITELIST=ens1", "BLACKLIST=fast ens1"] {
+        let said = said_with(&made, &format!("EF_INTERFACE_{list}"));
+        let wanted = format!("EF_INTERFACE_{list} leaves no accelerated interface (eth0)");
+        assert!(said.contains(&wanted), "{said}");
+    }
+    for list in ["WHITELIST=ens1 fast", "BLACKLIST=ens1"] {
+        let said = said_with(&made, &format!("EF_INTERFACE_{list}"));
+        assert!(said.contains("why is not known"), "{said}");
+    }
+}
+
+#[test]
 fn a_list_is_the_cause_of_an_interface_that_was_not_found_and_of_nothing_else_in_the_log() {
     let made = by_kernel();
     made.file("/network.table", PORTS);
