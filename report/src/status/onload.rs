@@ -152,12 +152,13 @@ fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
             format!("{variable}={value} leaves no accelerated interface ({names})"),
             format!("leave {variable} out, or correct it, and {START_AGAIN}"),
         ),
-        Cause::Failed(Error::Refused(rc)) => (
-            format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it{}", match rc {
-                -16 => ": no stack was free",
-                _ => "",
-            }),
+        Cause::Failed(Error::Refused(-16)) => (
+            "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free".to_owned(),
             format!("look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and {START_AGAIN}"),
+        ),
+        Cause::Failed(Error::Refused(rc)) => (
+            format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it"),
+            format!("look at dmesg, where a line of the driver before it mostly says why, and at the variables EF_… of its environment; then {START_AGAIN}"),
         ),
         Cause::Failed(Error::NoInterface) => (
             "the kernel's log says that Onload found no interface for it".to_owned(),

@@ -355,6 +355,24 @@ fn the_line_of_the_kernels_log_is_a_cause() {
         "\"Failed to allocate stack (rc=-16)\" of it: no stack was free",
         "onload_stackdump",
     );
+    // Where EF_PACKET_BUFFER_MODE or the size of a ring is refused, none that another program gives up helps.
+    for rc in [-1, -22] {
+        made.file(
+            "/dev/kmsg",
+            line(1, &refused.replace("-16", &rc.to_string())),
+        );
+        let verdict = made.verdicts().remove(0);
+        assert!(
+            verdict.reason.ends_with(&format!("(rc={rc})\" of it")),
+            "{verdict:?}"
+        );
+        let remedy = verdict.remedy.unwrap();
+        assert!(
+            remedy.contains("a line of the driver before") && remedy.contains("EF_…"),
+            "{remedy}"
+        );
+        assert!(!remedy.contains("onload_stackdump"), "{remedy}");
+    }
     // The library names a program by its file: redis-server is a link to redis-check-rdb in Debian.
     let named = line(1, refused).replace("oo:redis[", "oo:redis-check-rdb[");
     made.file("/dev/kmsg", &named);
