@@ -573,6 +573,55 @@ fn an_interface_that_onload_knows_and_this_namespace_lacks_is_named() {
     );
 }
 
+/// Two interfaces of another vendor, and one that Onload lists: its first name, that of today, and its address.
+fn renamed(kind: &str, [at_first, name, address]: [&str; 3]) -> Value {
+    let tree = x3();
+    for (function, name, address) in [
+        ("0000:41:00.0", "eth0", "02:00:00:00:10:01"),
+        ("0000:42:00.0", "ens1", "02:00:00:00:10:02"),
+    ] {
+        let function = tree.pci(Pci::network(function, "8086:10c9", "igb"));
+        let interface = tree.interface(&function, name);
+        tree.attribute(&format!("{interface}/address"), address);
+    }
+    let listed = format!("/sys/kernel/debug/sfc_resource/nics/000_{at_first}");
+    let attributes = [("net_dev", name), ("mac_addr", address), ("devtype", kind)];
+    tree.attributes(&listed, &attributes);
+    tree.discover()
+}
+
+#[test]
+fn an_interface_that_was_renamed_after_onload_attached_to_it_is_the_accelerated_one() {
+    let kind = "5:0:0 => AF_XDP";
+    let found = renamed(kind, ["eth0", "ens1", "02:00:00:00:10:02"]);
+    assert_eq!(each(&found["nics"], "name"), ["ens1", "ens3"]);
+    // The one that has the old name by now is not.
+    let why = reason(&found, "nic", "eth0");
+    assert!(
+        why.starts_with("driver igb is not one of Onload's"),
+        "{why}"
+    );
+    // A bond gives it another address, and no other name.
+    let found = renamed(kind, ["ens1", "ens1", "02:00:00:00:10:09"]);
+    assert_eq!(each(&found["nics"], "name"), ["ens1", "ens3"]);
+}
+
+#[test]
+fn an_interface_that_is_called_as_an_accelerated_one_in_a_container_is_not_that_one() {
+    let away = ["ens1v0", "eth0", "02:00:00:00:10:09"];
+    let found = renamed("5:0:0 => AF_XDP", away);
+    assert_eq!(each(&found["nics"], "name"), ["ens3"]);
+    let why = reason(&found, "nic", "ens1v0");
+    assert!(
+        why.contains("no interface of this network namespace"),
+        "{why}"
+    );
+    // One of a function is here by its name, whatever address a bond gave it.
+    let found = renamed("1:41:2 => EF10", away);
+    let rows = each(&found["not_offered"], "name");
+    assert!(!rows.contains(&"ens1v0".to_owned()), "{rows:?}");
+}
+
 #[test]
 fn a_library_of_another_driver_stops_onload_and_its_interfaces_but_not_tcpdirect() {
     let tree = x2();

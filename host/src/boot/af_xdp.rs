@@ -10,7 +10,7 @@ use onload_sys::text::shell_word;
 use super::step::{Action, Effect, Plan, Step, Subject};
 use crate::discover::af_xdp::{PARAMETER, Trouble};
 use crate::discover::netdev::CLASS;
-use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, RESOURCE_MODULE, interface_of};
+use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, Listed, RESOURCE_MODULE};
 use crate::host::{Host, HostError};
 use crate::netlink::abilities::Abilities;
 
@@ -31,18 +31,28 @@ pub(super) struct State {
 
 pub(super) fn read(host: &Host) -> Result<State, HostError> {
     let is_there = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
-    let listed = host.list(Path::new(DEBUGFS_NICS))?.names;
-    let listed = listed.iter().filter_map(|entry| interface_of(entry));
     // A tree of files has no empty directories.
     let tells = !host.is_running() || is_there(DEBUGFS_NICS)?;
     Ok(State {
         is_loaded: is_there(RESOURCE_MODULE)?,
         has_af_xdp: is_there(AF_XDP_REGISTER)?,
-        registered: tells.then(|| listed.map(str::to_owned).collect()),
+        registered: tells.then(|| registered(host)).transpose()?,
         interfaces: host.list(Path::new(CLASS))?.names.into_iter().collect(),
         abilities: host.abilities()?,
         flow_filters: host.attribute(Path::new(PARAMETER))?,
     })
+}
+
+/// The interfaces of this network namespace that Onload has, by their names of today.
+pub(super) fn registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
+    let attribute = |path: &Path| host.attribute(path).ok().flatten();
+    let entries = host.list(Path::new(DEBUGFS_NICS))?.names.into_iter();
+    let listed = entries.filter_map(|entry| Listed::read(&entry, attribute));
+    let here = listed.filter(|listed| {
+        let address = attribute(&Path::new(CLASS).join(&listed.name).join("address"));
+        listed.is_called(&listed.name, address.as_deref())
+    });
+    Ok(here.map(|listed| listed.name).collect())
 }
 
 /// What cannot change any more while Onload uses an interface comes before its registration.
@@ -139,10 +149,7 @@ fn step(subject: &Subject, load: bool) -> Step {
     let register = Action::write(AF_XDP_REGISTER, &subject.name);
     Step {
         actions: module.into_iter().chain([register]).collect(),
-        effect: Effect::Listed {
-            directory: DEBUGFS_NICS.into(),
-            ending: format!("_{}", subject.name),
-        },
+        effect: Effect::Registered(subject.name.clone()),
         ..Step::new(subject, "registered with Onload", now, "yes")
     }
 }

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use onload_core::config::Config;
 
+use super::af_xdp;
 use super::kernel::Kernel;
 use super::plan::plan;
 use super::step::{Action, Effect, Plan, Step, Subject};
 use super::users::Users;
+use crate::discover::nic::DEBUGFS_NICS;
 use crate::discover::pci::DEVICES;
 use crate::host::Host;
 
@@ -187,10 +189,9 @@ impl Run<'_> {
                 let why = format!("{} is not there", path.display());
                 (host.entry(path)?.is_some(), why)
             }
-            Effect::Listed { directory, ending } => {
-                let names = host.list(directory)?.names;
-                let why = format!("{} does not list it", directory.display());
-                (names.iter().any(|name| name.ends_with(ending)), why)
+            Effect::Registered(interface) => {
+                let why = format!("{DEBUGFS_NICS} does not list it");
+                (af_xdp::registered(host)?.contains(interface), why)
             }
             Effect::Bound {
                 function,
@@ -237,6 +238,6 @@ impl Run<'_> {
 fn comes_later(effect: &Effect) -> bool {
     matches!(
         effect,
-        Effect::Exists(_) | Effect::Listed { .. } | Effect::Bound { .. }
+        Effect::Exists(_) | Effect::Registered(_) | Effect::Bound { .. }
     )
 }

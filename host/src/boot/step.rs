@@ -144,10 +144,8 @@ pub enum Effect {
         advice: String,
     },
     Exists(PathBuf),
-    Listed {
-        directory: PathBuf,
-        ending: String,
-    },
+    /// With Onload, for AF_XDP.
+    Registered(String),
     Bound {
         function: PathBuf,
         /// The driver; none: any but vfio's.

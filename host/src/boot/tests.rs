@@ -1514,6 +1514,31 @@ fn an_interface_is_registered_once() {
 }
 
 #[test]
+fn an_interface_with_the_old_name_of_a_registered_one_is_registered_too() {
+    let machine = Machine::new();
+    machine.tree.file(REGISTER, "").directory(NICS);
+    let config = "[host]\naf-xdp = [\"ens2\"]\n";
+    let register = ["af-xdp ens2: registered with Onload: no -> yes"];
+    let lists = |entry: &str, name: &str, address: &str| {
+        machine.tree.attributes(
+            &format!("{NICS}/{entry}"),
+            &[("net_dev", name), ("mac_addr", address)],
+        );
+    };
+    lists("000_ens2", "ens7", "52:54:00:12:34:57");
+    assert_eq!(machine.steps(config), register);
+    // One in a container, which calls it so.
+    lists("001_ens2v0", "ens2", "52:54:00:12:34:58");
+    assert_eq!(machine.steps(config), register);
+    // Where Onload does not take it, the other's directory does not stand for it.
+    machine.ignored.borrow_mut().push("register");
+    let wanted = format!("af-xdp ens2: registered with Onload: {NICS} does not list it");
+    assert_eq!(machine.apply(config).failed, [wanted]);
+    lists("002_eth0", "ens2", "52:54:00:12:34:56");
+    assert_eq!(machine.plan(config), Plan::default());
+}
+
+#[test]
 fn a_card_without_flow_filters_is_warned_of_before_servers_fail() {
     let machine = Machine::new();
     machine.tree.file(REGISTER, "").directory(NICS);

@@ -138,8 +138,8 @@ struct Attachments {
     /// Whether interfaces of other drivers can be registered.
     af_xdp: AfXdp,
     abilities: BTreeMap<String, Abilities>,
-    /// Interfaces that Onload's debugfs lists.
-    interfaces: BTreeMap<String, Option<Datapath>>,
+    /// What Onload's debugfs lists.
+    listed: Vec<Listed>,
     unread: Option<String>,
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct Attached {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Elsewhere {
-    /// By name, of those that debugfs lists.
+    /// By their names at first, of those that debugfs lists.
     pub(crate) names: BTreeMap<String, Datapath>,
     functions: BTreeMap<PciAddress, Datapath>,
 }
@@ -236,15 +236,23 @@ fn elsewhere(
     users: Users<'_>,
 ) -> Elsewhere {
     let mut elsewhere = Elsewhere::default();
-    for (name, listed) in &attachments.interfaces {
-        if interfaces.iter().any(|interface| interface.name == *name) {
-            continue;
+    for listed in &attachments.listed {
+        // Of another kind than AF_XDP, the function tells which one it is, though a bond gave it another address.
+        let has_function = listed.datapath.is_some_and(|kind| kind != Datapath::AfXdp);
+        let is_it = |interface: &&NetDevice| {
+            listed.is(interface) || has_function && interface.name == listed.name
+        };
+        let (here, at_first) = (interfaces.iter().find(is_it), &listed.at_first);
+        if here.is_none() {
+            let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
+            probe.refuse(NotOffered::new(Class::Nic, at_first.as_str(), reason));
         }
-        let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
-        probe.refuse(NotOffered::new(Class::Nic, name.as_str(), reason));
-        let usable = users.check(listed.unwrap_or(Datapath::AfXdp)).ok();
-        let usable = usable.map(|datapath| (name.clone(), datapath));
-        elsewhere.names.extend(usable);
+        // On its way back from a container it has another name for a moment.
+        if here.is_none_or(|interface| interface.name != *at_first) {
+            let usable = users.check(listed.datapath.unwrap_or(Datapath::AfXdp));
+            let usable = usable.map(|datapath| (at_first.clone(), datapath));
+            elsewhere.names.extend(usable.ok());
+        }
     }
     for (pci, own) in &attachments.functions {
         if interfaces
@@ -345,12 +353,12 @@ fn datapath(
     if let Some(own) = own {
         return attached(own, support).map_err(Refusal::Certain);
     }
-    if let Some(listed) = attachments.interfaces.get(&interface.name) {
+    if let Some(listed) = attachments.listed.iter().find(|one| one.is(interface)) {
         let hardware = match support {
             Some(Support::Capable(datapath)) => Some(datapath),
             _ => None,
         };
-        return Ok(listed.or(hardware).unwrap_or(Datapath::AfXdp));
+        return Ok(listed.datapath.or(hardware).unwrap_or(Datapath::AfXdp));
     }
     if let Some(reason) = &interface.unknown {
         return Err(Refusal::Unknown(reason.clone()));
@@ -456,7 +464,7 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     let module = probe.entry(RESOURCE_MODULE);
     let mut attachments = Attachments {
         // It decides only about interfaces of which nothing else says anything.
-        interfaces: probe.deciding(&[], || read_debugfs(probe)),
+        listed: probe.deciding(&[], || read_debugfs(probe)),
         // Without its module nothing is attached to anything.
         unread: module.and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
         af_xdp: match (module, probe.entry(AF_XDP_REGISTER)) {
@@ -537,25 +545,49 @@ fn switched_off(probe: &Probe<'_>, directory: &Path) -> Option<String> {
     off.then(|| switch.display().to_string())
 }
 
-/// The interfaces that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`): directories named
-/// `NNN_<interface>`.
-fn read_debugfs(probe: &Probe<'_>) -> BTreeMap<String, Option<Datapath>> {
-    let entries = probe.list(DEBUGFS_NICS);
-    let names = entries
-        .iter()
-        .filter_map(|entry| Some((entry, interface_of(entry)?)));
-    names
-        .map(|(entry, interface)| {
-            let kind = probe.attribute(Path::new(DEBUGFS_NICS).join(entry).join("devtype"));
-            (
-                interface.to_owned(),
-                kind.as_deref().and_then(datapath_of_devtype),
-            )
-        })
-        .collect()
+fn read_debugfs(probe: &Probe<'_>) -> Vec<Listed> {
+    let entries = probe.list(DEBUGFS_NICS).into_iter();
+    let listed = entries.filter_map(|entry| Listed::read(&entry, |path| probe.attribute(path)));
+    listed.collect()
 }
 
-pub fn interface_of(entry: &str) -> Option<&str> {
+/// An interface that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`), in whatever network namespace it is.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its name when Onload attached to it, which its directory `NNN_<interface>` keeps.
+    at_first: String,
+    pub name: String,
+    /// When Onload attached to it.
+    pub address: Option<String>,
+    datapath: Option<Datapath>,
+}
+
+impl Listed {
+    pub fn read(entry: &str, attribute: impl Fn(&Path) -> Option<String>) -> Option<Listed> {
+        let at_first = interface_of(entry)?;
+        let attribute = |name: &str| attribute(&Path::new(DEBUGFS_NICS).join(entry).join(name));
+        let kind = attribute("devtype");
+        Some(Listed {
+            at_first: at_first.to_owned(),
+            name: attribute("net_dev").unwrap_or_else(|| at_first.to_owned()),
+            address: attribute("mac_addr"),
+            datapath: kind.as_deref().and_then(datapath_of_devtype),
+        })
+    }
+
+    fn is(&self, interface: &NetDevice) -> bool {
+        self.is_called(&interface.name, interface.address.as_deref())
+    }
+
+    /// Whether it is the interface with that name and address here. Another one may have got the same name elsewhere, so
+    /// a new name needs the address; a bond gives its interfaces others, and leaves their names.
+    pub(crate) fn is_called(&self, name: &str, address: Option<&str>) -> bool {
+        let same_address = self.address.is_none() || self.address.as_deref() == address;
+        self.name == name && (self.at_first == name || same_address)
+    }
+}
+
+fn interface_of(entry: &str) -> Option<&str> {
     let (number, interface) = entry.split_once('_')?;
     digits::<u32>(number)?;
     (!interface.is_empty()).then_some(interface)

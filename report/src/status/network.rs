@@ -200,12 +200,11 @@ fn attached(host: &Host) -> Option<Vec<Attached>> {
     let mut found = Vec::new();
     for entry in host.list(Path::new(DEBUGFS_NICS)).ok()?.names {
         let directory = Path::new(DEBUGFS_NICS).join(&entry);
-        let attribute = |name: &str| host.attribute(&directory.join(name)).ok().flatten();
-        let at_first = || nic::interface_of(&entry).map(str::to_owned);
-        if let Some(name) = attribute("net_dev").or_else(at_first) {
+        let attribute = |path: &Path| host.attribute(path).ok().flatten();
+        if let Some(listed) = nic::Listed::read(&entry, attribute) {
             found.push(Attached {
-                name,
-                address: attribute("mac_addr"),
+                name: listed.name,
+                address: listed.address,
                 since: host.modified(&directory).ok()??,
             });
         }
