@@ -49,10 +49,16 @@ pub fn apply(
         given_up: BTreeSet::new(),
         failed: Vec::new(),
     };
+    let mut deadline = Instant::now();
     let last = loop {
         let plan = plan(host, kernel, config);
-        if !run.round(&plan, told) {
+        if run.round(&plan, told) {
+            deadline = Instant::now() + patience;
+        } else if plan.refused.is_empty() || Instant::now() >= deadline {
             break plan;
+        } else {
+            // udev names the interfaces of new virtual functions a moment after the driver made them.
+            std::thread::sleep(INTERVAL);
         }
     };
     let refused = last.refused.iter().map(ToString::to_string);

@@ -47,6 +47,8 @@ struct Machine {
     refuses: RefCell<Vec<&'static str>>,
     /// The most pages that a node has memory for.
     memory: Cell<u64>,
+    /// Which look at the machine finds that udev has renamed the first function's interface; none: no one.
+    renamed_at: Cell<Option<u32>>,
 }
 
 impl Machine {
@@ -79,6 +81,7 @@ impl Machine {
             ignored: RefCell::default(),
             refuses: RefCell::default(),
             memory: Cell::new(u64::MAX),
+            renamed_at: Cell::new(None),
         }
     }
 
@@ -271,7 +274,18 @@ impl Kernel for Machine {
         Ok(Some(self.settings.borrow().clone()))
     }
 
-    fn look_again(&self) {}
+    fn look_again(&self) {
+        let class = ["vf0", "ens2v0"].map(|name| self.outside(&format!("/sys/class/net/{name}")));
+        match self.renamed_at.get() {
+            Some(0) => drop(fs::rename(&class[0], &class[1])),
+            Some(looks) => {
+                let _ = fs::rename(&class[1], &class[0]);
+                let has_it = class[0].is_symlink();
+                self.renamed_at.set(Some(looks - u32::from(has_it)));
+            }
+            None => {}
+        }
+    }
 
     fn holder(&self, node: &Path) -> Option<String> {
         self.holders.borrow().get(node).cloned()
@@ -1536,6 +1550,34 @@ fn an_interface_with_the_old_name_of_a_registered_one_is_registered_too() {
     assert_eq!(machine.apply(config).failed, [wanted]);
     lists("002_eth0", "ens2", "52:54:00:12:34:56");
     assert_eq!(machine.plan(config), Plan::default());
+}
+
+#[test]
+fn an_interface_of_a_new_function_is_registered_once_udev_has_named_it() {
+    let text =
+        "[[sriov]]\npf = \"ens2\"\nvfs = 1\ndriver = \"kernel\"\n[host]\naf-xdp = [\"ens2v0\"]\n";
+    let config = Config::parse(text).unwrap();
+    let apply_for = |machine: &Machine, patience| {
+        machine.tree.file(REGISTER, "").directory(NICS);
+        let nothing = &mut |_: Stage, _: &Step| {};
+        apply(&machine.host(), machine, &config, patience, nothing).failed
+    };
+    let machine = Machine::new();
+    machine.renamed_at.set(Some(3));
+    assert_eq!(apply_for(&machine, Duration::from_secs(60)), [""; 0]);
+    let told = machine.told.borrow();
+    assert_eq!(
+        told.last().map(String::as_str),
+        Some("register ens2v0"),
+        "{told:?}"
+    );
+    // One that gets no such name is waited for as long as an effect is.
+    let machine = Machine::new();
+    machine.renamed_at.set(Some(u32::MAX));
+    assert_eq!(
+        apply_for(&machine, Duration::from_millis(150)),
+        ["af-xdp ens2v0: this host has no interface of that name"]
+    );
 }
 
 #[test]
