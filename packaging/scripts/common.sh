@@ -101,6 +101,15 @@ onload_ctk_reread() {
     esac
     for file in $2; do
         case $file in
+        # These have a containerd of their own, which reads its file anew when they start.
+        /var/lib/rancher/k3s/*)
+            ! onload_ctk_is_active k3s k3s-server || onload_ctk_keeps k3s
+            ! onload_ctk_is_active k3s-agent k3s-agent || onload_ctk_keeps k3s-agent
+            ;;
+        /var/lib/rancher/rke2/*)
+            ! onload_ctk_is_active rke2-server rke2 || onload_ctk_keeps rke2-server
+            ! onload_ctk_is_active rke2-agent rke2 || onload_ctk_keeps rke2-agent
+            ;;
         */etc/containerd/*) ! onload_ctk_is_active containerd containerd || onload_ctk_keeps containerd ;;
         */etc/crio/*) ! onload_ctk_is_active crio crio || onload_ctk_keeps crio ;;
         esac

@@ -1194,6 +1194,32 @@ fn removal_restarts_no_containerd_and_leaves_it_a_link_where_ours_was_its_defaul
 }
 
 #[test]
+fn removal_names_the_service_of_k3s_and_rke2_whose_containerd_still_has_our_default() {
+    for (product, service) in [
+        ("k3s", "k3s"),
+        ("k3s", "k3s-agent"),
+        ("rke2", "rke2-server"),
+        ("rke2", "rke2-agent"),
+    ] {
+        // Another containerd that runs there has not our default.
+        let active = format!("'is-active containerd.service' | 'is-active {service}.service'");
+        let scripts = with_services(&active, 0);
+        let text = format!(
+            "default_runtime_name = \"onload\"\nBinaryName = \"{}\"\n",
+            scripts.wrapper()
+        );
+        let file = format!("var/lib/rancher/{product}/agent/etc/containerd/config-v3.toml.tmpl");
+        scripts.write(&file, &text);
+        scripts.done(FORGET, &[]);
+        fs::remove_file(scripts.path(&file)).unwrap();
+        let said = scripts.done(LEAVE, &[]);
+        let restart = format!("\"systemctl restart {service}\"");
+        assert!(said.contains(&restart), "{service}: {said}");
+        assert_eq!(said.matches("systemctl restart").count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn without_systemd_docker_is_told_by_a_signal() {
     let scripts = with_services("nothing", 1);
     fs::remove_dir_all(scripts.path("run/systemd")).unwrap();
