@@ -225,6 +225,20 @@ fn a_shared_device_is_one_where_capacity_is_counted_and_one_a_slot_elsewhere() {
 }
 
 #[test]
+fn a_shared_device_with_one_slot_is_taken_too() {
+    let mut alone = offer(Class::Nic, "ens1");
+    alone.slots = Some(1);
+    let [left] = of_four(&[held, by_annotation, held]);
+    for nic in [alone, left] {
+        let slices = slices(&[nic], Class::Nic, Features::ALL);
+        legal(&slices);
+        let device = &slices[0].spec.devices.as_ref().unwrap()[0];
+        assert_eq!(device.capacity.as_ref().unwrap()["slots"].value.0, "1");
+        assert_eq!(device.allow_multiple_allocations, Some(true));
+    }
+}
+
+#[test]
 fn the_first_slots_are_of_different_devices_over_all_slices() {
     let nics: Vec<String> = (0..20).map(|at| format!("ens{at:02}")).collect();
     let mut offers: Vec<Offer> = nics.iter().map(|name| offer(Class::Nic, name)).collect();

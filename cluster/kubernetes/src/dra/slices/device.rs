@@ -158,7 +158,8 @@ pub(super) fn capacity(form: Form) -> BTreeMap<String, DeviceCapacity> {
                 valid_range: Some(CapacityRequestPolicyRange {
                     min: quantity(1),
                     max: Some(quantity(slots)),
-                    step: Some(quantity(1)),
+                    // The server refuses a step beyond the value (`validateRequestPolicyRange`).
+                    step: (slots > 1).then(|| quantity(1)),
                 }),
                 valid_values: None,
             }),

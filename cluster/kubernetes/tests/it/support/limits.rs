@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity, ResourceSlice,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 pub(crate) fn problems(slice: &ResourceSlice) -> Vec<String> {
     let mut found = Vec::new();
@@ -100,6 +103,8 @@ fn of_device(device: &Device) -> Vec<String> {
             policy.is_none() || is_shared,
             "requestPolicy without sharing".to_owned(),
         );
+        let is_policy = is_range_of(capacity).unwrap_or(true);
+        check(is_policy, format!("requestPolicy {policy:?}"));
     }
     let consumes = device.consumes_counters.as_deref().unwrap_or_default();
     check(consumes.len() <= 2, "counter sets".to_owned());
@@ -111,6 +116,24 @@ fn of_device(device: &Device) -> Vec<String> {
         );
     }
     found
+}
+
+/// `validateRequestPolicyRange`, for quantities without a unit; none without a range.
+fn is_range_of(capacity: &DeviceCapacity) -> Option<bool> {
+    let number = |quantity: &Quantity| quantity.0.parse::<u64>().unwrap_or(u64::MAX / 2);
+    let policy = capacity.request_policy.as_ref()?;
+    let CapacityRequestPolicyRange { min, max, step } = policy.valid_range.as_ref()?;
+    let (value, min) = (number(&capacity.value), number(min));
+    let default = policy.default.as_ref().map(number);
+    let max = max.as_ref().map(number);
+    let is_range = min <= value && max.is_none_or(|max| (min..=value).contains(&max));
+    let is_in_it = |default: u64| min <= default && max.is_none_or(|max| default <= max);
+    let is_step = |step: u64| {
+        let mut numbers = default.into_iter().chain(max);
+        min + step <= value && numbers.all(|number| number.abs_diff(min) % step == 0)
+    };
+    let step = step.as_ref().map(number);
+    Some(is_range && default.is_some_and(is_in_it) && step.is_none_or(is_step))
 }
 
 fn is_value(value: &DeviceAttribute) -> bool {
