@@ -704,6 +704,21 @@ async fn a_pool_that_was_just_written_waits_and_others_do_not() {
 }
 
 #[tokio::test]
+async fn a_pool_that_waits_to_be_written_keeps_the_slices_that_it_counts() {
+    let server = ApiServer::start(Gates::ON).await;
+    let hour = Duration::from_secs(3600);
+    let driver = Driver::writing_each(&server, "n1", vfs(200), hour);
+    driver.published_is(&[Class::Vfio]).await;
+    let mut fewer = vfs(100);
+    fewer.push(nic());
+    driver.offer(fewer);
+    driver.published_is(&[Class::Nic, Class::Vfio]).await;
+    let slices = server.slices();
+    assert_eq!(devices(&slices).len(), 201);
+    assert!(is_whole(&slices, "n1/vfio"), "{:?}", slices.keys());
+}
+
+#[tokio::test]
 async fn a_webhook_that_changes_slices_is_not_fought() {
     let server = ApiServer::start(Gates::ON).await;
     server.set_webhook(|slice| {

@@ -351,9 +351,10 @@ impl<'p> Session<'p> {
         }
         let undecided = &offered.undecided;
         let is_left = |pool: Option<&str>| match pool {
+            // A pool counts its slices, so one that waits to be written keeps them all.
             Some(pool) => node
                 .class_of(pool)
-                .is_some_and(|class| undecided.contains(&class)),
+                .is_some_and(|class| undecided.contains(&class) || !published.contains_key(&class)),
             None => !undecided.is_empty(),
         };
         for stray in self.server.strays(&wanted_names, is_left) {
