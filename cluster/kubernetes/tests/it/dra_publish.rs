@@ -12,7 +12,7 @@ use crate::support::driver::{Driver, api};
 use crate::support::offers::{offer, unhealthy, vf, vfs};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
-use onload_host::offers::Offer;
+use onload_host::offers::{Attribute, Offer};
 use onload_kubernetes::dra::slices::UNHEALTHY;
 use serde_json::{Value, json};
 
@@ -716,6 +716,33 @@ async fn a_pool_that_waits_to_be_written_keeps_the_slices_that_it_counts() {
     let slices = server.slices();
     assert_eq!(devices(&slices).len(), 201);
     assert!(is_whole(&slices, "n1/vfio"), "{:?}", slices.keys());
+}
+
+#[tokio::test]
+async fn a_class_that_the_server_refuses_keeps_no_other_from_being_written_or_withdrawn() {
+    let server = ApiServer::start(Gates::ON).await;
+    let refused = || {
+        let mut refused = nic();
+        refused
+            .attributes
+            .insert("no identifier", Attribute::Int(1));
+        refused
+    };
+    let vfio = || offer(Class::Vfio, "0000:81:10.0");
+    let driver = Driver::start(&server, "n1", vec![nic(), offer(Class::Rdma, "mlx5_0")]);
+    server
+        .until(|slices| has(slices, &["ens1", "mlx5-0"]))
+        .await;
+    let before = server.slice(NIC);
+    driver.offer(vec![refused(), offer(Class::Nic, "ens2"), vfio()]);
+    server
+        .until(|slices| has(slices, &["0000-81-10-0", "ens1"]))
+        .await;
+    assert_eq!(server.slice(NIC), before);
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2"), vfio()]);
+    server
+        .until(|slices| has(slices, &["0000-81-10-0", "ens1", "ens2"]))
+        .await;
 }
 
 #[tokio::test]

@@ -66,6 +66,12 @@ impl ApiError {
         }
     }
 
+    /// Whether the server does not do this, rather than nothing at all now.
+    pub fn is_refusal(&self) -> bool {
+        let status = self.status().filter(StatusCode::is_client_error);
+        status.is_some() && self.retry_after().is_none()
+    }
+
     /// Whether what was asked from is too old, so that all has to be read again.
     pub fn is_gone(&self) -> bool {
         self.status() == Some(StatusCode::GONE)

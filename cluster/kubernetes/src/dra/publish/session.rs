@@ -321,10 +321,11 @@ impl<'p> Session<'p> {
             offers: &snapshot.offers,
             settings: &snapshot.config.kubernetes,
         };
-        // A class whose turn to be written is later keeps its number.
+        // A class that is written later keeps its number.
         let mut published = BTreeMap::from(Class::ALL.map(|class| (class, 0)));
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
+        let mut refused = Ok(Round::Done);
         for class in offered.classes.iter().copied() {
             let Some(features) = self.features_of(class, wanted).await? else {
                 left_out.insert(format!(
@@ -342,16 +343,22 @@ impl<'p> Session<'p> {
                     published.remove(&class);
                     continue;
                 }
-                match self.write(&pool, generation).await? {
-                    Round::Done => self.written.insert(class, Instant::now()),
-                    other => return Ok(other),
+                match self.write(&pool, generation).await {
+                    Ok(Round::Done) => self.written.insert(class, Instant::now()),
+                    // What it refuses of one class it may take of others.
+                    Err(error) if error.is_refusal() => {
+                        refused = refused.and(Err(error));
+                        published.remove(&class);
+                        continue;
+                    }
+                    other => return other,
                 };
             }
             published.insert(class, pool.devices());
         }
         let undecided = &offered.undecided;
         let is_left = |pool: Option<&str>| match pool {
-            // A pool counts its slices, so one that waits to be written keeps them all.
+            // A pool counts its slices, so one that is written later keeps them all.
             Some(pool) => node
                 .class_of(pool)
                 .is_some_and(|class| undecided.contains(&class) || !published.contains_key(&class)),
@@ -368,7 +375,7 @@ impl<'p> Session<'p> {
         self.left_out = left_out;
         let metrics = &self.publisher.metrics;
         metrics.published(self.server.len(), &published);
-        Ok(Round::Done)
+        refused
     }
 
     /// How long until the slices of a class may be written; none if they may now.
