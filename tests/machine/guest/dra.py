@@ -77,7 +77,11 @@ class Cluster(http.server.BaseHTTPRequestHandler):
         if "watch=true" in asked.query:
             self.watch()
         elif asked.path == f"/api/v1/nodes/{NODE}":
-            self.answer(200, {"kind": "PartialObjectMetadata", "metadata": {"name": NODE, "uid": "uid-of-the-node"}})
+            metadata = {"name": NODE, "uid": "uid-of-the-node"}
+            if "PartialObjectMetadata" in (self.headers["Accept"] or ""):
+                self.answer(200, {"kind": "PartialObjectMetadata", "metadata": metadata})
+            else:
+                self.answer(200, {"kind": "Node", "apiVersion": "v1", "metadata": metadata, "status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}}})
         elif asked.path == "/api/v1/pods":
             self.list([])
         elif asked.path == f"{GROUP}/deviceclasses":

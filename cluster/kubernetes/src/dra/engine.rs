@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use super::api::{Api, ApiError, pools_of};
 use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
 use super::classes::{Told, is_refused, send, tell};
-use super::kubelet::{Findings, KubeletFiles};
+use super::kubelet::{Findings, KubeletFiles, against};
 use super::own_resources::is_offered;
 use super::prepare::{has_claims, may_have_claims};
 use super::{Offered, Registered};
@@ -40,7 +40,8 @@ pub const GRACE: Duration = Duration::from_secs(300);
 pub const SETTLE: Duration = Duration::from_secs(10);
 /// How often it is asked whether the last pod has ended that has a device of a class which is to change.
 const HELD: Duration = Duration::from_secs(60);
-/// How often a server is asked for its DeviceClasses that refuses to tell: packaging/kubernetes/dra may come.
+/// How often a server is asked for its DeviceClasses that refuses to tell: packaging/kubernetes/dra may come; and for
+/// the version of a kubelet that was too old.
 pub const REFUSED: Duration = Duration::from_secs(300);
 
 /// The shortest time until a class that nobody offers is looked at again.
@@ -80,6 +81,22 @@ struct State {
     way: Way,
     /// Since when nobody offers it; none at the start.
     since: Option<Instant>,
+}
+
+/// What the version of a kubelet has against DRA.
+#[derive(Debug)]
+struct Version {
+    pid: u32,
+    against: Option<Findings>,
+    asked: Instant,
+}
+
+impl Version {
+    /// How long what it has against DRA is believed.
+    fn holds(&self, longest: Duration) -> Option<Duration> {
+        let left = longest.saturating_sub(self.asked.elapsed());
+        self.against.is_some().then_some(left)
+    }
 }
 
 fn way_of(states: &BTreeMap<Class, State>, class: Class) -> Way {
@@ -134,6 +151,7 @@ impl Engine {
         let mut backoff = Backoff::default();
         let mut said = Said::default();
         let mut said_why = BTreeMap::new();
+        let mut version = None;
         loop {
             let interfaces = interfaces(&self.snapshots.borrow());
             let is_by_plugin = |interface: &Interface| *interface == Interface::DevicePlugin;
@@ -144,7 +162,14 @@ impl Engine {
             let registered = *self.registered.borrow_and_update();
             let kept = told.borrow_and_update().clone();
             let left = self.grace.saturating_sub(begun.elapsed());
-            let round = self.round(&mut states, &kept, registered, left, &mut said_why);
+            let round = self.round(
+                &mut states,
+                &kept,
+                registered,
+                left,
+                &mut said_why,
+                &mut version,
+            );
             let round = round.await;
             let there = classes(&self.snapshots.borrow());
             let has_dra = states.values().any(|state| state.way == Way::Dra);
@@ -205,6 +230,7 @@ impl Engine {
         registered: Registered,
         grace_left: Duration,
         said: &mut BTreeMap<Why, Vec<Class>>,
+        version: &mut Option<Version>,
     ) -> Result<Option<Duration>, ApiError> {
         let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let mut next = None;
@@ -212,11 +238,9 @@ impl Engine {
             next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
         };
         begin_as_told(&snapshot, states, has_claims(&self.spec_dir));
-        let findings = if interfaces(&snapshot).contains(&Interface::Auto) {
-            self.kubelet.look().await
-        } else {
-            Findings::Absent
-        };
+        let findings = self.findings(&snapshot, told, registered, version).await?;
+        let holds = |version: &Version| version.holds(self.refused);
+        version.as_ref().and_then(holds).map(&mut soon);
         let moment = Moment {
             snapshot: &snapshot,
             told,
@@ -294,6 +318,40 @@ impl Engine {
             }
         }
         Ok(next)
+    }
+
+    /// What kubelet has against DRA. Where its version decides, the server is asked for it: once, but for one that is too
+    /// old, since a kubelet that was updated tells it only after it has started.
+    async fn findings(
+        &self,
+        snapshot: &Snapshot,
+        told: &Told,
+        registered: Registered,
+        version: &mut Option<Version>,
+    ) -> Result<Findings, ApiError> {
+        if !interfaces(snapshot).contains(&Interface::Auto) {
+            return Ok(Findings::Absent);
+        }
+        let (findings, kubelet) = self.kubelet.look().await;
+        let may_be_dra =
+            registered.now && classes(snapshot).into_iter().any(|class| told.keeps(class));
+        let Some(pid) = kubelet.filter(|_| may_be_dra) else {
+            *version = None;
+            return Ok(findings);
+        };
+        let holds = |version: &Version| {
+            version.pid == pid && version.holds(self.refused) != Some(Duration::ZERO)
+        };
+        let known = match version.take().filter(holds) {
+            Some(known) => known,
+            None => Version {
+                pid,
+                against: against(&self.api.kubelet_version(&self.node).await?),
+                asked: Instant::now(),
+            },
+        };
+        let against = version.insert(known).against.clone();
+        Ok(against.unwrap_or(findings))
     }
 
     /// Whether kubelet remembers that a pod had a device of a class from the device plugin, and no claim may have one.
@@ -526,7 +584,8 @@ mod tests {
         let before = BTreeMap::from([(why, vec![Class::Nic])]);
         let mut said = before.clone();
         let starting = Registered::default();
-        let round = engine.round(&mut states, &told, starting, GRACE, &mut said);
+        let mut version = None;
+        let round = engine.round(&mut states, &told, starting, GRACE, &mut said, &mut version);
         round.await.unwrap();
         assert_eq!(said, before);
     }

@@ -98,6 +98,14 @@ impl Deciding {
         });
     }
 
+    async fn restart_kubelet(&self) {
+        self.registered
+            .send_modify(|registered| registered.now = false);
+        tokio::time::sleep(SOON).await;
+        self.register();
+        tokio::time::sleep(SOON).await;
+    }
+
     fn look_again(&self, config: &str) {
         self.snapshots.send_replace(snapshot(offers(), config));
     }
@@ -319,6 +327,46 @@ async fn what_is_not_known_of_kubelet_stays_with_the_device_plugin() {
         let mut deciding = Deciding::beside(kubelet, &server, "", NEVER, Path::new("/nonexistent"));
         deciding.register();
         deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_before_1_36_leaves_all_to_the_device_plugin_until_it_is_updated() {
+    let server = new_server().await;
+    server.set_kubelet_version("v1.35.4");
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+    // A kubelet that starts tells its version later than it takes the driver.
+    until_asked(&server, "get", "nodes", 2).await;
+    server.set_kubelet_version("v1.36.2");
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    // One that is new enough is not asked for again before it starts anew.
+    server.forget_asked();
+    server.set_kubelet_version("v1.35.4");
+    deciding.look_again("");
+    tokio::time::sleep(2 * SOON).await;
+    assert!(!server.counts().contains_key("get nodes"));
+    while !server.counts().contains_key("get nodes") {
+        deciding.restart_kubelet().await;
+    }
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn a_feature_gate_of_kubelet_goes_before_its_version() {
+    let both = &[Class::Nic, Class::Vfio][..];
+    for (version, gate, dra, plugin) in [
+        ("v1.35.4", "true", both, &[][..]),
+        ("v1.36.2", "false", &[], both),
+    ] {
+        let server = new_server().await;
+        server.set_kubelet_version(version);
+        let gate = format!("--feature-gates=DRAExtendedResource={gate}");
+        let kubelet = ListeningKubelet::start(&[&gate]);
+        let mut deciding = Deciding::beside(kubelet, &server, "", NEVER, Path::new("/nonexistent"));
+        deciding.register();
+        deciding.until(dra, plugin).await;
     }
 }
 

@@ -67,7 +67,7 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     let mut drivers: Vec<Driver> = (0..NODES).map(start).collect();
     all_published(&drivers).await;
     let begun = [
-        ("get nodes", 3 * NODES),
+        ("get nodes", 4 * NODES),
         ("list deviceclasses", NODES),
         ("list pods", NODES),
         ("list resourceclaims", NODES),
@@ -89,7 +89,7 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
     }
     all_published(&updated).await;
     let rolled = [
-        ("get nodes", 3 * NODES),
+        ("get nodes", 4 * NODES),
         ("list deviceclasses", NODES),
         ("list pods", NODES),
         ("list resourceslices", NODES),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::api::resource::v1::{
     DeviceClass, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
 };
@@ -142,16 +142,27 @@ impl Api {
 
     /// The resources of which the Node has more than none to give; none of them if there is no such node.
     pub async fn node_resources(&self, node: &NodeName) -> Result<BTreeSet<String>, ApiError> {
-        let what = format!("reading Node {node}");
-        let nodes = self.all::<Node>();
-        let asked = self.ask("GET", &what, nodes.get(node.as_str())).await;
-        let status = unless_absent(asked, node.as_str())?.and_then(|node| node.status);
+        let status = self.node_status(node).await?;
         let amounts = status.and_then(|status| status.allocatable);
         let is_some = amounts
             .into_iter()
             .flatten()
             .filter(|(_, amount)| amount.0 != "0");
         Ok(is_some.map(|(name, _)| name).collect())
+    }
+
+    /// The version of a node's kubelet, such as `v1.36.2`; empty if there is no such node.
+    pub async fn kubelet_version(&self, node: &NodeName) -> Result<String, ApiError> {
+        let status = self.node_status(node).await?;
+        let info = status.and_then(|status| status.node_info);
+        Ok(info.map(|info| info.kubelet_version).unwrap_or_default())
+    }
+
+    async fn node_status(&self, node: &NodeName) -> Result<Option<NodeStatus>, ApiError> {
+        let what = format!("reading Node {node}");
+        let nodes = self.all::<Node>();
+        let asked = self.ask("GET", &what, nodes.get(node.as_str())).await;
+        Ok(unless_absent(asked, node.as_str())?.and_then(|node| node.status))
     }
 
     /// The device classes of the cluster, one after the other; the resource version that they are of. A server that

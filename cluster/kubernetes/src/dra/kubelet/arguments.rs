@@ -1,6 +1,7 @@
-//! The topology policy of kubelet, by its arguments and the files that they name. The right to ask the API server for
-//! a kubelet's configuration (`nodes/proxy`) would be that to run commands in its pods.
+//! The topology policy of kubelet and one of its feature gates, by its arguments and the files that they name. The right
+//! to ask the API server for a kubelet's configuration (`nodes/proxy`) would be that to run commands in its pods.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,6 +12,9 @@ use serde::Deserialize;
 /// The policy of a kubelet that aligns nothing, which is the default.
 pub(super) const NO_POLICY: &str = "none";
 
+/// By which kubelet gives pods what DRA has of a resource that they ask for by its name.
+pub(super) const GATE: &str = "DRAExtendedResource";
+
 /// How deep drop-in files are looked for; kubelet follows no links there, so nothing is deeper.
 const DEPTH: usize = 16;
 const MOST_FILES: usize = 256;
@@ -20,10 +24,18 @@ const MOST_FILES: usize = 256;
 #[serde(rename_all = "camelCase")]
 struct Configuration {
     topology_manager_policy: Option<String>,
+    feature_gates: Option<BTreeMap<String, bool>>,
 }
 
-/// The policy of the kubelet that is this process, or why it is not known.
-pub(super) fn topology_policy(host: &Host, pid: u32) -> Result<String> {
+/// What a kubelet was told; none of what it was not.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) policy: Option<String>,
+    pub(super) gate: Option<bool>,
+}
+
+/// The settings of the kubelet that is this process, or why they are not known.
+pub(super) fn settings(host: &Host, pid: u32) -> Result<Settings> {
     let path = PathBuf::from(format!("/proc/{pid}/cmdline"));
     let text = host.text(&path)?.unwrap_or_default();
     let mut arguments = text.split_terminator('\0');
@@ -35,9 +47,6 @@ pub(super) fn topology_policy(host: &Host, pid: u32) -> Result<String> {
         bail!("process {pid} is {}, and not kubelet", Quoted(program));
     }
     let flags = Flags::of(arguments);
-    if let Some(policy) = flags.policy {
-        return Ok(policy.to_owned());
-    }
     let mut files = Vec::new();
     if let Some(directory) = flags.config_dir {
         let directory = absolute(host, pid, directory)?;
@@ -48,12 +57,16 @@ pub(super) fn topology_policy(host: &Host, pid: u32) -> Result<String> {
     if let Some(config) = flags.config {
         files.push(absolute(host, pid, config)?);
     }
+    let mut found = Settings {
+        policy: flags.policy.map(str::to_owned),
+        gate: flags.gate,
+    };
     for file in files {
-        if let Some(policy) = policy_in(host, &file)? {
-            return Ok(policy);
-        }
+        let of_file = settings_in(host, &file)?;
+        found.policy = found.policy.or(of_file.policy);
+        found.gate = found.gate.or(of_file.gate);
     }
-    Ok(NO_POLICY.to_owned())
+    Ok(found)
 }
 
 /// The flags that matter, the last of each.
@@ -62,6 +75,7 @@ struct Flags<'a> {
     policy: Option<&'a str>,
     config: Option<&'a str>,
     config_dir: Option<&'a str>,
+    gate: Option<bool>,
 }
 
 impl<'a> Flags<'a> {
@@ -76,19 +90,29 @@ impl<'a> Flags<'a> {
                 Some((name, value)) => (name, Some(value)),
                 None => (flag, None),
             };
+            let mut value = || value.or_else(|| arguments.next());
             let target = match name.replace('_', "-").as_str() {
                 "topology-manager-policy" => &mut flags.policy,
                 "config" => &mut flags.config,
                 "config-dir" => &mut flags.config_dir,
+                "feature-gates" => {
+                    flags.gate = value().and_then(gate_in).or(flags.gate);
+                    continue;
+                }
                 _ => continue,
             };
             // An empty one is as none.
-            *target = value
-                .or_else(|| arguments.next())
-                .filter(|value| !value.is_empty());
+            *target = value().filter(|value| !value.is_empty());
         }
         flags
     }
+}
+
+/// The gate in a list such as `A=true,B=false`.
+fn gate_in(list: &str) -> Option<bool> {
+    let mut pairs = list.split(',').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.rfind(|(name, _)| name.trim() == GATE)?;
+    Some(["1", "t", "true"].contains(&value.trim().to_lowercase().as_str()))
 }
 
 /// Kubelet stays in the directory that it was started in.
@@ -125,7 +149,7 @@ fn drop_ins(host: &Host, directory: &Path, depth: usize, files: &mut Vec<PathBuf
     Ok(())
 }
 
-fn policy_in(host: &Host, path: &Path) -> Result<Option<String>> {
+fn settings_in(host: &Host, path: &Path) -> Result<Settings> {
     let shown = path.display();
     let text = host
         .text(path)?
@@ -133,7 +157,11 @@ fn policy_in(host: &Host, path: &Path) -> Result<Option<String>> {
     let configuration: Configuration = serde_saphyr::from_str(&text)
         .map_err(|error| anyhow!("reading {shown}: {}", one_line(&error.to_string())))?;
     let policy = configuration.topology_manager_policy;
-    Ok(policy.filter(|policy| !policy.is_empty()))
+    let gates = configuration.feature_gates.unwrap_or_default();
+    Ok(Settings {
+        policy: policy.filter(|policy| !policy.is_empty()),
+        gate: gates.get(GATE).copied(),
+    })
 }
 
 #[cfg(test)]
@@ -153,7 +181,7 @@ mod tests {
     const CONFIG: &str = "/var/lib/kubelet/config.yaml";
     const YAML: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nauthentication:\n  anonymous:\n    enabled: false\ncgroupDriver: systemd\nkind: KubeletConfiguration\n";
 
-    fn policy(arguments: &[&str], files: &[(&str, &str)]) -> Result<String, String> {
+    fn settings_of(arguments: &[&str], files: &[(&str, &str)]) -> Result<Settings, String> {
         let root = tempfile::tempdir().unwrap();
         let cmdline = format!("{}\0", arguments.join("\0"));
         let proc = format!("/proc/{PID}/cmdline");
@@ -166,8 +194,12 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        topology_policy(&Host::open(root.path()).unwrap(), PID)
-            .map_err(|error| format!("{error:#}"))
+        settings(&Host::open(root.path()).unwrap(), PID).map_err(|error| format!("{error:#}"))
+    }
+
+    fn policy(arguments: &[&str], files: &[(&str, &str)]) -> Result<String, String> {
+        let settings = settings_of(arguments, files)?;
+        Ok(settings.policy.unwrap_or_else(|| NO_POLICY.to_owned()))
     }
 
     fn with(policy: &str) -> String {
@@ -268,7 +300,35 @@ mod tests {
         .unwrap();
         std::os::unix::fs::symlink("/srv/kubelet", proc.join("cwd")).unwrap();
         let host = Host::open(root.path()).unwrap();
-        assert_eq!(topology_policy(&host, PID).unwrap(), "restricted");
+        let policy = settings(&host, PID).unwrap().policy;
+        assert_eq!(policy.as_deref(), Some("restricted"));
+    }
+
+    #[test]
+    fn a_feature_gate_is_as_the_last_place_says_that_names_it() {
+        let gate = |arguments: &[&str], yaml: &str| {
+            let arguments = [&KUBEADM, arguments].concat();
+            settings_of(&arguments, &[(CONFIG, yaml)]).unwrap().gate
+        };
+        let with = |gates: &str| format!("{YAML}featureGates: {gates}\n");
+        assert_eq!(gate(&[], YAML), None);
+        assert_eq!(gate(&[], &with("")), None);
+        assert_eq!(gate(&[], &with("{NodeSwap: true}")), None);
+        let (on, off) = (
+            with("{NodeSwap: false, DRAExtendedResource: true}"),
+            with("{DRAExtendedResource: false}"),
+        );
+        assert_eq!(gate(&[], &on), Some(true));
+        assert_eq!(gate(&[], &off), Some(false));
+        let flag = "--feature-gates=NodeSwap=true,DRAExtendedResource=false";
+        assert_eq!(gate(&[flag], &on), Some(false));
+        assert_eq!(gate(&["--feature-gates", "NodeSwap=true"], &on), Some(true));
+        let twice = [
+            "--feature_gates",
+            "DRAExtendedResource=True",
+            "--feature-gates=NodeSwap=true",
+        ];
+        assert_eq!(gate(&twice, &off), Some(true));
     }
 
     #[test]

@@ -111,6 +111,7 @@ struct Kept {
     pods: BTreeMap<String, Value>,
     /// What each Node counts.
     allocatable: BTreeMap<String, String>,
+    kubelet_version: String,
     /// How often the Nodes were registered; none while they are deleted.
     registered: Option<u32>,
     version: u64,
@@ -179,6 +180,7 @@ impl ApiServer {
             classes: BTreeMap::new(),
             pods: BTreeMap::new(),
             allocatable: BTreeMap::new(),
+            kubelet_version: "v1.36.2".to_owned(),
             registered: Some(1),
             version: 100,
             history: Vec::new(),
@@ -369,6 +371,11 @@ impl ApiServer {
     pub(crate) fn put_allocatable(&self, resource: &str, amount: &str) {
         let amount = amount.to_owned();
         self.kept().allocatable.insert(resource.to_owned(), amount);
+    }
+
+    /// What kubelets tell of their version.
+    pub(crate) fn set_kubelet_version(&self, version: &str) {
+        self.kept().kubelet_version = version.to_owned();
     }
 
     /// Deletes the Nodes, and the garbage collector the slices of one, or registers them for the nth time.
@@ -723,7 +730,8 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
             respond(200, &head(&object))
         }
         ("get", "nodes") => {
-            let status = json!({"allocatable": kept.allocatable});
+            let info = json!({"kubeletVersion": kept.kubelet_version});
+            let status = json!({"allocatable": kept.allocatable, "nodeInfo": info});
             respond(
                 200,
                 &json!({"metadata": {"name": call.name}, "status": status}),
