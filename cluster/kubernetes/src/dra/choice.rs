@@ -86,9 +86,9 @@ impl Moment<'_> {
                 Choice::Way(Way::Dra)
             }
             None if self.registered.is_refused => plugin("kubelet does not take the DRA driver"),
-            None if self.is_late => {
-                plugin("kubelet has not asked for the DRA driver; is --kubelet-dir its --root-dir?")
-            }
+            None if self.is_late => plugin(
+                "kubelet has not asked for the DRA driver; is --kubelet-dir its --root-dir, and mounted in the pod?",
+            ),
             None => Choice::Wait,
         }
     }

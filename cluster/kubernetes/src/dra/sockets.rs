@@ -54,7 +54,7 @@ pub(super) fn no_registry(kubelet: &Path) -> Option<String> {
     let registry = kubelet.join(REGISTRY);
     (!registry.is_dir()).then(|| {
         format!(
-            "registering with kubelet: {} is not there; start kubelet, or name its --root-dir by --kubelet-dir",
+            "registering with kubelet: {} is not there; start kubelet, or name its --root-dir by --kubelet-dir, and in a pod mount it there too",
             registry.display()
         )
     })
@@ -283,7 +283,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let line = no_registry(dir.path()).unwrap();
         assert!(
-            line.ends_with("start kubelet, or name its --root-dir by --kubelet-dir"),
+            line.contains(
+                "start kubelet, or name its --root-dir by --kubelet-dir, and in a pod mount"
+            ),
             "{line}"
         );
         let dir = kubelet();

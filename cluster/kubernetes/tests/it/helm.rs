@@ -183,7 +183,7 @@ fn differences(path: &str, one: &Value, other: &Value, found: &mut BTreeMap<Stri
 fn each_value_changes_what_it_says_and_nothing_else() {
     let others = json!({"dra": true, "nodeSelector": {"kubernetes.io/os": "linux", "example.com/nic": "true"},
         "image": {"repository": "registry.example.com/onload", "tag": "2", "pullPolicy": "Always"},
-        "imagePullSecrets": [{"name": "registry"}]});
+        "imagePullSecrets": [{"name": "registry"}], "kubeletDir": "/var/lib/k0s/kubelet"});
     let Some(usual) = rendered("onload-system", &with(&json!({"dra": true}))) else {
         return;
     };
@@ -192,6 +192,14 @@ fn each_value_changes_what_it_says_and_nothing_else() {
     for (name, object) in usual.unwrap() {
         differences(&name.0, &object, &changed[&name], &mut found);
     }
+    // Kubelet and the daemon have its directories at the same paths.
+    let is_of_kubelet = |value: &Value| value.as_str().is_some_and(|text| text.contains("k0s"));
+    let paths = found.values().filter(|value| is_of_kubelet(value));
+    let paths: Vec<&str> = paths.filter_map(Value::as_str).collect();
+    let [root, registry, plugin] = ["", "/plugins_registry", "/plugins/onload.dev"]
+        .map(|below| format!("/var/lib/k0s/kubelet{below}"));
+    assert_eq!(paths, [&root, &registry, &plugin, &registry, &plugin]);
+    found.retain(|_, value| !is_of_kubelet(value));
     let image = json!("registry.example.com/onload:2");
     let pod = "DaemonSet/spec/template/spec";
     let wanted = [
