@@ -9,7 +9,8 @@ use onload_sys::text::{Quoted, decimal};
 
 use crate::pool::MAX_MEMBERS;
 
-/// The annotation that lists the members on each NIC by their places among the members, as `0-63,128 64-127`.
+/// The annotation that lists the members on each NIC by their places among the members, as `0-63,128 64-127`. Those on a
+/// NIC that carry nothing are listed as of another.
 pub const NICS: &str = "onload.dev/pool-nics";
 /// The annotation that lists each GPU of the host, as `ADDRESS=NIC:RANK,…` or `ADDRESS#INDEX=NIC:RANK,…`, with the
 /// NICs by their places in [`NICS`], nearest first.

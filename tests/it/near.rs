@@ -505,6 +505,33 @@ fn a_virtual_function_is_where_its_physical_one_is() {
 }
 
 #[test]
+fn a_nic_s_own_device_comes_before_its_virtual_ones_and_those_that_are_down_after_all_others() {
+    let second = |state: &str| {
+        let tree = two();
+        let above = "pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:01.0";
+        let network = crate::common::Pci::network("0000:24:00.1", "15b3:1022", "");
+        let child = tree.pci_below(above, network);
+        device_below(&tree, &child, "mlx5_10", 10, state);
+        tree.virtual_function(&format!("/sys/devices/{above}/0000:24:00.0"), 0, &child);
+        let said = said_of_pool(&tree, "", "any");
+        let members = "mlx5_0@0 mlx5_1@0 mlx5_10@0 mlx5_2@0";
+        assert_eq!(said["onload.dev/pool-members"], members);
+        let near = said["onload.dev/pool-near"]
+            .as_str()
+            .unwrap()
+            .split_once(' ');
+        let nics = said["onload.dev/pool-nics"].as_str().unwrap().to_owned();
+        (nics, near.unwrap().1.to_owned())
+    };
+    let (nics, near) = second("4: ACTIVE");
+    assert_eq!(nics, "0 1 3,2");
+    assert_eq!(near, "0000:23:00.0=2:0,0:1,1:3");
+    let (nics, near) = second("1: DOWN");
+    assert_eq!(nics, "0 1 3 2");
+    assert_eq!(near, "0000:23:00.0=2:0,0:1,1:3,3:4");
+}
+
+#[test]
 fn where_nothing_is_known_a_pool_says_why_and_without_gpus_it_says_nothing() {
     let tree = Tree::new();
     tree.rdma_cm().hook();

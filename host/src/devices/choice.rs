@@ -12,6 +12,7 @@ use super::inventory::Inventory;
 use super::near::{Near, Nic};
 use super::rdma::{fastest, of_functions};
 use crate::discover::gpu::Distance;
+use crate::discover::rdma::RdmaDevice;
 
 /// A GPU with its RDMA devices, of which there is one at least; or why nothing is chosen for it.
 pub(super) type Pair<'i> = (PciAddress, Result<Vec<&'i Device>, &'i str>);
@@ -76,23 +77,27 @@ pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
         return Nearness::default();
     }
     let inventory = near.inventory;
-    let mut by_nic: BTreeMap<PciAddress, Vec<usize>> = BTreeMap::new();
-    for (at, device) in members.iter().enumerate() {
+    let mut members: Vec<(usize, &Device)> = members.iter().copied().enumerate().collect();
+    // Of a NIC's members its own comes before those that stand on it.
+    members.sort_by_key(|(_, device)| is_part(device, inventory));
+    // Those that carry nothing are apart, and rank after all others, on whichever NIC.
+    let mut by_nic: BTreeMap<(PciAddress, bool), (&Device, Vec<usize>)> = BTreeMap::new();
+    for (at, device) in members {
         if let Some(own) = device.pci {
             let function = inventory.functions.get(own);
             let physical = function.and_then(|function| function.physical_function);
-            by_nic.entry(physical.unwrap_or(own)).or_default().push(at);
+            let nic = (physical.unwrap_or(own), carries_nothing(device));
+            let of_nic = by_nic.entry(nic).or_insert((device, Vec::new()));
+            of_nic.1.push(at);
         }
     }
     let rates = rates(inventory);
-    let nics = by_nic.iter().filter_map(|(address, of_nic)| {
-        let mut devices = of_nic.iter().filter_map(|at| members.get(*at));
-        Some(Candidate {
-            device: devices.clone().next()?,
-            address: *address,
-            mbps: rates.get(address).copied(),
-            is_usable: devices.any(|device| device.health == Health::Healthy),
-        })
+    let nics = by_nic.iter();
+    let nics = nics.map(|((address, is_idle), (device, _))| Candidate {
+        device,
+        address: *address,
+        mbps: rates.get(address).copied(),
+        is_usable: !is_idle,
     });
     let nics: Vec<Candidate<'_>> = nics.collect();
     let mut orders: BTreeMap<PciAddress, Vec<(usize, Rank)>> = BTreeMap::new();
@@ -124,10 +129,27 @@ pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
         }
     });
     Nearness {
-        nics: by_nic.into_values().collect(),
+        nics: by_nic.into_values().map(|(_, of_nic)| of_nic).collect(),
         gpus,
         unknown: unknown.map(str::to_owned),
     }
+}
+
+/// What was read of it, if it is an RDMA device.
+fn rdma<'i>(device: &Device, inventory: &'i Inventory) -> Option<&'i RdmaDevice> {
+    let at = device.read.filter(|_| device.class == Class::Rdma)?;
+    inventory.rdma.get(at)
+}
+
+/// Whether it is a virtual function, or of a subfunction.
+fn is_part(device: &Device, inventory: &Inventory) -> bool {
+    let function = device.pci.and_then(|own| inventory.functions.get(own));
+    let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
+    is_virtual || rdma(device, inventory).is_some_and(|read| read.is_subfunction)
+}
+
+fn carries_nothing(device: &Device) -> bool {
+    device.health != Health::Healthy
 }
 
 /// What each NIC carries, in Mbit/s: the most of its RDMA ports, else of its interfaces.
