@@ -86,7 +86,7 @@ pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
         if let Some(own) = device.pci {
             let function = inventory.functions.get(own);
             let physical = function.and_then(|function| function.physical_function);
-            let nic = (physical.unwrap_or(own), carries_nothing(device));
+            let nic = (physical.unwrap_or(own), carries_nothing(device, inventory));
             let of_nic = by_nic.entry(nic).or_insert((device, Vec::new()));
             of_nic.1.push(at);
         }
@@ -148,8 +148,9 @@ fn is_part(device: &Device, inventory: &Inventory) -> bool {
     is_virtual || rdma(device, inventory).is_some_and(|read| read.is_subfunction)
 }
 
-fn carries_nothing(device: &Device) -> bool {
-    device.health != Health::Healthy
+fn carries_nothing(device: &Device, inventory: &Inventory) -> bool {
+    let waits = rdma(device, inventory).is_some_and(|read| read.waits_for_container);
+    waits || device.health != Health::Healthy
 }
 
 /// What each NIC carries, in Mbit/s: the most of its RDMA ports, else of its interfaces.

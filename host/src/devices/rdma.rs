@@ -19,7 +19,7 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
             nodes: device.nodes.clone(),
-            health: Health::of(trouble(&device.ports)),
+            health: Health::of(trouble(&device.ports).filter(|_| !device.waits_for_container)),
             ..Device::new(class, &device.device)?
         };
         Some(places.put(made, device.pci_address))
@@ -130,7 +130,44 @@ fn mbps(rate: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use onload_core::config::Config;
+
     use super::*;
+    use crate::discover::test_tree::{AsHost, Tree};
+    use crate::pools::survey;
+
+    /// Whether a RoCE device on a physical function and one on its virtual one are healthy, whose ports are down. The
+    /// interface of either has these flags; without them it is in another network namespace.
+    fn health(physical: Option<&str>, part: Option<&str>) -> [bool; 2] {
+        let tree = Tree::new();
+        tree.file("/sys/module/ib_core/parameters/netns_mode", "Y\n");
+        let functions = ["0000:3b:00.0", "0000:3b:00.2"];
+        let [parent, child] = functions.map(|address| tree.function(address, "0x020000", 0));
+        tree.virtual_function(&parent, 0, &child);
+        for (at, function, flags) in [(0, &parent, physical), (2, &child, part)] {
+            let device = tree.rdma(function, &format!("mlx5_{at}"), at);
+            tree.file(&format!("{device}/ports/1/state"), "1: DOWN");
+            if let Some(flags) = flags {
+                let interface = tree.interface(function, &format!("ens{at}"));
+                tree.attributes(&interface, &[("flags", flags), ("operstate", "down")]);
+            }
+        }
+        let (inventory, _) = survey(&tree.host(), &Config::default());
+        let devices = inventory.of_class(Class::Rdma);
+        let healthy: Vec<bool> = devices.map(|one| one.health == Health::Healthy).collect();
+        healthy.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_virtual_function_whose_interface_waits_for_its_container_is_healthy() {
+        const UP: Option<&str> = Some("0x1003");
+        const SET_DOWN: Option<&str> = Some("0x1002");
+        assert_eq!(health(UP, SET_DOWN), [false, true]);
+        assert_eq!(health(SET_DOWN, None), [false, true]);
+        assert_eq!(health(None, UP), [false, false]);
+        // Where the kernel says nothing of the interface, its port counts.
+        assert_eq!(health(UP, Some("?")), [false, false]);
+    }
 
     fn port(number: u32, state: Option<&str>) -> RdmaPort {
         RdmaPort {

@@ -52,6 +52,7 @@ fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaD
         pci_address: Some(facts.pci),
         // The lease does not say it; `of_functions` takes it last.
         is_subfunction: false,
+        waits_for_container: false,
         numa_node: function.and_then(|function| function.numa_node),
         node_guid: None,
         firmware: None,

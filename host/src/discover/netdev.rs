@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use onload_sys::netlink::link::UP;
 use onload_sys::pci::PciAddress;
 
 use crate::discover::pci::PciFunctions;
@@ -67,6 +68,13 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
 pub(crate) fn find<'i>(interfaces: &'i [NetDevice], name: &str) -> Option<&'i NetDevice> {
     let found = interfaces.binary_search_by(|interface| interface.name.as_str().cmp(name));
     interfaces.get(found.ok()?)
+}
+
+/// Whether nobody has set it up. Its `operstate` does not tell that from a missing carrier.
+pub(crate) fn is_set_down(probe: &Probe<'_>, name: &str) -> bool {
+    let flags = probe.attribute(Path::new(CLASS).join(name).join("flags"));
+    let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+    flags.is_some_and(|flags| flags & UP == 0)
 }
 
 /// The interfaces of each PCI function, by port and name.

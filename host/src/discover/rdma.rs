@@ -42,6 +42,10 @@ pub struct RdmaDevice {
     /// Whether it is of a subfunction of that function.
     #[serde(skip)]
     pub(crate) is_subfunction: bool,
+    /// Whether its port is down because no container has it: the interface of a virtual function or subfunction is set up
+    /// where it goes, and until then RoCE has no port (`mlx5_query_port_roce` in drivers/infiniband/hw/mlx5/main.c).
+    #[serde(skip)]
+    pub(crate) waits_for_container: bool,
     pub numa_node: Option<u32>,
     /// `node_guid` in the kernel's notation.
     pub node_guid: Option<String>,
@@ -484,12 +488,17 @@ impl Surroundings<'_, '_, '_> {
         let ports = self.read_ports(place);
         let netdevs: BTreeSet<&String> = ports.iter().flat_map(|port| &port.netdevs).collect();
         let function = place.pci.and_then(|pci| self.functions.get(pci));
+        let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
+        let is_part = is_virtual || place.is_subfunction();
         let verbs = verbs.into_iter();
         let verbs = verbs.map(|node| device_node(node, name, place.pci));
         let nodes = verbs.chain(self.connection_manager.clone());
         RdmaDevice {
             pci_address: place.pci,
             is_subfunction: place.is_subfunction(),
+            waits_for_container: is_part
+                && !ports.is_empty()
+                && ports.iter().all(|port| self.waits(port)),
             numa_node: function.and_then(|function| function.numa_node),
             node_guid: attribute("node_guid"),
             firmware: attribute("fw_ver"),
@@ -500,6 +509,15 @@ impl Surroundings<'_, '_, '_> {
             ports,
             name: name.to_owned(),
         }
+    }
+
+    /// Whether a port is down that no interface of this namespace would bring up: none is here that anybody has set up.
+    fn waits(&self, port: &RdmaPort) -> bool {
+        let is_down = port.state.as_deref() == Some("DOWN");
+        let mut interfaces = port.netdevs.iter();
+        is_down
+            && port.link_layer.as_deref() == Some("Ethernet")
+            && interfaces.all(|name| netdev::is_set_down(self.probe, name))
     }
 
     fn withhold_management(&self, own: &[Character]) {

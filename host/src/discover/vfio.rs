@@ -9,12 +9,11 @@ use std::sync::Arc;
 use onload_core::class::Class;
 use onload_core::config::Discover;
 use onload_core::expect::Expected;
-use onload_sys::netlink::link::UP;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{counted, shell_word};
 use serde::Serialize;
 
-use crate::discover::netdev::{CLASS, NetDevice};
+use crate::discover::netdev::{self, NetDevice};
 use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions};
@@ -148,9 +147,7 @@ pub(crate) fn idle_ports(
         let Some(parent) = interface.pci.filter(|pci| parents.contains(pci)) else {
             continue;
         };
-        let flags = probe.attribute(Path::new(CLASS).join(name).join("flags"));
-        let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
-        if flags.is_some_and(|flags| flags & UP == 0) {
+        if netdev::is_set_down(probe, name) {
             let command = format!("ip link set dev {} up", shell_word(name));
             probe.warn(format!(
                 "vfio {parent}: its interface {name} is down: {NO_LINK}; run \"{command}\""
