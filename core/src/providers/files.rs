@@ -100,6 +100,12 @@ impl Files for Running {
 }
 
 impl Image<'_> {
+    /// Whether a mount of the container hides what is at a path, or where the image's links lead from there.
+    pub(super) fn covers(&self, path: &Path) -> bool {
+        let resolved = self.resolve(path);
+        (self.covered)(path) || resolved.is_ok_and(|path| (self.covered)(&path))
+    }
+
     /// Where a path leads in the image, whether something is there or not.
     pub(super) fn resolve(&self, path: &Path) -> Result<PathBuf> {
         let covered = |at: &ContainerPath| (self.covered)(&at.to_path());

@@ -75,7 +75,7 @@ pub struct Judgement {
 pub fn judge(image: &Image<'_>, host: &Trusted, devices: &[RdmaDevice]) -> Judgement {
     let mut notes = Vec::new();
     let providers = providers(devices, &mut notes);
-    let verdict = verdict(image, host, &providers, &mut notes);
+    let verdict = verdict(image, host, providers, &mut notes);
     let verdict = verdict.unwrap_or_else(|error| Verdict::Unfit(format!("{error:#}")));
     Judgement { verdict, notes }
 }
@@ -110,21 +110,28 @@ fn names<'a>(
 fn verdict(
     image: &Image<'_>,
     host: &Trusted,
-    providers: &Providers,
+    mut providers: Providers<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Verdict> {
     if providers.is_empty() {
         return Ok(Verdict::Fits);
     }
     let libraries = Libraries::new(image, "the image", image.library_path)?;
-    let candidates = libraries.candidates(LIBIBVERBS);
-    if let Some(path) = candidates.iter().find(|path| (image.covered)(path)) {
-        notes.push(format!(
-            "a mount of the container is at {path:?}: it brings its own libraries"
-        ));
+    let mut brings = |places: &[PathBuf]| {
+        let own = places.iter().find(|path| image.covers(path));
+        notes.extend(own.map(|path| {
+            format!("a mount of the container is at {path:?}: it brings its own libraries")
+        }));
+        own.is_some()
+    };
+    if brings(&libraries.candidates(LIBIBVERBS)) {
         return Ok(Verdict::Fits);
     }
     let verbs = Verbs::find(&libraries)?;
+    if let Some(verbs) = &verbs {
+        providers.retain(|provider, _| !brings(&verbs.places(provider, &libraries)));
+    }
+    let providers = &providers;
     let lacking = match &verbs {
         Some(verbs) => lacking(verbs, providers, &libraries)?,
         None => Vec::new(),

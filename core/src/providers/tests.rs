@@ -535,6 +535,47 @@ fn libraries_that_the_user_mounts_are_left_alone() {
 }
 
 #[test]
+fn a_provider_that_the_user_mounts_is_left_alone_and_the_others_are_served() {
+    let (image, host) = without_provider();
+    let root = ContainerRoot::open(image.root()).unwrap();
+    let owner = rustix::process::geteuid().as_raw();
+    let trusted = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
+    let judge = |own: &str, devices: &[RdmaDevice]| {
+        let covered = |path: &Path| path.starts_with(own);
+        let image = Image {
+            root: &root,
+            read_only: false,
+            library_path: None,
+            program: &|| None,
+            covered: &covered,
+        };
+        judge(&image, &trusted, devices)
+    };
+    // In libibverbs' own directory, where a loader searches, and at the end of the image's link.
+    let own = format!("{MULTIARCH}/libibverbs/libbnxt_re-rdmav34.so");
+    image.link(&own, "../libbnxt.so.1");
+    for own in [
+        &own,
+        &format!("{MULTIARCH}/libibverbs"),
+        &format!("{MULTIARCH}/libbnxt_re-rdmav34.so"),
+        &format!("{MULTIARCH}/libbnxt.so.1"),
+    ] {
+        let judgement = judge(own, &[device("bnxt_en", 6)]);
+        assert_eq!(judgement.verdict, Verdict::Fits, "{own}");
+        let [note] = &judgement.notes[..] else {
+            panic!("{:?}", judgement.notes);
+        };
+        assert!(note.ends_with("it brings its own libraries"), "{note}");
+    }
+    let both = [device("rxe", 1), device("bnxt_en", 6)];
+    let (way, files) = mounts(judge(&own, &both).verdict);
+    assert_eq!(way, Way::Add);
+    assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so"]);
+    let other = judge(&format!("{MULTIARCH}/libother.so"), &[device("bnxt_en", 6)]);
+    assert!(reason(other.verdict).contains("has no provider"));
+}
+
+#[test]
 fn a_hostile_image_costs_a_refusal() {
     let (image, host) = without_provider();
     let verbs = format!("{MULTIARCH}/libibverbs.so.1");

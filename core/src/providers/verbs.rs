@@ -54,6 +54,13 @@ impl Verbs {
         Ok(Some(Verbs { library, layout }))
     }
 
+    /// Where a provider may be that it opens, in its order.
+    pub(super) fn places(&self, name: &str, libraries: &Libraries<'_>) -> Vec<PathBuf> {
+        let mut places = vec![self.layout.provider(name)];
+        places.extend(libraries.candidates(&self.layout.provider_file(name)));
+        places
+    }
+
     /// The provider that it opens: the one in its own directory, or else the one that the loader finds
     /// (libibverbs/dynamic_driver.c, `load_driver`).
     pub(super) fn provider(

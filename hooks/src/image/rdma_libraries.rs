@@ -53,7 +53,7 @@ pub(crate) fn choose(
         .mounts()
         .iter()
         .filter(|mount| mount.options() != OPTIONS);
-    let covered = &covered(others.map(MountEntry::destination).collect());
+    let covered = &covered(others.map(MountEntry::destination).collect(), root);
     let files = ProgramFiles { root, covered };
     let image = Image {
         root,

@@ -372,6 +372,26 @@ fn a_mount_of_the_container_s_own_is_not_covered() {
 }
 
 #[test]
+fn libraries_that_the_user_mounts_through_a_link_of_the_image_are_kept() {
+    // /lib is a link to /usr/lib there.
+    for (own, has) in [
+        ("libibverbs/librxe-rdmav34.so", Has::Libibverbs),
+        ("libibverbs", Has::Libibverbs),
+        ("libibverbs.so.1", Has::Nothing),
+    ] {
+        let destination = format!("/lib/x86_64-linux-gnu/{own}");
+        let mut config = asking();
+        let mount = json!({"destination": destination, "type": "bind", "source": "/opt", "options": ["rbind"]});
+        config["mounts"].as_array_mut().unwrap().push(mount);
+        let Some(made) = Made::new(&config, has, "") else {
+            return;
+        };
+        let (after, said) = made.precreate(&config);
+        assert_eq!(mounted(&after.expect(&said)), [], "{own}");
+    }
+}
+
+#[test]
 fn a_device_of_the_engine_s_comes_with_libraries_by_its_hook_and_leaves_nothing() {
     if !has_runc() {
         return;

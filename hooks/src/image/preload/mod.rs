@@ -24,7 +24,7 @@ use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::present::drop_held_hooks;
 use crate::decide::report::Report;
 use libc_check::{Program, Verdict};
-use onload_sys::fs::container_root::ContainerRoot;
+use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 
 /// The list under the container's directory that has the image's own libraries too.
 pub(crate) const MERGED: &str = "ld.so.preload";
@@ -105,7 +105,7 @@ pub(crate) fn may_preload(
     }
     let program = program(config).map_err(of_config)?;
     let mounts = config.mounts().iter().map(MountEntry::destination);
-    let covered = covered(mounts.collect());
+    let covered = covered(mounts.collect(), root);
     match libc_check::check(root, &program, summary.as_ref(), &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
@@ -124,14 +124,26 @@ pub(crate) fn may_preload(
     }
 }
 
-/// Whether one of these mounts of the container may hide a path of the image.
-pub(crate) fn covered(mounts: Vec<String>) -> impl Fn(&Path) -> bool {
-    let mounts = mounts.into_iter().filter(|at| at != "/");
-    let mounts: BTreeSet<PathBuf> = mounts.map(PathBuf::from).collect();
+/// Whether one of these mounts of the container may hide a path of the image. Runtimes follow the image's links to a
+/// mount's destination, as of /lib to /usr/lib.
+pub(crate) fn covered(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&Path) -> bool {
+    let follow = |path: &Path| ContainerPath::resolve(Some(root), path, &|_| false).ok();
+    let place = |at: &Path| match (follow(at), at.parent(), at.file_name()) {
+        (Some(place), ..) => Some(place.to_path()),
+        // In a created container it is there already.
+        (None, Some(above), Some(name)) => Some(follow(above)?.to_path().join(name)),
+        _ => None,
+    };
+    let mut places = BTreeSet::new();
+    for at in mounts.into_iter().filter(|at| at != "/") {
+        let at = PathBuf::from(at);
+        places.extend(place(&at));
+        places.insert(at);
+    }
     // A mount without a destination may hide anything.
     move |path| {
         let mut above = path.ancestors().chain([Path::new("")]);
-        above.any(|above| mounts.contains(above))
+        above.any(|above| places.contains(above))
     }
 }
 
