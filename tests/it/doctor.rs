@@ -858,6 +858,21 @@ checks! {
     a_host_without_libibverbs_is_warned_of: "rdma-libraries", rdma_with_libraries(),
         |tree| { tree.remove(&format!("{MULTIARCH}/libibverbs.so.1")); }
         => "warn", "the host has no libibverbs.so.1: only images", "apt-get install ibverbs-providers";
+    a_provider_of_another_driver_s_kernel_abi_is_not_answered_with_a_package: "rdma-libraries", rdma_with_libraries(),
+        |tree| {
+            tree.attribute("/sys/class/infiniband_verbs/uverbs7/abi_version", "6");
+            let provider = SharedLibrary::new("libmlx5-rdmav34.so").record("mlx5", 1, 1);
+            tree.file(&format!("{MULTIARCH}/libibverbs/libmlx5-rdmav34.so"), provider.bytes());
+        }
+        => "warn", "serves kernel ABI 1 to 1, and the driver has 6: only images",
+           "the provider library that belongs to the driver mlx5_core from where the driver comes from";
+    a_driver_whose_provider_is_not_known_is_not_said_to_be_served: "rdma-libraries", rdma_with_libraries(),
+        |tree| {
+            tree.remove("/sys/bus/pci/devices/0000:3b:00.0/driver");
+            tree.bind("/sys/bus/pci/devices/0000:3b:00.0", "of_tomorrow");
+        }
+        => "unknown", "which provider library its driver needs is not known",
+           "the provider library that belongs to the driver of_tomorrow in the images";
     a_host_without_librdmacm_is_warned_of: "rdma-libraries", rdma_with_libraries(),
         |tree| { tree.remove(&format!("{MULTIARCH}/librdmacm.so.1")); }
         => "warn", "those of the host, which has no librdmacm.so.1", "apt-get install rdmacm-utils";

@@ -153,6 +153,19 @@ fn why_the_hook_of_a_device_would_mount_no_library_is_told() {
 }
 
 #[test]
+fn nothing_is_claimed_of_libraries_for_a_driver_that_is_not_known() {
+    let tree = looking_host(ALLOWED);
+    let function = "/sys/bus/pci/devices/0000:3b:00.0";
+    tree.remove(&format!("{function}/driver"));
+    tree.bind(function, "of_tomorrow");
+    let bundle = bundle("onload.dev/rdma", "mlx5_0");
+    let said = explain(&tree, bundle.path()).done().stderr;
+    let why = "mlx5_0 is not examined: its driver \"of_tomorrow\" is unknown";
+    assert!(said.contains(why), "{said}");
+    assert!(!said.contains("own libraries can use"), "{said}");
+}
+
+#[test]
 fn an_image_that_podman_mounts_later_is_not_said_to_have_nothing() {
     let bundle = bundle("org.example/rdma", "x");
     fs::remove_dir(bundle.path().join("rootfs/etc")).unwrap();

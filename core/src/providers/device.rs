@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::drivers::provider;
+
 /// Bytes of an attribute of sysfs; a page is the most that the kernel gives.
 const MAX_ATTRIBUTE: u64 = 4096;
 
@@ -19,6 +21,11 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
+    /// Whether it is known which provider library its driver needs.
+    pub fn has_known_driver(&self) -> bool {
+        provider(&self.driver).is_some()
+    }
+
     /// As `sysfs`, the directory, shows it; `None` if there is no such device. One that is in another network namespace is
     /// not in the class of devices, and its node is in that of nodes, below the same function (`ib_class` and
     /// `uverbs_class`, drivers/infiniband/core).

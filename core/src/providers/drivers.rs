@@ -2,7 +2,7 @@
 
 /// Kernel drivers and their providers. The first is the driver of the PCI function, as sysfs shows it, or the name of
 /// a software device's module; RDMA's own modules follow.
-const PROVIDERS: [(&str, &[&str]); 13] = [
+const PROVIDERS: [(&str, &[&str]); 18] = [
     ("mlx4", &["mlx4_core", "mlx4_ib"]),
     ("mlx5", &["mlx5_core", "mlx5_ib"]),
     ("bnxt_re", &["bnxt_en"]),
@@ -14,6 +14,11 @@ const PROVIDERS: [(&str, &[&str]); 13] = [
     ("erdma", &[]),
     ("qedr", &["qede", "qed"]),
     ("cxgb4", &["iw_cxgb4"]),
+    ("hfi1verbs", &["hfi1"]),
+    ("ipathverbs", &["ib_qib", "qib"]),
+    ("mthca", &["ib_mthca"]),
+    ("ocrdma", &["be2net"]),
+    ("vmw_pvrdma", &[]),
     ("rxe", &["rdma_rxe"]),
     ("siw", &[]),
 ];
@@ -52,10 +57,15 @@ mod tests {
             ("ice", "irdma"),
             ("rdma_rxe", "rxe"),
             ("siw", "siw"),
+            ("hfi1", "hfi1verbs"),
+            ("ib_qib", "ipathverbs"),
+            ("ib_mthca", "mthca"),
+            ("be2net", "ocrdma"),
+            ("vmw_pvrdma", "vmw_pvrdma"),
         ] {
             assert_eq!(provider(driver), Some(wanted));
         }
-        assert_eq!(provider("hfi1"), None);
+        assert_eq!(provider("of_tomorrow"), None);
         assert_eq!(provider(""), None);
     }
 }

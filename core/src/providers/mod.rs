@@ -266,6 +266,8 @@ fn lacking(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
     pub why: String,
+    /// Whether a provider is there that does not load, or not serve the driver.
+    pub is_there: bool,
     /// The names of those devices.
     pub devices: Vec<String>,
 }
@@ -291,7 +293,13 @@ pub fn misfit(
         None => (Vec::new(), names(&providers, providers.keys())),
     };
     let why = why_lacking(&libraries, &lacking);
-    Ok((!devices.is_empty()).then_some(Misfit { why, devices }))
+    let mut states = lacking.iter().map(|(_, state)| state);
+    let is_there = states.any(|state| matches!(state, State::Unusable(..)));
+    Ok((!devices.is_empty()).then_some(Misfit {
+        why,
+        is_there,
+        devices,
+    }))
 }
 
 /// Whether programs that load what is in `files` find no librdmacm, which many connect by.

@@ -66,6 +66,8 @@ pub(crate) fn choose(
     choice.reasons = judgement.notes;
     let names = devices.join(", ");
     match judgement.verdict {
+        // What was not examined is not said to work.
+        Verdict::Fits if !choice.reasons.is_empty() => {}
         Verdict::Fits => {
             choice
                 .reasons

@@ -1,6 +1,7 @@
 //! RDMA: which network namespaces see the devices, the connection manager, and libraries.
 
 use std::path::Path;
+use std::slice;
 
 use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
@@ -75,7 +76,7 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
     let devices = devices.filter(|device| !device.nodes.is_empty());
     let findings = devices.filter_map(|device| {
         let name = &device.name;
-        let known = [RdmaDevice::read(&sysfs, name)?];
+        let known = RdmaDevice::read(&sysfs, name)?;
         let judged = match &host {
             Ok(host) => served(host, &known, &install).map_err(|error| format!("{error:#}")),
             Err(error) => Err(error.to_string()),
@@ -89,14 +90,30 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
 /// Whether images can be given what they need for a device.
 fn served(
     host: &Trusted,
-    device: &[RdmaDevice],
+    device: &RdmaDevice,
     install: &dyn Fn(&str) -> Remedy,
 ) -> onload_sys::error::Result<Finding> {
+    let its_own = |whose: &str| {
+        let library = format!(
+            "the provider library that belongs to the driver {}{whose}",
+            device.driver
+        );
+        Remedy::install(library, "where the driver comes from")
+    };
+    if !device.has_known_driver() {
+        let finding = "which provider library its driver needs is not known, so images are given none of the host's";
+        return Ok(Finding::unknown(finding, its_own(" in the images")));
+    }
+    let devices = slice::from_ref(device);
     Ok(
-        if let Some(Misfit { why, .. }) = misfit(host, "the host", None, device)? {
+        if let Some(Misfit { why, is_there, .. }) = misfit(host, "the host", None, devices)? {
             Finding::warn(
                 format!("{why}: only images with provider libraries of their own can use it"),
-                install(LIBIBVERBS),
+                if is_there {
+                    its_own("")
+                } else {
+                    install(LIBIBVERBS)
+                },
             )
         } else if lacks_rdmacm(host, None)? {
             Finding::warn(

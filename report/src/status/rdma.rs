@@ -85,7 +85,7 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
             .join(node)
             .join("ibdev");
         let name = host.attribute(&ibdev).ok()??;
-        RdmaDevice::read(&sysfs, &name)
+        RdmaDevice::read(&sysfs, &name).filter(RdmaDevice::has_known_driver)
     });
     let devices: Vec<RdmaDevice> = devices.collect();
     let Ok(Some(root)) = host.directory(&process::directory(pid).join("root")) else {
@@ -96,7 +96,7 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
         Ok(None) if devices.len() < nodes.len() => Libraries::Unknown,
         Ok(None) if lacks_rdmacm(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
         Ok(None) => Libraries::Usual,
-        Ok(Some(Misfit { why, devices })) => {
+        Ok(Some(Misfit { why, devices, .. })) => {
             let effect = if devices.len() < nodes.len() {
                 format!("programs do not find {}", devices.join(", "))
             } else {
