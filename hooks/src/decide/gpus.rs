@@ -1,14 +1,14 @@
 //! The GPUs that a container has, and which members of a pool are nearest to them.
 //!
-//! Engines list the nodes of GPUs that come as CDI devices or by `--device`. What NVIDIA's own runtime or hook adds later,
-//! as with docker's `--gpus`, only a variable says. Nothing of either is used but numbers and names, which are looked
-//! up among the GPUs of the host.
+//! Engines list the nodes of GPUs that come as CDI devices or by `--device`; rootless ones mount the host's. What NVIDIA's
+//! own runtime or hook adds later, as with docker's `--gpus`, only a variable says. Nothing of the list and the variable is
+//! used but numbers and names, which are looked up among the GPUs of the host.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_cdi::oci::{MountEntry, NodeInfo, NodeKind, OciConfig, OciConfigError};
 use onload_core::near::Nearness;
 use onload_core::pool::Pool;
 use onload_core::{gpu_name, kfd};
@@ -59,18 +59,38 @@ struct Nvidia {
 }
 
 impl Gpus {
-    pub(super) fn read(config: &OciConfig, sysfs: &Sysfs) -> Result<Gpus, OciConfigError> {
+    /// `host` says what the nodes are that are mounted.
+    pub(super) fn read(
+        config: &OciConfig,
+        sysfs: &Sysfs,
+        host: &dyn NodeInfo,
+    ) -> Result<Gpus, OciConfigError> {
         let (mut nvidia, mut drm) = (BTreeSet::new(), BTreeSet::new());
-        config.each_device(|device| {
-            let minors = match device.major {
+        let mut keep = |major: i64, minor: i64| {
+            let minors = match major {
                 NVIDIA => &mut nvidia,
                 DRM => &mut drm,
                 _ => return,
             };
-            if matches!(device.type_.as_str(), "c" | "u") && minors.len() < MOST {
-                minors.insert(device.minor);
+            if minors.len() < MOST {
+                minors.insert(minor);
+            }
+        };
+        config.each_device(|device| {
+            if matches!(device.type_.as_str(), "c" | "u") {
+                keep(device.major, device.minor);
             }
         })?;
+        // Nobody can make a node in a user namespace (podman's addDevice, pkg/specgen/generate).
+        for mount in config.mounts().iter().filter(|mount| is_bind(mount)) {
+            let source = mount.source();
+            let node = source.starts_with("/dev/").then(|| host.node(&source));
+            if let Some(Ok(node)) = node
+                && node.kind == NodeKind::Char
+            {
+                keep(node.major.into(), node.minor.into());
+            }
+        }
         let mut visible = String::new();
         config.each_env(|entry| {
             if let Some((VARIABLE, value)) = entry.split_once('=') {
@@ -250,6 +270,11 @@ impl Gpus {
     }
 }
 
+fn is_bind(mount: &MountEntry) -> bool {
+    let mut options = mount.options().into_iter();
+    mount.type_() == "bind" || options.any(|option| option == "bind" || option == "rbind")
+}
+
 /// The GPUs in /proc/driver/nvidia/gpus, by address.
 fn driver(sysfs: &Sysfs) -> Vec<Nvidia> {
     let directory = sysfs.proc("driver/nvidia/gpus");
@@ -341,9 +366,11 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::os::unix::fs::symlink;
 
     use onload_cdi::DeviceName;
+    use onload_cdi::oci::Node;
     use onload_core::near::{Gpu, Near};
     use onload_core::pool::Member;
     use onload_test_tree::Tree;
@@ -427,7 +454,7 @@ mod tests {
         ) -> Result<String> {
             let config = OciConfig::parse(config.to_string().as_bytes()).unwrap();
             let sysfs = Sysfs::at(self.0.path("/sys"));
-            let gpus = Gpus::read(&config, &sysfs).context("config.json")?;
+            let gpus = Gpus::read(&config, &sysfs, &MountedNodes).context("config.json")?;
             let member = |at: usize| Member {
                 name: DeviceName::try_from(format!("n{at}").as_str()).unwrap(),
                 numa_node: None,
@@ -459,6 +486,59 @@ mod tests {
             let said = said(&self.by_variable(value));
             assert!(!said.contains('\n') && said.len() < 1024, "{said}");
             said
+        }
+    }
+
+    /// The nodes of a host, of which nothing else may be asked.
+    struct MountedNodes;
+
+    impl NodeInfo for MountedNodes {
+        fn node(&self, host_path: &str) -> io::Result<Node> {
+            let (kind, major, minor) = match host_path {
+                "/dev/nvidia0" => (NodeKind::Char, 195, 0),
+                "/dev/dri/renderD128" => (NodeKind::Char, 226, 128),
+                "/dev/kfd" => (NodeKind::Char, 235, 0),
+                "/dev/block" => (NodeKind::Block, 226, 128),
+                "/dev/shm" => return Err(io::ErrorKind::InvalidInput.into()),
+                other => panic!("{other} is asked for"),
+            };
+            let mode = 0o660;
+            Ok(Node {
+                kind,
+                major,
+                minor,
+                mode,
+            })
+        }
+    }
+
+    #[test]
+    fn a_node_that_a_rootless_engine_mounts_is_the_containers() {
+        let host = TestHost::new();
+        let mounts = |all: &[(&str, &str, &[&str])]| {
+            let mounts = all.iter().map(|(source, kind, options)| {
+                json!({"destination": "/dev/x", "type": kind, "source": source, "options": options})
+            });
+            let mut config = with(&[], &[]);
+            config["mounts"] = mounts.collect();
+            host.order(&config)
+        };
+        let podman = &["slave", "nosuid", "noexec", "rw", "rbind"][..];
+        let amd = [
+            ("/dev/kfd", "bind", podman),
+            ("/dev/dri/renderD128", "bind", podman),
+        ];
+        assert_eq!(mounts(&amd).unwrap(), "n2");
+        assert_eq!(mounts(&[("/dev/nvidia0", "", podman)]).unwrap(), "n1");
+        for other in [
+            ("/dev/dri/renderD128", "tmpfs", &[][..]),
+            ("/dev/block", "bind", &[]),
+            ("/dev/shm", "bind", &[]),
+            ("/srv/dri/renderD128", "bind", &[]),
+            ("dev/dri/renderD128", "bind", &[]),
+        ] {
+            let refused = said(&mounts(&[other]));
+            assert!(refused.contains("the container has no GPU"), "{refused}");
         }
     }
 

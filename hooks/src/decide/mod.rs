@@ -100,7 +100,7 @@ pub(crate) fn provide(
         host.specs(&wanted)?
     };
     let sysfs = host.sysfs();
-    let chosen = pools::choose(subject, &specs, settings, &sysfs, pools)?;
+    let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
     let entries = specs.resolve(request);
     let entries = entries.map_err(|error| drained(error, request, &specs, host))?;

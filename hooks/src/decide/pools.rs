@@ -23,11 +23,10 @@ use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::Quoted;
 
 use super::gpus::Gpus;
-use super::host::Settings;
+use super::host::{HostView, Settings};
 use super::specs::{Specs, expectations};
 use super::subject::CONFIG_JSON;
 use super::subject::{Container, Subject};
-use super::sysfs::Sysfs;
 
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
@@ -83,11 +82,11 @@ pub(super) fn choose(
     subject: Subject<'_>,
     specs: &Specs,
     settings: &Settings,
-    sysfs: &Sysfs,
+    host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Chosen> {
     let request = subject.request;
-    let (wishes, hook) = wishes(subject, specs, sysfs)?;
+    let (wishes, hook) = wishes(subject, specs, host)?;
     // A name that nothing offers is refused later, with those that are.
     if let Some(near) = &request.near
         && wishes.is_empty()
@@ -202,10 +201,14 @@ fn no_pool(origin: &Origin) -> Error {
 }
 
 /// What is wanted of each pool that a request names, and a hook of one of them.
-fn wishes(subject: Subject<'_>, specs: &Specs, sysfs: &Sysfs) -> Result<(Vec<Wish>, Option<Hook>)> {
+fn wishes(
+    subject: Subject<'_>,
+    specs: &Specs,
+    host: &dyn HostView,
+) -> Result<(Vec<Wish>, Option<Hook>)> {
     let request = subject.request;
     let near = request.near.as_ref();
-    let near = near.map(|_| Gpus::read(subject.config, sysfs).context(CONFIG_JSON));
+    let near = near.map(|_| Gpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
     let near = near.transpose()?;
     let mut wishes = Vec::new();
     let mut hook = None;
