@@ -127,5 +127,10 @@ class Cri:
         self.call("StopContainer", message((1, container), (2, 0)))
 
     def remove(self, pod):
-        self.call("StopPodSandbox", message((1, pod)))
+        """As a kubelet does, which stops a pod again where that fails: containerd's shim may go just then, of a container
+        that ends by itself ("ttrpc: closed")."""
+        try:
+            self.call("StopPodSandbox", message((1, pod)))
+        except grpc.RpcError:
+            self.call("StopPodSandbox", message((1, pod)))
         self.call("RemovePodSandbox", message((1, pod)))
