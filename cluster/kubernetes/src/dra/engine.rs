@@ -88,15 +88,8 @@ struct State {
 struct Version {
     pid: u32,
     against: Option<Findings>,
-    asked: Instant,
-}
-
-impl Version {
-    /// How long what it has against DRA is believed.
-    fn holds(&self, longest: Duration) -> Option<Duration> {
-        let left = longest.saturating_sub(self.asked.elapsed());
-        self.against.is_some().then_some(left)
-    }
+    /// When it is asked for again; none where nothing is against DRA.
+    until: Option<Instant>,
 }
 
 fn way_of(states: &BTreeMap<Class, State>, class: Class) -> Way {
@@ -239,8 +232,9 @@ impl Engine {
         };
         begin_as_told(&snapshot, states, has_claims(&self.spec_dir));
         let findings = self.findings(&snapshot, told, registered, version).await?;
-        let holds = |version: &Version| version.holds(self.refused);
-        version.as_ref().and_then(holds).map(&mut soon);
+        if let Some(until) = version.as_ref().and_then(|version| version.until) {
+            soon(until.saturating_duration_since(Instant::now()));
+        }
         let moment = Moment {
             snapshot: &snapshot,
             told,
@@ -340,15 +334,19 @@ impl Engine {
             return Ok(findings);
         };
         let holds = |version: &Version| {
-            version.pid == pid && version.holds(self.refused) != Some(Duration::ZERO)
+            version.pid == pid && version.until.is_none_or(|until| Instant::now() < until)
         };
         let known = match version.take().filter(holds) {
             Some(known) => known,
-            None => Version {
-                pid,
-                against: against(&self.api.kubelet_version(&self.node).await?),
-                asked: Instant::now(),
-            },
+            None => {
+                let against = against(&self.api.kubelet_version(&self.node).await?);
+                let until = against.is_some().then(|| Instant::now() + self.refused);
+                Version {
+                    pid,
+                    against,
+                    until,
+                }
+            }
         };
         let against = version.insert(known).against.clone();
         Ok(against.unwrap_or(findings))
