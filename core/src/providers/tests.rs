@@ -514,22 +514,33 @@ fn two_different_libibverbs_are_refused_by_their_paths() {
     );
 }
 
-#[test]
-fn libraries_that_the_user_mounts_are_left_alone() {
-    let (image, host) = without_provider();
+/// Where mounts of the container cover some paths.
+fn judged_beside(
+    image: &Tree,
+    host: &Tree,
+    devices: &[RdmaDevice],
+    covered: &dyn Fn(&Path) -> bool,
+) -> Judgement {
     let root = ContainerRoot::open(image.root()).unwrap();
-    let own = format!("{MULTIARCH}/libibverbs.so.1");
-    let covered = |path: &Path| path == Path::new(&own);
     let image = Image {
         root: &root,
         read_only: false,
         library_path: None,
         program: &|| None,
-        covered: &covered,
+        covered,
     };
     let owner = rustix::process::geteuid().as_raw();
     let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
-    let judgement = judge(&image, &host, &[device("rxe", 1), device("of_tomorrow", 1)]);
+    judge(&image, &host, devices)
+}
+
+#[test]
+fn libraries_that_the_user_mounts_are_left_alone() {
+    let (image, host) = without_provider();
+    let own = format!("{MULTIARCH}/libibverbs.so.1");
+    let covered = |path: &Path| path == Path::new(&own);
+    let devices = [device("rxe", 1), device("of_tomorrow", 1)];
+    let judgement = judged_beside(&image, &host, &devices, &covered);
     assert_eq!(judgement.verdict, Verdict::Fits);
     assert_eq!(judgement.notes.len(), 2, "{:?}", judgement.notes);
 }
@@ -537,19 +548,8 @@ fn libraries_that_the_user_mounts_are_left_alone() {
 #[test]
 fn a_provider_that_the_user_mounts_is_left_alone_and_the_others_are_served() {
     let (image, host) = without_provider();
-    let root = ContainerRoot::open(image.root()).unwrap();
-    let owner = rustix::process::geteuid().as_raw();
-    let trusted = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
     let judge = |own: &str, devices: &[RdmaDevice]| {
-        let covered = |path: &Path| path.starts_with(own);
-        let image = Image {
-            root: &root,
-            read_only: false,
-            library_path: None,
-            program: &|| None,
-            covered: &covered,
-        };
-        judge(&image, &trusted, devices)
+        judged_beside(&image, &host, devices, &|path| path.starts_with(own))
     };
     // In libibverbs' own directory, where a loader searches, and at the end of the image's link.
     let own = format!("{MULTIARCH}/libibverbs/libbnxt_re-rdmav34.so");

@@ -263,13 +263,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_descriptor_that_a_container_kept_of_a_device_does_not_keep_it_from_the_next() {
-        if !network::can_be("descriptors of other network namespaces")
-            || !onload_test_needs::programs(&["unshare", "sleep"])
-        {
-            return;
-        }
+    fn one_device() -> (Devices, RdmaDevice) {
         let devices = Devices(Rc::new(Unmoved {
             refusal: Errno::PERM,
             found: Vec::new(),
@@ -279,6 +273,17 @@ mod tests {
             name: "mlx5_3".to_owned(),
             pci: None,
         };
+        (devices, seen)
+    }
+
+    #[test]
+    fn a_descriptor_that_a_container_kept_of_a_device_does_not_keep_it_from_the_next() {
+        if !network::can_be("descriptors of other network namespaces")
+            || !onload_test_needs::programs(&["unshare", "sleep"])
+        {
+            return;
+        }
+        let (devices, seen) = one_device();
         let here = Netns::own().unwrap();
         // This process must not have it open.
         let script = "exec 3</dev/full && exec unshare --net sleep 1000";
@@ -306,15 +311,7 @@ mod tests {
             return;
         }
         let (host, other) = (Child::of_root(), Child::of_root());
-        let devices = Devices(Rc::new(Unmoved {
-            refusal: Errno::PERM,
-            found: Vec::new(),
-        }));
-        let seen = RdmaDevice {
-            index: 3,
-            name: "mlx5_3".to_owned(),
-            pci: None,
-        };
+        let (devices, seen) = one_device();
         let mut holder = None;
         host.within(|| holder = Some(without_first_thread(Path::new("/dev/full"))));
         let mut holder = holder.unwrap();
