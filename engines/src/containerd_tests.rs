@@ -126,26 +126,6 @@ fn a_list_of_runtimes_without_the_default_one_gets_it() {
 }
 
 #[test]
-fn what_an_earlier_version_left_without_a_default_runtime_is_completed_and_given_back() {
-    let ours = format!(
-        "\n[{CRI}.containerd.runtimes.onload]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"onload.dev/*\"]\ncontainer_annotations = [\"onload.dev/*\"]\n\n[{CRI}.containerd.runtimes.onload.options]\nBinaryName = \"{RUNTIME_PATH}\"\n"
-    );
-    let broken = Files {
-        now: Some(DEBIAN.to_owned() + &ours),
-        before: Some(DEBIAN.to_owned()),
-        ..Files::default()
-    };
-    assert!(!is_taken(broken.now.as_deref().unwrap()));
-    assert_eq!(
-        removed(broken.clone(), Keep::Nothing).now.as_deref(),
-        Some(DEBIAN)
-    );
-    let whole = configured(&setup(), broken);
-    assert!(is_taken(whole.now.as_deref().unwrap()), "{whole:?}");
-    assert_eq!(removed(whole, Keep::Nothing).now.as_deref(), Some(DEBIAN));
-}
-
-#[test]
 fn what_others_add_to_tables_that_we_made_survives_a_removal() {
     let runtimes = format!("{CRI}.containerd.runtimes");
     let kata = format!("\n[{runtimes}.kata]\nruntime_type = \"io.containerd.kata.v2\"\n");

@@ -1017,6 +1017,26 @@ fn a_manifest_that_is_not_understood_makes_nothing_ours() {
 }
 
 #[test]
+fn a_newer_manifest_is_said_to_be_one_and_its_files_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = ["--output-dir", dir.path().to_str().unwrap()];
+    let cdi = |command: &str| run(&mut on(&captured(), &[&["cdi", command], &at[..]].concat()));
+    cdi("generate").done();
+    let path = dir.path().join(MANIFEST);
+    let newer = fs::read_to_string(&path)
+        .unwrap()
+        .replacen('{', "{\"version\": 2,", 1);
+    fs::write(&path, newer).unwrap();
+    fs::write(dir.path().join(NIC), "{}").unwrap();
+    let refusal = cdi("check").refused();
+    assert!(refusal.contains("it is of version 2"), "{refusal}");
+    let run = cdi("generate");
+    assert!(run.stderr.contains("it is of version 2"), "{}", run.stderr);
+    assert!(run.answered_no().stderr.contains(NIC));
+    assert_eq!(fs::read(dir.path().join(NIC)).unwrap(), b"{}");
+}
+
+#[test]
 fn a_link_of_our_name_is_not_followed() {
     let tree = x3();
     let target = tree.path("/victim");

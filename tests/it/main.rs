@@ -47,4 +47,3 @@ mod tool_libraries;
 mod topology;
 mod trial;
 mod verbose;
-mod versions;

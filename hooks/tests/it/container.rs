@@ -541,3 +541,31 @@ fn our_failures_reach_the_engine_the_way_runc_s_do() {
     );
     assert!(stderr(&output).contains("onload.dev/vfio"));
 }
+
+#[test]
+fn a_configuration_of_tomorrow_starts_what_asks_for_what_is_known() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let newer = "[annotations]\nallow = [\"nic\", \"gpu\", \"bundle\"]\nnetworks = [\"192.0.2.0/24\"]\n\
+                 [cdi]\nselect-interface = true\nkinds = [\"all\", \"gpu\"]\n\
+                 [environment]\nallow = [\"nic\"]\n[leases]\nshare = { rdma = 500 }\n\
+                 [log]\nlevel = \"info\"\n[pools.fast]\nclass = \"vfio\"\n[[sriov]]\npf = \"ens1\"\n\
+                 [runtime]\npath = \"\"\nflavour = \"new\"\n";
+    sandbox.file("/etc/onload-ctk/config.toml", newer);
+    sandbox.bundle(&config(
+        &json!({"onload.dev/nic": "all"}),
+        "exec 3<>/dev/onload && echo opened",
+    ));
+    let output = run(&sandbox, &unique("tomorrow"));
+    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
+    sandbox.bundle(&config(&json!({"onload.dev/gpu": "fast"}), "echo started"));
+    let output = run(&sandbox, &unique("gpu"));
+    assert_eq!(stdout(&output), "");
+    assert!(
+        stderr(&output).contains("onload.dev/gpu"),
+        "{}",
+        stderr(&output)
+    );
+}

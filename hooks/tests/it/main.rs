@@ -27,5 +27,4 @@ mod rdma;
 mod rdma_libraries;
 mod red_hat;
 mod request;
-mod versions;
 mod vf;
