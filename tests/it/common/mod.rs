@@ -68,9 +68,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn new(command: &Command, output: Output) -> Run {
-        let args: Vec<&OsStr> = command.get_args().collect();
-        needs::record("onload-ctk", &args, output.status.code(), &output.stderr);
+    fn new(output: Output) -> Run {
         // Shown where a test fails.
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
         Run {
@@ -138,7 +136,7 @@ pub(crate) fn program() -> Command {
 /// Runs a command of the program.
 pub(crate) fn run(command: &mut Command) -> Run {
     let output = command.output().expect("the program starts");
-    Run::new(command, output)
+    Run::new(output)
 }
 
 /// Runs a command of the program with something to read on stdin.
@@ -152,7 +150,7 @@ pub(crate) fn run_with_stdin(command: &mut Command, input: &[u8]) -> Run {
     // A run that fails early does not read.
     let _ = child.stdin.take().expect("a pipe").write_all(input);
     let output = child.wait_with_output().expect("the program ends");
-    Run::new(command, output)
+    Run::new(output)
 }
 
 /// The program on the host below that directory.

@@ -94,29 +94,6 @@ fn is_required() -> bool {
     std::env::var_os(REQUIRE).is_some_and(|value| value == "1")
 }
 
-/// Adds how a program ended, and what it said on standard error, to the list that `scripts/refusals` makes.
-pub fn record(program: &str, args: &[&OsStr], code: Option<i32>, stderr: &[u8]) {
-    let Some(list) = std::env::var_os("ONLOAD_CTK_REFUSALS") else {
-        return;
-    };
-    if stderr.is_empty() {
-        return;
-    }
-    let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
-    let status = code.map_or_else(|| "a signal".to_owned(), |code| code.to_string());
-    let said = String::from_utf8_lossy(stderr);
-    let said = said.trim_end().replace('\n', "\n\t");
-    let entry = format!(
-        "{}{program} {}\n\tstatus {status}\n\t{said}\n\0",
-        test_name(),
-        args.join(" ").replace('\n', " "),
-    );
-    let mut options = std::fs::OpenOptions::new();
-    let file = options.append(true).create(true).open(&list);
-    let written = file.and_then(|mut file| file.write_all(entry.as_bytes()));
-    written.unwrap_or_else(|error| panic!("{}: {error}", list.display()));
-}
-
 /// The harness names a test's thread after it, unless all tests run one after another in the main one.
 fn test_name() -> String {
     match std::thread::current().name() {

@@ -52,7 +52,7 @@ pub fn captured() -> PathBuf {
 }
 
 impl Tree {
-    /// A copy of one of the hosts. By its path `scripts/refusals` knows it.
+    /// A copy of one of the hosts.
     pub fn sample(name: &str) -> Tree {
         let tree = Tree::below(scratch(), &format!("sample/{name}"));
         tree.take_sample(name);
