@@ -611,65 +611,20 @@ fn what_containers_left_is_brought_back_whatever_is_wrong_with_the_configuration
 }
 
 #[test]
-fn a_wrong_key_or_value_is_refused_with_the_file_and_the_line() {
-    let cases = [
-        (
-            "[cdi]\nfdtable_size = 1\n",
-            "line 2: unknown key \"cdi.fdtable_size\"; did you mean \"cdi.fdtable-size\"?",
-        ),
-        (
-            "\n[discovery]\n",
-            "line 2: unknown key \"discovery\"; did you mean \"discover\"?",
-        ),
-        (
-            "[cdi]\npreload = \"yes\"\n",
-            "line 2: cdi.preload: unknown variant",
-        ),
-        (
-            "[cdi]\ntool-libraries = 1\n",
-            "line 2: cdi.tool-libraries: expected a boolean, found integer `1`",
-        ),
-        (
-            "[cdi]\nkinds = [\"nik\"]\n",
-            "line 2: cdi.kinds: unknown class \"nik\"",
-        ),
-        (
-            "[log]\nfile = \"onload.log\"\n",
-            "log.file must be an absolute path",
-        ),
-        (
-            "[log]\nlevel = \"all\"\n",
-            "line 2: log.level: unknown variant",
-        ),
-        ("[cdi]\nfdtable-size = 0\n", "must be from 1 to 16777216"),
-        (
-            "[cdi]\nhook-path = \"bin/hook\"\n",
-            "cdi.hook-path must be an absolute path",
-        ),
-        (
-            "[annotations]\nallow = [\"all\"]\n",
-            "line 2: annotations.allow: unknown class \"all\"",
-        ),
-        ("not toml", "line 1: "),
-    ];
+fn a_wrong_key_is_refused_by_every_command_with_the_file_and_the_line() {
+    let config = "[cdi]\nfdtable_size = 1\n";
+    let wanted = "line 2: unknown key \"cdi.fdtable_size\"; did you mean \"cdi.fdtable-size\"?";
     let tree = x3();
-    for (config, wanted) in cases {
-        tree.config(config);
-        let path = tree
-            .path("/etc/onload-ctk/config.toml")
-            .display()
-            .to_string();
-        for args in [
-            &["discover"][..],
-            &["cdi", "generate"],
-            &["cdi", "check"],
-            &["cdi", "list"],
-        ] {
-            let refusal = tree.run(args).refused();
-            let beginning = format!("reading configuration {path}: ");
-            assert!(refusal.starts_with(&beginning), "{refusal}");
-            assert!(refusal.contains(wanted), "{refusal}");
-        }
+    tree.config(config);
+    let path = tree.path("/etc/onload-ctk/config.toml");
+    let wanted = format!("reading configuration {}: {wanted}", path.display());
+    for args in [
+        &["discover"][..],
+        &["cdi", "generate"],
+        &["cdi", "check"],
+        &["cdi", "list"],
+    ] {
+        assert_eq!(tree.run(args).refused(), wanted);
     }
     assert_eq!(specs_in(&tree.specs()), [""; 0]);
 }

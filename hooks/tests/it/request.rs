@@ -7,7 +7,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
-use crate::pools::oci_hook;
+use crate::pools::{bundles, oci_hook};
 use onload_core::lease::{Device, Token};
 use onload_core::run_dir::RunDir;
 use onload_core::ticket::{NewTicket, Tickets, variable};
@@ -105,15 +105,6 @@ fn ticket(sandbox: &Sandbox, request: &str, exclusive: &[&str]) -> Token {
 
 fn by_ticket(id: &Token) -> String {
     format!("ticket:{}", id.as_str())
-}
-
-/// Makes `/b1`, `/b2`, … with the same configuration.
-fn bundles(sandbox: &Sandbox, count: usize, config: &Value) {
-    for number in 1..=count {
-        sandbox.root_file_system(&format!("/b{number}/rootfs"));
-        let path = format!("/b{number}/config.json");
-        sandbox.file(&path, serde_json::to_vec(config).unwrap());
-    }
 }
 
 /// A script in which `create N ID` makes container ID of bundle N and says why not, and `delete ID` ends it.
