@@ -4,7 +4,6 @@
 use crate::containerd::{DEFAULT, Layout};
 use crate::engine::Engine;
 use crate::file::{Action, Files, Keep};
-use crate::ours::RUNTIME_PATH;
 use crate::setup::Setup;
 use crate::tests::{after, files, other};
 use crate::toml::{get, parse};

@@ -27,8 +27,8 @@ pub(crate) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
 pub(crate) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
 pub(crate) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
 
-/// A text with NRI on. What another file has on already is not repeated. Where the file has no backup, what
-/// is set in it is marked.
+/// A text with NRI on, and with the validator on where a file names it, as what `containerd config default` printed does. What
+/// another file has on already is not repeated. Where the file has no backup, what is set in it is marked.
 pub(crate) fn turned_on(
     text: &str,
     others: &[Other],
@@ -42,7 +42,11 @@ pub(crate) fn turned_on(
         let [_, id] = CONTAINERD;
         bail!("disabled_plugins turns NRI off; take {id:?} out of it");
     }
-    for (path, on) in switches {
+    let [plugins, id, validator, _] = VALIDATE;
+    let has = |file: &DocumentMut| get(file, &[plugins, id, validator]).is_some();
+    let has_validator = has(&document) || others.iter().any(has);
+    let validate: Option<Switch> = has_validator.then_some((&VALIDATE, true));
+    for (path, on) in switches.iter().chain(&validate) {
         if said(&document, &others, path) == Some(*on) {
             continue;
         }

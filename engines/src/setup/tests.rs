@@ -733,6 +733,24 @@ fn nri_is_turned_on_where_it_is_off_and_given_back_to_the_byte() {
     }
 }
 
+/// As `containerd config default` of 2.2 and later prints it.
+#[test]
+fn a_file_that_names_the_validator_has_it_turned_on_too() {
+    let section = "[plugins.'io.containerd.nri.v1.nri']\ndisable = false\n";
+    let validator = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nenable = false\nrequired_plugins = []\n";
+    let before = format!("{CONTAINERD_3}\n{section}\n{validator}");
+    let setup = with_nri(usual(Engine::Containerd));
+    let first = configured(&setup, files(Some(&before)));
+    let text = first.now.clone().unwrap();
+    let on = validator.replace("false", "true");
+    assert!(text.contains(&on), "{text}");
+    assert_eq!(setup.configure(&first).unwrap().file, Action::Keep);
+    assert_eq!(
+        removed(&usual(Engine::Containerd), first, Keep::Nothing).now,
+        Some(before)
+    );
+}
+
 #[test]
 fn a_drop_in_turns_nri_on_and_lets_pods_name_plugins_that_they_need() {
     let off = format!("{CONTAINERD_3}\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n");
