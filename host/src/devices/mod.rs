@@ -41,7 +41,7 @@ pub use device::{Device, Health, Held, LOOPBACK, NearGpu, Sharing};
 pub(crate) use family::{attributes, gone};
 use inventory::Inventory;
 use look::look;
-pub use moving::{HELD, RETURNING};
+pub use moving::{BRING_BACK, HELD, RETURNING, lost};
 pub(crate) use places::Places;
 pub(crate) use selection::{Selection, select};
 pub use set_up::leave_without_hook;

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
-use onload_core::lease::Facts;
+use onload_core::lease::{Facts, Listed};
 use onload_core::run_dir::RUN_DIR;
+use onload_core::timestamp;
 use onload_sys::pci::PciAddress;
 
 use super::device::Device;
@@ -29,6 +30,11 @@ const AWAY: &str = "away";
 /// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
 const NETWORK: u32 = 0x02;
 const VFIO: &str = "vfio-pci";
+/// Seconds after which a lease is judged: it is written before its interface moves, and a host is not read at one moment.
+const ON_ITS_WAY: u64 = 60;
+/// What to do where a container has lost its interface.
+pub const BRING_BACK: &str =
+    "see that its function is there and has its driver, and start the container again";
 
 const NOT_NAMED: &str = "neither [discover] offer-netdevs nor a pool of class netdev names it; name it there to offer it";
 
@@ -140,6 +146,31 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     }
 }
 
+/// Why a container no longer has the interface that a lease says it has. Once its driver is unbound, or its function goes, an
+/// interface ends in whatever network namespace it is, and one that is made anew begins on the host (`alloc_netdev_mqs` in
+/// net/core/dev.c).
+pub fn lost(listed: &Listed, inventory: &Inventory) -> Option<String> {
+    let lease = listed.lease.as_ref().ok()?;
+    let Facts::Interface(interface) = &lease.moved.as_ref()?.facts else {
+        return None;
+    };
+    let is_settled = lease.since.saturating_add(ON_ITS_WAY) <= timestamp::now();
+    let is_known = !inventory.undecided().contains(&Class::Netdev);
+    if listed.is_returning || !is_settled || !is_known {
+        return None;
+    }
+    let pci = interface.pci;
+    let Some(function) = inventory.functions.get(pci) else {
+        return Some(format!("its function {pci} is gone"));
+    };
+    if !has_interface_driver(function) {
+        return Some(format!("its function {pci} has lost its driver"));
+    }
+    let mut here = inventory.interfaces.iter();
+    let is_here = here.any(|one| one.pci == Some(pci) && !one.is_representor());
+    is_here.then(|| "its driver was loaded anew, and it is on the host".to_owned())
+}
+
 /// The interfaces that are in containers, or were on their way back from there when the host was looked at.
 fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
     let netdevs = leases.all();
@@ -148,11 +179,13 @@ fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
         let Facts::Interface(interface) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
         };
+        let why = stands.then(|| lost(listed, inventory)).flatten();
+        let trouble = why.map(|why| format!("its container no longer has it: {why}; {BRING_BACK}"));
         let mut here = inventory.movable.iter();
         // It is back under its name, and the lease ends soon.
         let is_it =
             |netdev: &Netdev| netdev.pci_address == interface.pci && netdev.name == interface.name;
-        if here.any(|movable| is_it(&movable.netdev)) {
+        if trouble.is_none() && here.any(|movable| is_it(&movable.netdev)) {
             return None;
         }
         let function = inventory.functions.get(interface.pci);
@@ -164,6 +197,7 @@ fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
             driver: function.and_then(|function| function.driver.clone()),
             state: stands.then(|| if listed.is_returning { RETURNING } else { HELD }.to_owned()),
             speed_mbps: None,
+            trouble,
         })
     });
     moved.collect()
@@ -213,7 +247,13 @@ fn with_plugin(function: &PciFunction) -> Netdev {
         driver: function.driver.clone(),
         state: Some(AWAY.to_owned()),
         speed_mbps: None,
+        trouble: None,
     }
+}
+
+fn has_interface_driver(function: &PciFunction) -> bool {
+    let driver = function.driver.as_deref();
+    driver.is_some_and(|driver| driver != VFIO)
 }
 
 /// The functions whose interfaces a CNI plugin moves. They stay offered while it has them: a container finds its
@@ -225,10 +265,8 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     if pools.is_empty() {
         return BTreeSet::new();
     }
-    let has_interface = |function: &&PciFunction| {
-        let driver = function.driver.as_deref();
-        function.class >> 16 == NETWORK && driver.is_some_and(|driver| driver != VFIO)
-    };
+    let has_interface =
+        |function: &&PciFunction| function.class >> 16 == NETWORK && has_interface_driver(function);
     let functions = inventory.functions.iter().filter(has_interface);
     let netdevs: Vec<Netdev> = functions.map(with_plugin).collect();
     let chosen = selected_by(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory);
@@ -281,10 +319,8 @@ fn named_without_function(inventory: &Inventory, config: &Config) -> Vec<NotOffe
 mod tests {
     use std::fmt::Write;
 
-    use onload_core::lease::Listed;
-
     use super::*;
-    use crate::devices::discover;
+    use crate::devices::{Health, discover};
     use crate::discover::nic::Datapath;
     use crate::discover::test_tree::{AsHost, Tree, sample};
     use crate::generate::{Surroundings, generate};
@@ -583,6 +619,63 @@ mod tests {
         // Where nothing of the class is wanted, leases say nothing of it.
         let (inventory, _) = survey(&tree.host(), &Config::default());
         assert!(inventory.netdevs.is_empty());
+    }
+
+    #[test]
+    fn an_interface_that_its_container_has_lost_is_not_healthy() {
+        const FUNCTION: &str = "/sys/bus/pci/devices/0000:3b:02.7";
+        let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        let health = |returning: bool, change: &dyn Fn(&Tree)| {
+            let tree = tree(&["ens1v1"], "");
+            let function = tree.function("0000:3b:02.7", "0x020000", 1);
+            tree.bind(&function, "igbvf");
+            lease(&tree, returning);
+            change(&tree);
+            let (inventory, _) = survey(&tree.host(), &config);
+            let netdevs: Vec<_> = inventory.of_class(Class::Netdev).collect();
+            assert_eq!(netdevs[0].name.as_str(), "ens1v0");
+            netdevs[0].health.clone()
+        };
+        let lost = |why: &str| {
+            let why = format!("its container no longer has it: {why}; {BRING_BACK}");
+            Health::Unhealthy(why)
+        };
+        let goes = |tree: &Tree| {
+            tree.remove(FUNCTION);
+        };
+        let is_unbound = |tree: &Tree| {
+            tree.remove(&format!("{FUNCTION}/driver"));
+        };
+        let is_here = |tree: &Tree, name: &str| {
+            tree.class_device("net", FUNCTION, name, &[("operstate", "down")]);
+            let links = format!("link 2 ens1v1 - - - -\nlink 9 {name} - - - -\n");
+            tree.file("/network.table", links);
+        };
+        assert_eq!(health(false, &|_| ()), Health::Healthy);
+        let gone = lost("its function 0000:3b:02.7 is gone");
+        assert_eq!(health(false, &goes), gone);
+        let unbound = lost("its function 0000:3b:02.7 has lost its driver");
+        assert_eq!(health(false, &is_unbound), unbound);
+        let anew = lost("its driver was loaded anew, and it is on the host");
+        for name in ["ens1v0", "eth0"] {
+            assert_eq!(health(false, &|tree| is_here(tree, name)), anew);
+        }
+        // Its way back leads over all of that.
+        assert_eq!(health(true, &is_unbound), Health::Healthy);
+        assert_eq!(
+            health(true, &|tree| is_here(tree, "ens1v0")),
+            Health::Healthy
+        );
+        // Its lease is there before it moves.
+        let starts = |tree: &Tree| {
+            is_here(tree, "ens1v0");
+            for slot in 0..2 {
+                let path = format!("/run/onload-ctk/@leases/netdev=ens1v0#{slot}");
+                let since = format!("\"since\":{},", timestamp::now());
+                tree.file(&path, tree.read(&path).replace("\"since\":1,", &since));
+            }
+        };
+        assert_eq!(health(false, &starts), Health::Healthy);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use onload_core::select::LinkLayer;
 use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attributes, int, text};
-use super::device::{Device, made_of};
+use super::device::{Device, Health, made_of};
 use super::places::Places;
 use crate::discover::movable::Netdev;
 
@@ -19,6 +19,7 @@ pub(super) fn device(netdev: &Netdev, places: &Places<'_>) -> Option<Device> {
         interfaces: vec![netdev.name.clone()],
         // What carries anything else is not offered.
         link_layers: vec![LinkLayer::Ethernet],
+        health: Health::of(netdev.trouble.clone()),
         ..Device::new(Class::Netdev, &netdev.device)?
     };
     Some(places.put(device, Some(netdev.pci_address)))

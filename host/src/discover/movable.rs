@@ -36,6 +36,9 @@ pub struct Netdev {
     pub state: Option<String>,
     /// Mbit/s.
     pub speed_mbps: Option<u64>,
+    /// Why the container that is to have it does not.
+    #[serde(skip)]
+    pub(crate) trouble: Option<String>,
 }
 
 impl Netdev {
@@ -125,6 +128,7 @@ impl Judgement<'_> {
                 driver: interface.driver.clone(),
                 state: interface.state.clone(),
                 speed_mbps: interface.speed_mbps,
+                trouble: None,
             },
             obstacle,
             is_named: named.iter().any(|glob| glob.matches(&interface.name)),

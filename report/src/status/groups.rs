@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use onload_core::class::Class;
 use onload_core::lease::{Holder, Lease, Listed};
 use onload_host::bundles;
 use onload_host::host::{Host, HostError};
@@ -128,7 +127,7 @@ fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
 }
 
 /// The leases of a container: by one of its processes, or by the id of one that root's engines make.
-pub(super) fn leases_of(leases: &[Listed], group: &Group) -> Vec<(Class, String)> {
+pub(super) fn leases_of<'l>(leases: &'l [Listed], group: &Group) -> Vec<&'l Listed> {
     let live = leases.iter().filter(|listed| !listed.is_over);
     let own = live.filter(|listed| {
         let lease = listed.lease.as_ref().ok();
@@ -139,9 +138,8 @@ pub(super) fn leases_of(leases: &[Listed], group: &Group) -> Vec<(Class, String)
             }
         })
     });
-    let names = own.map(|listed| (listed.device.class, listed.device.name.as_str().to_owned()));
-    let mut names: Vec<_> = names.collect();
-    names.sort();
-    names.dedup();
-    names
+    let mut own: Vec<&Listed> = own.collect();
+    own.sort_by(|one, other| one.device.cmp(&other.device));
+    own.dedup_by(|one, other| one.device == other.device);
+    own
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::run_dir::RUN_DIR;
+use onload_host::devices;
 use onload_host::host::Host;
 
 use super::asks::{Evidence, Grant, grants, unanswered};
@@ -71,7 +72,16 @@ impl<'l> Look<'l> {
             return (None, 0);
         };
         let network = processes.iter().find_map(|process| process.network.clone());
+        let has_host_network = network.zip(self.own_network.as_ref());
+        let has_host_network = has_host_network.map(|(its, own)| its == *own);
         let leases = leases_of(self.looked.leases.unwrap_or_default(), &group);
+        let leased = leases.iter().map(|listed| &listed.device);
+        let names = leased.map(|device| (device.class, device.name.to_string()));
+        let lost = leases.iter().filter(|_| has_host_network == Some(false));
+        let lost = lost.filter_map(|listed| {
+            let why = devices::lost(listed, self.looked.inventory)?;
+            Some((listed.device.name.to_string(), why))
+        });
         let (within, is_stuck) = self.within(&processes, budget);
         // Below their own slice users call cgroups after containers of root.
         let config = || self.names.config(group.engine, &group.id);
@@ -86,7 +96,6 @@ impl<'l> Look<'l> {
                 self.names.of(engine, &group.id, group.user, config)
             }
         };
-        let has_host_network = network.zip(self.own_network.as_ref());
         let mut facts = Facts {
             group,
             name,
@@ -96,8 +105,9 @@ impl<'l> Look<'l> {
             is_stuck: is_stuck || budget.waiting.is_zero(),
             is_configured: config.is_some(),
             within: within.unwrap_or_default(),
-            has_host_network: has_host_network.map(|(its, own)| its == *own),
-            leases,
+            has_host_network,
+            lost: lost.collect(),
+            leases: names.collect(),
             grants,
             ..Facts::default()
         };

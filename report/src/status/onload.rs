@@ -52,21 +52,23 @@ pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
             "run onload-ctk doctor, which says how the two become one build, and start the container again",
         ));
     }
-    Some(with_library(facts, host))
+    with_library(facts, host)
 }
 
-fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
+fn with_library(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     let has_interface = match facts.has_host_network {
         Some(true) => Some(host.has_nic),
         Some(false) => facts.has_accelerated(),
         None => None,
     };
-    match has_interface {
+    Some(match has_interface {
+        // That it lost it has a verdict of its own.
+        Some(false) if !facts.lost.is_empty() => return None,
         Some(false) => no_interface(facts, host),
         None => unknown_interfaces(facts),
         Some(true) if facts.stacks() > 0 => accelerated(facts),
         Some(true) => without_stack(facts),
-    }
+    })
 }
 
 fn who(programs: &[&ByKernel]) -> String {

@@ -2,6 +2,7 @@
 
 use onload_core::host_settings::RdmaNetns;
 use onload_host::bundles;
+use onload_host::devices::BRING_BACK;
 use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
 use onload_test_tree::MULTIARCH;
@@ -490,6 +491,40 @@ fn an_interface_that_was_moved_in_and_is_down_is_told() {
             .iter()
             .all(|verdict| verdict.state != State::InterfaceDown)
     );
+}
+
+#[test]
+fn an_interface_that_was_moved_in_and_is_gone_is_told() {
+    const PCI: &str = "0000:05:00.2";
+    let made = |is_there: bool, network: &str| {
+        let mut made = preloaded();
+        made.link("/proc/77/ns/net", network);
+        made.lease("netdev:ens2v0", ID, 77);
+        let moved = format!(
+            r#"{{"interface":{{"name":"ens2v0","mac":"","mtu":1500,"queueLength":1000,"flags":3,"pci":"{PCI}"}},"namespace":7}}"#
+        );
+        let lease = made.leases[0].lease.as_mut().unwrap();
+        lease.moved = Some(serde_json::from_str(&moved).unwrap());
+        if is_there {
+            made.function(PCI, "0x1924", "0x1b03");
+            made.tree
+                .bind(&format!("/sys/bus/pci/devices/{PCI}"), "sfc");
+            made.interface(of_function("ens2v0", PCI));
+        }
+        made
+    };
+    let lost = made(false, OWN_NET);
+    lost.assert_is(
+        State::DeviceGone,
+        "ens2v0 has left its network: its function 0000:05:00.2 is gone",
+        BRING_BACK,
+    );
+    // Nothing advises to ask for what it was given.
+    assert_eq!(lost.verdicts().len(), 1, "{:?}", lost.verdicts());
+    for there in [made(true, OWN_NET), made(false, HOST_NET)] {
+        let mut verdicts = there.verdicts().into_iter();
+        assert!(verdicts.all(|verdict| verdict.state != State::DeviceGone));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use onload_core::policy::LEAST_MEMLOCK;
 use onload_core::providers::LIBRDMACM;
+use onload_host::devices::BRING_BACK;
 use onload_sys::text::{first_of, shell_word};
 
 use super::container::{Facts, NodeState};
@@ -16,6 +17,7 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
         return vec![unanswered.clone()];
     }
     let mut verdicts = devices(facts, host);
+    verdicts.extend(facts.lost.iter().map(lost));
     verdicts.extend(onload(facts, host));
     verdicts.extend(rdma(facts, host));
     verdicts.extend(vfio(facts));
@@ -84,6 +86,11 @@ fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
         }
     });
     verdicts.collect()
+}
+
+fn lost((name, why): &(String, String)) -> Verdict {
+    let reason = format!("{name} has left its network: {why}");
+    Verdict::bad(State::DeviceGone, reason, BRING_BACK)
 }
 
 fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
