@@ -1,13 +1,13 @@
 //! What a container asks for, and who holds what; small and synchronous.
 //!
-//! Words: the classes of devices ([`class`]), container ids ([`container_id`]). Contracts between two programs of ours:
-//! the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`], [`kubernetes_settings`]), what a
-//! container asks for ([`request`]) and may have ([`policy`]), the arguments that the generator writes and the hook reads
-//! ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]) or go with
-//! a GPU ([`gpu_name`], [`near`], [`kfd`]), which are given to nobody new ([`drain`]), who has those that only so many may have
-//! ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container can use
-//! RDMA devices ([`providers`]). Interfaces that containers get for
-//! themselves ([`netdev`]), and where all of it is kept while containers live ([`run_dir`]).
+//! Words: the classes of devices ([`class`]), container ids ([`container_id`]), names of pods ([`pod`]). Contracts between
+//! two programs of ours: the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`],
+//! [`kubernetes_settings`]), what a container asks for ([`request`]) and may have ([`policy`]), the arguments that the
+//! generator writes and the hook reads ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]) or go
+//! with a GPU ([`gpu_name`], [`near`], [`kfd`]), which are given to nobody new ([`drain`]), who has those that only so many
+//! may have ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container
+//! can use RDMA devices ([`providers`]). Interfaces that containers get for themselves ([`netdev`]), and where all of it is
+//! kept while containers live ([`run_dir`]).
 
 pub mod bundle;
 pub mod class;
@@ -24,6 +24,7 @@ pub mod lease;
 pub mod near;
 pub mod netdev;
 pub mod onload;
+pub mod pod;
 pub mod policy;
 pub mod pool;
 pub mod providers;

@@ -14,8 +14,8 @@ use crate::common::package;
 const ORDERS: [&str; 12] = [
     "cdi/src: json name annotations spec wording yaml parse version validate oci registry",
     "sys/src: text error numbers pci cpu_list elf mountinfo mount_api netns netlink ethtool bpf fs ld_cache processes",
-    "core/src: timestamp onload providers gpu_name kfd wanted class bundle expect container_id run_dir pool near versioned drain lease
-        host_settings select vf netdev kubernetes_settings config hook_arguments request policy ticket",
+    "core/src: timestamp onload providers gpu_name kfd wanted class bundle expect container_id pod run_dir pool near versioned
+        drain lease host_settings select vf netdev kubernetes_settings config hook_arguments request policy ticket",
     "host/src: netlink host bundles settings drain discover leases devices pools spec_name generate specdir drift boot
         offers watch",
     "engines/src: version kind installed ours file toml json hcl settings place default_runtime nri containerd

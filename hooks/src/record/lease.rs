@@ -427,7 +427,7 @@ pub(crate) fn claim(
     };
     let wishes = wanted.devices.iter();
     let mut wishes: Vec<Wish> = wishes.map(|device| wish(device, most(device))).collect();
-    let pod = pod::of(container.bundle);
+    let pod = pod::of(container.id, container.bundle);
     for wish in &mut wishes {
         wish.facts
             .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));

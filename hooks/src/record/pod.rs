@@ -3,19 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use onload_core::container_id::ContainerId;
 use onload_core::lease::is_pod;
+use onload_core::pod::keys;
 use onload_sys::fs::regular;
 use serde::Deserialize;
 
 const MOST: u64 = 4 * 1024 * 1024;
-/// Namespace and name, as containerd's CRI and CRI-O annotate them.
-const KEYS: [[&str; 2]; 2] = [
-    [
-        "io.kubernetes.cri.sandbox-namespace",
-        "io.kubernetes.cri.sandbox-name",
-    ],
-    ["io.kubernetes.pod.namespace", "io.kubernetes.pod.name"],
-];
 
 #[derive(Deserialize)]
 struct Config {
@@ -23,15 +17,13 @@ struct Config {
     annotations: BTreeMap<String, String>,
 }
 
-/// `NAMESPACE/NAME` of the pod whose container has this bundle; none where nobody says so, or not by such names.
-pub(super) fn of(bundle: &Path) -> Option<String> {
+/// `NAMESPACE/NAME` of the pod of a container; none where nobody says so, or not by such names.
+pub(super) fn of(id: &ContainerId, bundle: &Path) -> Option<String> {
     let bytes = regular::read(&bundle.join("config.json"), MOST).ok()?;
     let Config { annotations } = serde_json::from_slice(&bytes).ok()?;
-    let pod = KEYS.iter().find_map(|[namespace, name]| {
-        let (namespace, name) = (annotations.get(*namespace)?, annotations.get(*name)?);
-        Some(format!("{namespace}/{name}"))
-    });
-    pod.filter(|pod| is_pod(pod))
+    let keys = keys(&annotations, id.as_str());
+    let (namespace, name) = (annotations.get(keys.namespace)?, annotations.get(keys.pod)?);
+    Some(format!("{namespace}/{name}")).filter(|pod| is_pod(pod))
 }
 
 #[cfg(test)]
@@ -41,7 +33,11 @@ mod tests {
     fn of_config(text: &str) -> Option<String> {
         let bundle = tempfile::tempdir().unwrap();
         std::fs::write(bundle.path().join("config.json"), text).unwrap();
-        of(bundle.path())
+        of(&id(), bundle.path())
+    }
+
+    fn id() -> ContainerId {
+        "f00d".parse().unwrap()
     }
 
     #[test]
@@ -49,23 +45,44 @@ mod tests {
         let containerd = r#"{"ociVersion":"1.2.0","annotations":{"io.kubernetes.cri.container-name":"c",
             "io.kubernetes.cri.sandbox-name":"redis-0","io.kubernetes.cri.sandbox-namespace":"default"}}"#;
         assert_eq!(of_config(containerd).as_deref(), Some("default/redis-0"));
-        let crio = r#"{"annotations":{"io.kubernetes.pod.name":"redis-0","io.kubernetes.pod.namespace":"prod"}}"#;
+        let crio = r#"{"annotations":{"io.kubernetes.cri-o.ContainerID":"f00d","io.kubernetes.pod.name":"redis-0",
+            "io.kubernetes.pod.namespace":"prod"}}"#;
         assert_eq!(of_config(crio).as_deref(), Some("prod/redis-0"));
+    }
+
+    /// Of either engine both have the keys of both, but no pod the id of its container.
+    #[test]
+    fn a_pod_that_writes_the_keys_of_another_engine_keeps_its_own_name() {
+        let named = |id: &str| {
+            let annotations = serde_json::json!({
+                "io.kubernetes.cri.sandbox-namespace": "default", "io.kubernetes.cri.sandbox-name": "of-containerd",
+                "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.name": "of-crio",
+                "io.kubernetes.cri-o.ContainerID": id, "io.kubernetes.cri-o.SandboxID": "beef"
+            });
+            of_config(&serde_json::json!({ "annotations": annotations }).to_string()).unwrap()
+        };
+        assert_eq!(named("f00d"), "default/of-crio");
+        for guess in ["", "beef", "f00", "F00D"] {
+            assert_eq!(named(guess), "default/of-containerd", "{guess}");
+        }
     }
 
     #[test]
     fn what_is_no_pod_s_has_none() {
-        let half = r#"{"annotations":{"io.kubernetes.pod.name":"redis-0"}}"#;
+        let half = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"redis-0"}}"#;
+        let of_other =
+            r#"{"annotations":{"io.kubernetes.pod.namespace":"a","io.kubernetes.pod.name":"b"}}"#;
         for text in [
             "{}",
             "",
             "[",
             half,
-            r#"{"annotations":{"io.kubernetes.pod.name":1}}"#,
+            of_other,
+            r#"{"annotations":{"io.kubernetes.cri.sandbox-name":1}}"#,
         ] {
             assert_eq!(of_config(text), None, "{text}");
         }
-        assert_eq!(of(Path::new("/nonexistent")), None);
+        assert_eq!(of(&id(), Path::new("/nonexistent")), None);
     }
 
     /// Whoever starts a container by podman writes annotations as they like.
@@ -73,7 +90,7 @@ mod tests {
     fn what_no_cluster_calls_a_pod_is_none() {
         let named = |name: &str| {
             let annotations = serde_json::json!({
-                "io.kubernetes.pod.namespace": "prod", "io.kubernetes.pod.name": name
+                "io.kubernetes.cri.sandbox-namespace": "prod", "io.kubernetes.cri.sandbox-name": name
             });
             of_config(&serde_json::json!({ "annotations": annotations }).to_string())
         };

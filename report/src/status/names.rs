@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use onload_core::pod::keys;
 use onload_host::bundles::{self, DOCKER};
 use onload_host::host::Host;
 use onload_sys::fs::open::open_in_root;
@@ -13,7 +14,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cgroup::Engine;
+use super::cgroup::{Engine, is_id};
 use super::mounts::Mounts;
 use super::patience::{PATIENCE, patiently};
 
@@ -89,11 +90,11 @@ impl<'h> Names<'h> {
                 let known = known.or_insert_with(|| podman(host, user).unwrap_or_default());
                 known.get(id)?.clone()
             }
-            Engine::Containerd => pod(config?)?,
+            Engine::Containerd => pod(config?, id)?,
             Engine::Crio => {
                 let config = config?;
                 let name = config.annotations.get("io.kubernetes.cri-o.Name");
-                pod(config).or_else(|| name.cloned())?
+                pod(config, id).or_else(|| name.cloned())?
             }
             Engine::Docker | Engine::Unknown => return None,
         };
@@ -126,8 +127,13 @@ impl<'h> Names<'h> {
                 let name = Path::new(path.trim()).file_name().unwrap_or_default();
                 name.to_string_lossy().into_owned()
             }
+            // Of a pod's other containers, CRI-O leaves this to the pod (`setupSandboxAnnotations`).
             Engine::Crio => {
-                let handler = config.annotations.get("io.kubernetes.cri-o.RuntimeHandler");
+                let sandbox = config.annotations.get("io.kubernetes.cri-o.SandboxID");
+                let sandbox = self.config(engine, sandbox.filter(|id| is_id(id))?)?;
+                let handler = sandbox
+                    .annotations
+                    .get("io.kubernetes.cri-o.RuntimeHandler");
                 handler.cloned().unwrap_or_default()
             }
             Engine::Podman | Engine::Unknown => return None,
@@ -185,21 +191,14 @@ impl OciConfig {
     }
 }
 
-/// Pod and container, as containerd's CRI and CRI-O annotate them; nerdctl's own name.
-fn pod(config: &OciConfig) -> Option<String> {
-    let text = |keys: [&str; 2]| {
-        let mut values = keys.iter().filter_map(|key| config.annotations.get(*key));
-        values.next()
-    };
-    let container = text([
-        "io.kubernetes.cri.container-name",
-        "io.kubernetes.container.name",
-    ]);
-    let pod = text(["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"]);
-    match (pod, container) {
+/// Pod and container, as engines of Kubernetes annotate them; nerdctl's own name.
+fn pod(config: &OciConfig, id: &str) -> Option<String> {
+    let annotations = &config.annotations;
+    let keys = keys(annotations, id);
+    match (annotations.get(keys.pod), annotations.get(keys.container)) {
         (Some(pod), Some(container)) => Some(format!("{pod}/{container}")),
         (Some(pod), None) => Some(pod.clone()),
-        (None, _) => config.annotations.get("nerdctl/name").cloned(),
+        (None, _) => annotations.get("nerdctl/name").cloned(),
     }
 }
 

@@ -142,6 +142,34 @@ fn a_container_of_crio_is_given_what_its_runtime_was_told_and_not_what_crio_keep
 }
 
 #[test]
+fn the_runtime_of_a_container_of_crio_is_that_of_its_sandbox() {
+    let sandbox = ID.replace('3', "4");
+    let made = Made::new();
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/kubepods.slice/crio-{ID}.scope\n"),
+    );
+    let bundle =
+        |id: &str| format!("/run/containers/storage/overlay-containers/{id}/userdata/config.json");
+    let of_sandbox = |id: &str| {
+        let annotations = format!(
+            r#"{{"annotations":{{"onload.dev/nic":"all","io.kubernetes.cri-o.SandboxID":"{id}",
+            "io.kubernetes.cri-o.RuntimeHandler":"onload"}}}}"#
+        );
+        made.file(&bundle(ID), annotations);
+    };
+    let unknown = "neither its runtime nor a hook";
+    of_sandbox(&sandbox);
+    made.assert_is(State::NothingGiven, unknown, "");
+    let handler = r#"{"annotations":{"io.kubernetes.cri-o.RuntimeHandler":"crun"}}"#;
+    made.file(&bundle(&sandbox), handler);
+    made.assert_is(State::NothingGiven, "but its runtime is crun", "");
+    // It is a name in a directory of CRI-O's, and nothing else.
+    of_sandbox(&format!("../overlay-containers/{sandbox}"));
+    made.assert_is(State::NothingGiven, unknown, "");
+}
+
+#[test]
 fn a_container_of_what_leaves_no_node_is_listed_with_it() {
     let config = r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_PROFILE_LATENCY=latency","ONLOAD_CTK_X=y"]}}"#;
     let made = made_so(config, "runc");

@@ -591,7 +591,7 @@ fn a_sandbox_of_the_host_with_a_dev_of_its_own_is_no_container() {
 
 #[test]
 fn names_come_from_what_engines_keep() {
-    let mut made = preloaded();
+    let made = preloaded();
     let docker = format!("/var/lib/docker/containers/{ID}/config.v2.json");
     made.file(&docker, r#"{"ID":"x","Name":"/redis"}"#);
     assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));
@@ -631,7 +631,15 @@ fn names_come_from_what_engines_keep() {
         format!("0::/kubepods.slice/crio-{ID}.scope\n"),
     );
     assert_eq!(made.status().containers[0].name.as_deref(), Some("k8s_app"));
-    made.leases.clear();
+    // CRI-O hands on what the pod says with containerd's keys.
+    let annotations = |id: &str| {
+        format!(
+            r#"{{"annotations":{{"io.kubernetes.cri-o.ContainerID":"{id}","io.kubernetes.pod.name":"own",
+            "io.kubernetes.container.name":"app","io.kubernetes.cri.sandbox-name":"other","io.kubernetes.cri.container-name":"x"}}}}"#
+        )
+    };
+    made.file(&bundle, annotations(ID));
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("own/app"));
 }
 
 #[test]

@@ -1,0 +1,35 @@
+//! How engines of Kubernetes say which pod a container is of, in the annotations of its configuration.
+
+use std::collections::BTreeMap;
+
+/// Where an engine writes its names.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Keys {
+    pub namespace: &'static str,
+    pub pod: &'static str,
+    pub container: &'static str,
+}
+
+const CONTAINERD: Keys = Keys {
+    namespace: "io.kubernetes.cri.sandbox-namespace",
+    pod: "io.kubernetes.cri.sandbox-name",
+    container: "io.kubernetes.cri.container-name",
+};
+const CRIO: Keys = Keys {
+    namespace: "io.kubernetes.pod.namespace",
+    pod: "io.kubernetes.pod.name",
+    container: "io.kubernetes.container.name",
+};
+const CRIO_ID: &str = "io.kubernetes.cri-o.ContainerID";
+
+/// The keys that the engine of a container has written, and not its pod: CRI-O hands on all annotations of a pod
+/// (`SpecAddAnnotations` in internal/factory/container/container.go), containerd those that its `pod_annotations` lists, and
+/// each writes its own over them. No pod knows the id that an engine will give its container.
+pub fn keys(annotations: &BTreeMap<String, String>, id: &str) -> &'static Keys {
+    let of_crio = annotations.get(CRIO_ID);
+    if of_crio.is_some_and(|own| own == id) {
+        &CRIO
+    } else {
+        &CONTAINERD
+    }
+}
