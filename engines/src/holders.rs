@@ -105,12 +105,13 @@ impl OciConfig {
     }
 }
 
-/// A CRI-O container, from the `config.json` that CRI-O keeps with the container's storage; `None`
-/// if it has another handler, or belongs to podman.
+/// A pod's sandbox, from the `config.json` that CRI-O keeps with the container's storage; `None` if it has another
+/// handler, belongs to podman, or is another container of a pod: of that CRI-O writes no handler, and the pod may.
 pub fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
     let config: OciConfig = serde_json::from_slice(config).ok()?;
+    let is_sandbox = config.annotation("io.kubernetes.cri-o.SandboxID") == id;
     let handler = config.annotation("io.kubernetes.cri-o.RuntimeHandler");
-    (handler == RUNTIME_NAME)
+    (is_sandbox && handler == RUNTIME_NAME)
         .then(|| Holder::new(id, config.annotation("io.kubernetes.cri-o.Name")))
 }
 
@@ -177,7 +178,8 @@ mod tests {
     fn a_configuration_newer_than_the_types_of_oci_spec_still_names_its_container() {
         let config = r#"{"process":{"cwd":"/","user":{"uid":0,"gid":0},
             "capabilities":{"bounding":["CAP_OF_A_NEWER_KERNEL"]}},
-            "annotations":{"io.kubernetes.cri-o.RuntimeHandler":"onload","io.kubernetes.cri-o.Name":"n"}}"#;
+            "annotations":{"io.kubernetes.cri-o.RuntimeHandler":"onload","io.kubernetes.cri-o.SandboxID":"c1",
+            "io.kubernetes.cri-o.Name":"n"}}"#;
         assert!(serde_json::from_str::<oci_spec::runtime::Spec>(config).is_err());
         let holder = of_crio("c1", config.as_bytes());
         assert_eq!(holder, Some(Holder::new("c1", "n")));
@@ -197,15 +199,18 @@ mod tests {
     }
 
     #[test]
-    fn a_container_of_crio_holds_the_handler_that_its_annotation_has() {
-        let config = |handler: &str| {
+    fn a_sandbox_of_crio_holds_the_handler_that_its_annotation_has() {
+        let config = |handler: &str, sandbox: &str| {
             format!(
-                r#"{{"annotations":{{"io.kubernetes.cri-o.RuntimeHandler":"{handler}","io.kubernetes.cri-o.Name":"k8s_app_pod"}}}}"#
+                r#"{{"annotations":{{"io.kubernetes.cri-o.RuntimeHandler":"{handler}",
+                "io.kubernetes.cri-o.SandboxID":"{sandbox}","io.kubernetes.cri-o.Name":"k8s_POD_pod"}}}}"#
             )
         };
-        let ours = of_crio(ID, config("onload").as_bytes());
-        assert_eq!(ours, Some(Holder::new(ID, "k8s_app_pod")));
-        assert_eq!(of_crio(ID, config("").as_bytes()), None);
+        let ours = of_crio(ID, config("onload", ID).as_bytes());
+        assert_eq!(ours, Some(Holder::new(ID, "k8s_POD_pod")));
+        assert_eq!(of_crio(ID, config("", ID).as_bytes()), None);
+        // What a pod says of another of its containers.
+        assert_eq!(of_crio(ID, config("onload", "c1").as_bytes()), None);
         assert_eq!(
             of_crio(ID, br#"{"annotations":{"onload.dev/nic":"all"}}"#),
             None

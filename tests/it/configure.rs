@@ -620,6 +620,9 @@ fn containers_of_docker_are_found_below_its_own_root_and_with_user_namespaces() 
 fn while_a_pod_of_containerd_or_crio_has_the_handler_its_entry_stays() {
     let task = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{CONTAINER}");
     let storage = format!("var/lib/containers/storage/overlay-containers/{CONTAINER}/userdata");
+    let of_crio = format!(
+        "{{\"annotations\":{{\"io.kubernetes.cri-o.RuntimeHandler\":\"onload\",\"io.kubernetes.cri-o.SandboxID\":\"{CONTAINER}\"}}}}"
+    );
     let cases = [
         (
             "containerd",
@@ -627,12 +630,7 @@ fn while_a_pod_of_containerd_or_crio_has_the_handler_its_entry_stays() {
             format!("{task}/options.json"),
             "{\"binary_name\":\"/usr/bin/onload-container-runtime\"}",
         ),
-        (
-            "crio",
-            CRIO,
-            format!("{storage}/config.json"),
-            "{\"annotations\":{\"io.kubernetes.cri-o.RuntimeHandler\":\"onload\"}}",
-        ),
+        ("crio", CRIO, format!("{storage}/config.json"), &of_crio),
     ];
     for (engine, file, state, content) in cases {
         let host = EngineHost::with_engines(&[(WRAPPER, "")]);
