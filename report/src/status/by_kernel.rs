@@ -4,7 +4,6 @@
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
 use onload_host::host::Host;
 
@@ -14,7 +13,7 @@ use super::looked::Looked;
 use super::names::OciConfig;
 use super::network::{Accelerators, Interface};
 use super::patience::{PATIENCE, patiently};
-use super::process::{Budget, Preload, Process, boot_time, directory, number, socket};
+use super::process::{Budget, Preload, Process, directory, number, socket};
 use super::stack::logs_by_driver;
 use super::uppers::Port;
 
@@ -27,7 +26,6 @@ const INODE: usize = 9;
 pub(super) struct ByKernelReader<'l> {
     looked: Looked<'l>,
     failures: OnceCell<Vec<Failure>>,
-    boot: Option<SystemTime>,
 }
 
 impl<'l> ByKernelReader<'l> {
@@ -35,7 +33,6 @@ impl<'l> ByKernelReader<'l> {
         ByKernelReader {
             looked,
             failures: OnceCell::new(),
-            boot: boot_time(looked.host).ok().flatten(),
         }
     }
 
@@ -63,7 +60,7 @@ impl<'l> ByKernelReader<'l> {
             let is_asked = has_library && at < MOST;
             let (cause, logged) = if is_asked {
                 let variables = started_with(&self.looked, process, config, budget);
-                self.cause(process, &variables, network, accelerators.since())
+                self.cause(process, &variables, network)
             } else {
                 (Cause::Unknown, None)
             };
@@ -144,7 +141,6 @@ impl<'l> ByKernelReader<'l> {
         process: &Process,
         variables: &[u8],
         network: (&[Interface], bool),
-        since: Option<SystemTime>,
     ) -> (Cause, Option<(usize, Cause)>) {
         let value = variable(variables, "EF_DONT_ACCELERATE").unwrap_or_default();
         if !value.is_empty() && value != b"0" {
@@ -164,27 +160,21 @@ impl<'l> ByKernelReader<'l> {
                     (Error::NoInterface, Left::NotKnown(cause)) => (line, cause),
                     _ => (line, Cause::Failed(error)),
                 });
-                (self.without_log(process, variables, since), logged)
+                (without_log(process, variables), logged)
             }
         }
     }
+}
 
-    fn without_log(&self, process: &Process, variables: &[u8], since: Option<SystemTime>) -> Cause {
-        if process.preload == Some(Preload::Foreign)
-            && process.open.is_some()
-            && !process.has_driver()
-            && logs_by_driver(process, variables)
-        {
-            return Cause::OtherBuild;
-        }
-        let started = self
-            .boot
-            .map(|boot| boot + Duration::from_millis(10 * process.started));
-        match started.zip(since) {
-            Some((started, since)) if started + Duration::from_secs(1) < since => Cause::Early,
-            Some((started, since)) if since < started => Cause::Silent,
-            _ => Cause::Unknown,
-        }
+fn without_log(process: &Process, variables: &[u8]) -> Cause {
+    let is_refused = process.preload == Some(Preload::Foreign)
+        && process.open.is_some()
+        && !process.has_driver()
+        && logs_by_driver(process, variables);
+    if is_refused {
+        Cause::OtherBuild
+    } else {
+        Cause::Unknown
     }
 }
 

@@ -76,10 +76,8 @@ pub(super) enum Cause {
     Failed(kernel_log::Error),
     /// Its library is not the host's, and the driver gave it no descriptor for its log.
     OtherBuild,
-    /// It was started before Onload had any interface.
-    Early,
-    /// It was started when Onload had one, and Onload says nothing of it.
-    Silent,
+    /// It may have been started before Onload had an interface: the time of Onload's directory in debugfs, and that of the
+    /// start as it is found now, differ where the clock was set between them.
     #[default]
     Unknown,
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::SystemTime;
 
 use onload_host::discover::netdev::CLASS;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
@@ -53,16 +52,8 @@ pub(super) struct Accelerators<'l> {
     /// The host's interfaces, of which only names and ports are known, and of other names nothing.
     pub(super) hosts: Vec<Interface>,
     /// What Onload has attached to, in whatever network; none where that is not known.
-    attached: Option<Vec<Attached>>,
+    attached: Option<Vec<nic::Listed>>,
     with_veth: bool,
-}
-
-#[derive(Debug)]
-struct Attached {
-    name: String,
-    /// As the kernel writes it; none where Onload does not say.
-    address: Option<String>,
-    since: SystemTime,
 }
 
 impl<'l> Accelerators<'l> {
@@ -97,12 +88,6 @@ impl<'l> Accelerators<'l> {
             attached: attached(host),
             with_veth,
         }
-    }
-
-    /// When Onload first attached to an interface that it still has; none where that is not known.
-    pub(super) fn since(&self) -> Option<SystemTime> {
-        let attached = self.attached.as_ref()?.iter();
-        attached.map(|interface| interface.since).min()
     }
 
     /// Without the loopback; none where there are too many.
@@ -192,22 +177,15 @@ pub(super) fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 
 /// What Onload has attached to, whatever network it is in: it makes a directory in debugfs then (Onload,
 /// `lib/efhw/debugfs_nic.c`). `dev` in it is no PCI function: an auxiliary device, or nothing with AF_XDP.
-fn attached(host: &Host) -> Option<Vec<Attached>> {
+fn attached(host: &Host) -> Option<Vec<nic::Listed>> {
     if host.entry(Path::new(RESOURCE_MODULE)).ok()?.is_none() {
         return Some(Vec::new());
     }
     host.entry(Path::new(DEBUGFS_NICS)).ok()??;
-    let mut found = Vec::new();
-    for entry in host.list(Path::new(DEBUGFS_NICS)).ok()?.names {
-        let directory = Path::new(DEBUGFS_NICS).join(&entry);
-        let attribute = |path: &Path| host.attribute(path).ok().flatten();
-        if let Some(listed) = nic::Listed::read(&entry, attribute) {
-            found.push(Attached {
-                name: listed.name,
-                address: listed.address,
-                since: host.modified(&directory).ok()??,
-            });
-        }
-    }
-    Some(found)
+    let names = host.list(Path::new(DEBUGFS_NICS)).ok()?.names;
+    let attribute = |path: &Path| host.attribute(path).ok().flatten();
+    let found = names
+        .iter()
+        .filter_map(|entry| nic::Listed::read(entry, attribute));
+    Some(found.collect())
 }

@@ -170,17 +170,9 @@ fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
             "its libonload.so is not this host's, and the driver gave it no descriptor, as it does with a library of another build".to_owned(),
             "leave out the image's own library and LD_PRELOAD, so that it has the host's".to_owned(),
         ),
-        Cause::Early => (
-            format!("it was started before Onload had an interface ({names})"),
-            START_AGAIN.to_owned(),
-        ),
         Cause::Unknown => (
             format!("why is not known; it may have been started before Onload had {names}"),
-            format!("{START_AGAIN}; if that does not help, look at dmesg and at the variables EF_… of its environment"),
-        ),
-        Cause::Silent => (
-            format!("why is not known: Onload had {names} before it was started"),
-            "look at what the program prints, at dmesg, and at the variables EF_… of its environment".to_owned(),
+            format!("{START_AGAIN}; if that does not help, look at what the program prints, at dmesg, and at the variables EF_… of its environment"),
         ),
     };
     let reason = format!(
