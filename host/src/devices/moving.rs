@@ -30,9 +30,9 @@ const AWAY: &str = "away";
 /// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
 const NETWORK: u32 = 0x02;
 const VFIO: &str = "vfio-pci";
-/// Seconds after which a lease is judged: it is written before its interface moves, and a host is not read at one moment.
+/// Seconds after which a lease is judged: it is written before its device moves, and a host is not read at one moment.
 const ON_ITS_WAY: u64 = 60;
-/// What to do where a container has lost its interface.
+/// What to do where a container has lost its device.
 pub const BRING_BACK: &str =
     "see that its function is there and has its driver, and start the container again";
 
@@ -146,29 +146,45 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     }
 }
 
-/// Why a container no longer has the interface that a lease says it has. Once its driver is unbound, or its function goes, an
-/// interface ends in whatever network namespace it is, and one that is made anew begins on the host (`alloc_netdev_mqs` in
-/// net/core/dev.c).
+/// Why a container no longer has the interface or RDMA device that a lease says it has. Once its driver is unbound, or its
+/// function goes, a device ends in whatever network namespace it is, and one that is made anew begins on the host
+/// (`alloc_netdev_mqs` in net/core/dev.c, `_ib_alloc_device` in drivers/infiniband/core/device.c).
 pub fn lost(listed: &Listed, inventory: &Inventory) -> Option<String> {
     let lease = listed.lease.as_ref().ok()?;
-    let Facts::Interface(interface) = &lease.moved.as_ref()?.facts else {
-        return None;
-    };
+    let facts = &lease.moved.as_ref()?.facts;
     let is_settled = lease.since.saturating_add(ON_ITS_WAY) <= timestamp::now();
-    let is_known = !inventory.undecided().contains(&Class::Netdev);
+    let is_known = !inventory.undecided().contains(&listed.device.class);
     if listed.is_returning || !is_settled || !is_known {
         return None;
     }
-    let pci = interface.pci;
+    let pci = facts.pci();
+    let is_here = match facts {
+        Facts::Interface(_) => {
+            let mut here = inventory.interfaces.iter();
+            here.any(|one| one.pci == Some(pci) && !one.is_representor())
+        }
+        // A function may have several, those of its subfunctions.
+        Facts::Rdma(rdma) => {
+            let mut here = inventory.rdma.iter();
+            here.any(|one| one.name == rdma.name && !one.ports.is_empty())
+        }
+        Facts::Function(_) => return None,
+    };
     let Some(function) = inventory.functions.get(pci) else {
         return Some(format!("its function {pci} is gone"));
     };
     if !has_interface_driver(function) {
         return Some(format!("its function {pci} has lost its driver"));
     }
-    let mut here = inventory.interfaces.iter();
-    let is_here = here.any(|one| one.pci == Some(pci) && !one.is_representor());
     is_here.then(|| "its driver was loaded anew, and it is on the host".to_owned())
+}
+
+/// The same of a device that is offered; the lease may have ended while the host was looked at.
+pub(super) fn trouble(listed: &Listed, stands: bool, inventory: &Inventory) -> Option<String> {
+    let why = lost(listed, inventory).filter(|_| stands)?;
+    Some(format!(
+        "its container no longer has it: {why}; {BRING_BACK}"
+    ))
 }
 
 /// The interfaces that are in containers, or were on their way back from there when the host was looked at.
@@ -179,8 +195,7 @@ fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
         let Facts::Interface(interface) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
         };
-        let why = stands.then(|| lost(listed, inventory)).flatten();
-        let trouble = why.map(|why| format!("its container no longer has it: {why}; {BRING_BACK}"));
+        let trouble = trouble(listed, stands, inventory);
         let mut here = inventory.movable.iter();
         // It is back under its name, and the lease ends soon.
         let is_it =

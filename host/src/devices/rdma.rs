@@ -15,11 +15,12 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     made_of(&places.inventory.rdma, |device| {
         let ports = device.ports.iter();
         let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
+        let of_ports = || trouble(&device.ports).filter(|_| !device.waits_for_container);
         let made = Device {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
             nodes: device.nodes.clone(),
-            health: Health::of(trouble(&device.ports).filter(|_| !device.waits_for_container)),
+            health: Health::of(device.trouble.clone().or_else(of_ports)),
             ..Device::new(class, &device.device)?
         };
         Some(places.put(made, device.pci_address))

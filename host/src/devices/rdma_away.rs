@@ -6,6 +6,7 @@ use onload_core::lease::{Facts, Listed, RdmaFacts};
 use onload_core::run_dir::RUN_DIR;
 
 use super::inventory::Inventory;
+use super::moving::trouble;
 use crate::discover::rdma::RdmaDevice;
 use crate::leases::Around;
 
@@ -15,8 +16,14 @@ pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inv
     }
     match leases {
         Ok(leases) => {
-            let away = away(leases, inventory);
-            inventory.rdma.extend(away);
+            for one in away(leases, inventory) {
+                // Containers that share a network hold it together, and one that they have lost may be here.
+                let mut known = inventory.rdma.iter_mut();
+                match known.find(|known| known.name == one.name) {
+                    Some(known) => known.trouble = one.trouble,
+                    None => inventory.rdma.push(one),
+                }
+            }
         }
         Err(error) => {
             let what = "RDMA devices that are in containers are";
@@ -26,21 +33,23 @@ pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inv
     inventory
         .rdma
         .sort_by(|one, other| one.name.cmp(&other.name));
-    // Containers that share a network hold it together.
-    inventory.rdma.dedup_by(|one, other| one.name == other.name);
 }
 
 fn away(leases: &Around, inventory: &Inventory) -> Vec<RdmaDevice> {
-    let held = leases.all().map(|(listed, _)| listed);
-    let held = held.filter(|listed| listed.device.class == Class::Rdma);
-    let moved = held.filter_map(|listed| {
+    let held = leases.all();
+    let held = held.filter(|(listed, _)| listed.device.class == Class::Rdma);
+    let moved = held.filter_map(|(listed, stands)| {
         let Facts::Rdma(facts) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
         };
+        let trouble = trouble(listed, stands, inventory);
         // It is back, and the lease ends soon.
         let mut here = inventory.rdma.iter();
         let is_here = here.any(|device| device.name == facts.name);
-        (!is_here).then(|| as_it_was(facts, listed, inventory))
+        (!is_here || trouble.is_some()).then(|| RdmaDevice {
+            trouble,
+            ..as_it_was(facts, listed, inventory)
+        })
     });
     moved.collect()
 }
@@ -53,6 +62,7 @@ fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaD
         // The lease does not say it; `of_functions` takes it last.
         is_subfunction: false,
         waits_for_container: false,
+        trouble: None,
         numa_node: function.and_then(|function| function.numa_node),
         node_guid: None,
         firmware: None,
@@ -70,6 +80,7 @@ mod tests {
 
     use super::*;
     use crate::devices::rdma::of_functions;
+    use crate::devices::{BRING_BACK, Health};
     use crate::discover::test_tree::{AsHost, Tree};
     use crate::pools::{Pools, survey};
 
@@ -113,6 +124,46 @@ mod tests {
             ("mlx5_3".to_owned(), Some(1)),
         ];
         assert_eq!(devices, wanted);
+    }
+
+    #[test]
+    fn a_device_that_its_container_has_lost_is_not_healthy() {
+        const FUNCTION: &str = "/sys/bus/pci/devices/0000:3b:00.3";
+        let health = |change: &dyn Fn(&Tree)| {
+            let tree = tree("N\n");
+            tree.bind(FUNCTION, "mlx5_core");
+            for slot in 0..2 {
+                let path = format!("/run/onload-ctk/@leases/rdma=mlx5_3#{slot}");
+                let text = tree.read(&path);
+                tree.file(
+                    &path,
+                    text.replace("\"returning\":true", "\"returning\":false"),
+                );
+            }
+            change(&tree);
+            let (inventory, _) = survey(&tree.host(), &Config::default());
+            let mut devices = inventory.of_class(Class::Rdma);
+            let lost = devices.find(|one| one.name.as_str() == "mlx5_3").unwrap();
+            lost.health.clone()
+        };
+        let lost = |why: &str| {
+            let why = format!("its container no longer has it: {why}; {BRING_BACK}");
+            Health::Unhealthy(why)
+        };
+        assert_eq!(health(&|_| ()), Health::Healthy);
+        let gone = health(&|tree| {
+            tree.remove(FUNCTION);
+        });
+        assert_eq!(gone, lost("its function 0000:3b:00.3 is gone"));
+        let anew = |name: &str| {
+            health(&|tree| {
+                tree.rdma(FUNCTION, name, 3);
+            })
+        };
+        let why = "its driver was loaded anew, and it is on the host";
+        assert_eq!(anew("mlx5_3"), lost(why));
+        // One of a subfunction.
+        assert_eq!(anew("mlx5_4"), Health::Healthy);
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub struct RdmaDevice {
     /// where it goes, and until then RoCE has no port (`mlx5_query_port_roce` in drivers/infiniband/hw/mlx5/main.c).
     #[serde(skip)]
     pub(crate) waits_for_container: bool,
+    /// Why the container that is to have it does not.
+    #[serde(skip)]
+    pub(crate) trouble: Option<String>,
     pub numa_node: Option<u32>,
     /// `node_guid` in the kernel's notation.
     pub node_guid: Option<String>,
@@ -496,6 +499,7 @@ impl Surroundings<'_, '_, '_> {
         RdmaDevice {
             pci_address: place.pci,
             is_subfunction: place.is_subfunction(),
+            trouble: None,
             waits_for_container: is_part
                 && !ports.is_empty()
                 && ports.iter().all(|port| self.waits(port)),

@@ -47,7 +47,7 @@ pub(super) struct Facts {
     pub(super) start: Start,
     pub(super) rdma: Libraries,
     pub(super) leases: Vec<(Class, String)>,
-    /// The interfaces of its leases that are in its network no more, and why.
+    /// The devices of its leases that are in its network no more, and why.
     pub(super) lost: Vec<(String, String)>,
     pub(super) grants: Vec<Grant>,
     pub(super) unanswered: Option<Verdict>,

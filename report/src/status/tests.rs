@@ -285,6 +285,18 @@ fn an_rdma_device_of_another_namespace_is_told() {
         State::RdmaNamespace,
         "{status:?}"
     );
+    // What it has lost is said as such.
+    made.lease("rdma:mlx5_0", ID, 77);
+    let moved = r#"{"rdma":{"name":"mlx5_0","pci":"0000:05:00.2","index":0},"namespace":7}"#;
+    made.leases[0].lease.as_mut().unwrap().moved = serde_json::from_str(moved).unwrap();
+    let status = made.status_with(exclusive);
+    let verdicts = &status.containers[0].verdicts;
+    assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+    assert!(
+        verdicts[0].reason.contains("mlx5_0 has left its network"),
+        "{verdicts:?}"
+    );
+    made.leases.clear();
     // One that is in the container's namespace is its own.
     made.file(
         "/proc/77/root/sys/class/infiniband/mlx5_0/node_type",

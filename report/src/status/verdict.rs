@@ -100,6 +100,10 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     let is_elsewhere = host.is_rdma_exclusive
         && facts.has_host_network == Some(false)
         && facts.within.has_rdma == Some(false);
+    // That it lost one has a verdict of its own.
+    if is_elsewhere && !facts.lost.is_empty() {
+        return None;
+    }
     if is_elsewhere {
         return Some(Verdict::bad(
             State::RdmaNamespace,
