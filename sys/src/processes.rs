@@ -206,12 +206,11 @@ impl Processes {
         let Some(wanted) = device(node) else {
             return Ok(None);
         };
-        let is_named = |to: &Path| to.file_name() == node.file_name();
         for (pid, descriptor) in self.descriptors() {
             if Instant::now() >= until {
                 return Err(ErrorKind::TimedOut.into());
             }
-            if open_device(&descriptor, &is_named) == Some(wanted)
+            if open_device(&descriptor, &|number| number == wanted).is_some()
                 && descriptor.ancestors().nth(2).is_some_and(is_one)
             {
                 return Ok(Some((pid, self.program(pid))));
@@ -265,13 +264,13 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.filter_map(|entry| Some(entry.ok()?.path()))
 }
 
-/// The numbers of the character device that a descriptor has open, where its path is wanted. A container chooses the paths
-/// of its files, so that one may be called as a node is and be none.
-pub fn open_device(descriptor: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> Option<(u32, u32)> {
-    let to = std::fs::read_link(descriptor).ok()?;
-    // The path of a node that was mounted is `/` when the container it was in has ended.
-    let may_be = to == Path::new("/") || is_wanted(&to);
-    let number = may_be.then(|| device(descriptor)).flatten()?;
+/// The numbers of the character device that a descriptor has open, where they are wanted. Its path tells nothing: a container
+/// renames and removes its nodes, and has others called as they were.
+pub fn open_device(
+    descriptor: &Path,
+    is_wanted: &dyn Fn((u32, u32)) -> bool,
+) -> Option<(u32, u32)> {
+    let number = device(descriptor).filter(|number| is_wanted(*number))?;
     (!only_points(descriptor)).then_some(number)
 }
 
@@ -599,6 +598,11 @@ mod tests {
         assert_eq!(found, Some((7, "qemu".to_owned())));
         assert_eq!(opener(&tree.path("none")), None);
         assert_eq!(opener(Path::new("/dev/full")), None);
+        // A container renames what it has open.
+        tree.link("renamed", "/dev/null");
+        let renamed = tree.path("renamed");
+        tree.link("proc/7/fd/3", renamed.to_str().unwrap());
+        assert_eq!(found, opener(Path::new("/dev/null")));
         // Whoever may make a node may also point at it so, and need not be allowed to open it.
         tree.file(
             "proc/7/fdinfo/3",
@@ -665,10 +669,11 @@ mod tests {
 
     #[test]
     fn what_opens_nothing_is_no_open_device() {
+        let zero = device(Path::new("/dev/zero")).unwrap();
         let descriptor = |flags: OFlags| {
-            let open = openat(CWD, "/dev/full", flags, Mode::empty()).unwrap();
+            let open = openat(CWD, "/dev/zero", flags, Mode::empty()).unwrap();
             let own = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
-            (open_device(&own, &|to| to == Path::new("/dev/full")), open)
+            (open_device(&own, &|number| number == zero), open)
         };
         assert!(descriptor(OFlags::RDWR).0.is_some());
         assert_eq!(descriptor(OFlags::PATH).0, None);

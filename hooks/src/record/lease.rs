@@ -554,8 +554,8 @@ pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
 
 /// Who uses a device without a lease: a virtual machine, or a container that was given the node by itself. The kernel lets
 /// one open a group at a time (vfio_group_fops_open), so whoever cannot open it knows. A node of a single function can be
-/// opened more than once, so where there are no groups only /proc shows it. If there is no time for all of that, nobody is
-/// known to use it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
+/// opened more than once, and the group is free until one binds it, so only /proc shows it. If there is no time for all of
+/// that, nobody is known to use it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
 fn user(
     device: &Device,
     expect: &[Expect],
@@ -574,11 +574,19 @@ fn user(
         .filter(is_its)
         .map(node)
         .partition(|node| node.starts_with(FUNCTIONS));
-    if groups.is_empty() {
+    node_user(&groups, &functions, processes, until)
+}
+
+fn node_user(
+    groups: &[PathBuf],
+    functions: &[PathBuf],
+    processes: &Processes,
+    until: Instant,
+) -> Option<String> {
+    group_user(groups, processes, until).or_else(|| {
         let mut openers = functions.iter().map(|node| processes.opener(node, until));
-        return openers.find_map(|opener| opener.ok()?.map(shown));
-    }
-    group_user(&groups, processes, until)
+        openers.find_map(|opener| opener.ok()?.map(shown))
+    })
 }
 
 /// Who may open a member of a pool, by its node's number, for another device.
@@ -680,6 +688,20 @@ mod tests {
             left[0] <= FETCHING && left[1] <= left[0] - Duration::from_millis(50),
             "{left:?}"
         );
+    }
+
+    #[test]
+    fn who_has_a_function_s_node_is_found_beside_a_group_that_is_free() {
+        let tree = Tree::new();
+        tree.file("proc/7/comm", "qemu\n")
+            .link("proc/7/fd/3", "/dev/null");
+        let processes = Processes::at(tree.root());
+        let groups = [tree.path("dev/vfio/15")];
+        let until = Instant::now() + Duration::from_secs(60);
+        let user =
+            |node: &str| node_user(&groups, &[Path::new(node).to_owned()], &processes, until);
+        assert_eq!(user("/dev/null").as_deref(), Some("process 7 (\"qemu\")"));
+        assert_eq!(user("/dev/zero"), None);
     }
 
     #[test]

@@ -183,13 +183,15 @@ fn a_function_that_is_open_still_is_not_put_back() {
         ("one", container(Some(WANTED), &[])),
         ("plain", container(None, &[])),
     ]);
-    // Its node is that of another device, which a process of this name can open.
+    // Its node is that of another device, which a process can open. The container removed its own.
     let script = r#"
         node=/tmp/vfs/dev/vfio/devices/vfio7
         mkdir -p ${node%/*} /tmp/vfs/sys/bus/pci/devices/$VF/vfio-dev/vfio7
-        [ -e $node ] || mknod $node c 1 3
+        [ -e $node ] || mknod $node c 1 5
         make one || fail "$(cat /tmp/err)"
-        sleep 1000 <$node >/dev/null 2>&1 & user=$!
+        mknod /tmp/own c 1 5; exec 8</tmp/own; rm /tmp/own
+        sleep 1000 >/dev/null 2>&1 & user=$!
+        exec 8<&-
         gone one
         is_set '"vlan":{"id":100'
         make plain && fail "given while another has it open"
