@@ -3,12 +3,12 @@
 //! looked for in all that can be found.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use onload_sys::bpf;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::netlink::link::Link;
 use onload_sys::text::Quoted;
+use onload_sys::{bail, bpf};
 use rustix::io::Errno;
 
 use crate::moves::netns::{self, Depth, Netns, Unseen};
@@ -19,30 +19,23 @@ pub(super) const SHORT: Duration = Duration::from_secs(2);
 /// And how long where it cannot, since nothing may be left on an interface.
 pub(super) const LONG: Duration = Duration::from_secs(6);
 
-/// What stands on an interface in other namespaces.
-#[derive(Default)]
-pub(super) struct Uppers {
-    pub(super) found: Vec<(netns::Found, Vec<Link>)>,
-    /// Why there may be more.
-    pub(super) unseen: Option<Error>,
-}
-
-/// What stands on an interface of `base` in other namespaces; an error if not even all namespaces of the host could be
-/// looked at.
+/// Tells `act` of what stands on an interface of `base` in other namespaces, of each when it is found: there may be more of
+/// them than files may be open. Why there may be more, or an error if not even all namespaces of the host could be looked at.
 pub(super) fn uppers_elsewhere(
     base: &Netns,
     lower: &Link,
     depth: Depth,
     patience: Duration,
-) -> Result<Uppers> {
-    let mut uppers = Uppers::default();
+    act: &mut dyn FnMut(&netns::Found, &[Link]) -> Result<()>,
+) -> Result<Option<Error>> {
+    let mut unseen = None;
     let looking = || looking(&lower.shown());
     for place in netns::others(base, depth, patience) {
         let place = match place {
             Ok(place) => place,
             Err(Unseen::Host(error)) => return Err(error).with_context(looking),
             Err(Unseen::Others(error)) => {
-                uppers.unseen = Err::<(), _>(error).with_context(looking).err();
+                unseen = Err::<(), _>(error).with_context(looking).err();
                 break;
             }
         };
@@ -53,15 +46,14 @@ pub(super) fn uppers_elsewhere(
             )
         });
         match found {
-            Ok(found) if found.is_empty() => {}
-            Ok(found) => uppers.found.push((place, found)),
+            Ok(found) => act(&place, &found)?,
             // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
             Err(error) => {
-                uppers.unseen.get_or_insert(error);
+                unseen.get_or_insert(error);
             }
         }
     }
-    Ok(uppers)
+    Ok(unseen)
 }
 
 fn uppers_in(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
@@ -78,28 +70,35 @@ fn uppers_in(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
     Ok(links)
 }
 
-/// Deletes what stands on an interface of `base`, there and elsewhere; an error if something stays, or may.
+/// Deletes what stands on an interface of `base`, there and elsewhere; an error if something stays, or may. The kernel takes
+/// milliseconds for each, and a container may have made thousands.
 pub(super) fn delete_uppers(
     base: &Netns,
     lower: &Link,
     depth: Depth,
     patience: Duration,
 ) -> Result<()> {
-    let (links, _) = base.look()?;
-    let delete_upper = |netns: &Netns, upper: &Link| {
-        let deleted = delete(netns, upper.index);
-        deleted.with_context(|| moving(&upper.name, "away, which stood on another"))
-    };
-    for upper in links.iter().filter(|other| other.stands_on(lower.index)) {
-        delete_upper(base, upper)?;
-    }
-    let uppers = uppers_elsewhere(base, lower, depth, patience)?;
-    for (place, links) in uppers.found {
-        for upper in &links {
-            delete_upper(&place.netns, upper)?;
+    let until = Instant::now() + patience;
+    let delete_all = |netns: &Netns, uppers: &[Link]| -> Result<()> {
+        for upper in uppers {
+            let deleted = delete(netns, upper.index);
+            deleted.with_context(|| moving(&upper.name, "away, which stood on another"))?;
+            if Instant::now() >= until {
+                let (name, seconds) = (lower.shown(), patience.as_secs());
+                bail!(
+                    "interface {name}: what a container left on it was not all deleted within {seconds} seconds; run \"onload-ctk lease restore\""
+                );
+            }
         }
-    }
-    uppers.unseen.map_or(Ok(()), Err)
+        Ok(())
+    };
+    let (mut here, _) = base.look()?;
+    here.retain(|other| other.stands_on(lower.index));
+    delete_all(base, &here)?;
+    let unseen = uppers_elsewhere(base, lower, depth, patience, &mut |place, uppers| {
+        delete_all(&place.netns, uppers)
+    })?;
+    unseen.map_or(Ok(()), Err)
 }
 
 pub(super) fn looking(name: &str) -> String {
@@ -155,17 +154,47 @@ mod tests {
         let mut links = netns.links().unwrap().into_iter();
         let link = links.find(|link| link.name == b"d0").unwrap();
         let find = || {
-            let depth = Depth::Processes;
-            uppers_elsewhere(&netns, &link, depth, Duration::ZERO).unwrap()
+            let (mut found, depth) = (0, Depth::Processes);
+            let mut count = |_: &netns::Found, uppers: &[Link]| {
+                found += uppers.len();
+                Ok(())
+            };
+            let unseen = uppers_elsewhere(&netns, &link, depth, Duration::ZERO, &mut count);
+            (found, unseen.unwrap())
         };
         // An interface may move then, with a warning.
-        let uppers = find();
-        assert_eq!(uppers.found.len(), 1);
-        let unseen = uppers.unseen.unwrap().to_string();
+        let (found, unseen) = find();
+        assert_eq!(found, 1);
+        let unseen = unseen.unwrap().to_string();
         assert_eq!(unseen, "interface d0: looking at other network namespaces");
         // And does not come back as it was.
         delete_uppers(&netns, &link, Depth::Processes, Duration::ZERO).unwrap_err();
-        assert_eq!(find().found.len(), 0);
+        assert_eq!(find().0, 0);
+    }
+
+    #[test]
+    fn what_there_is_no_time_to_delete_is_an_error_and_the_rest_is_deleted_the_next_time() {
+        if !network::can_be("moving interfaces") {
+            return;
+        }
+        let base = Child::of_root();
+        base.ip("link add d0 type veth peer name d1");
+        for number in 0..3 {
+            base.ip(&format!("link add link d0 name mac{number} type macvlan"));
+        }
+        let netns = netns(&base);
+        let left = || {
+            let links = netns.links().unwrap().into_iter();
+            links.filter(|link| link.kind == b"macvlan").count()
+        };
+        let mut links = netns.links().unwrap().into_iter();
+        let link = links.find(|link| link.name == b"d0").unwrap();
+        let delete = |patience| delete_uppers(&netns, &link, Depth::Root, patience);
+        let late = delete(Duration::ZERO).unwrap_err().to_string();
+        let wanted = "interface d0: what a container left on it was not all deleted within 0 seconds; run \"onload-ctk lease restore\"";
+        assert_eq!((late.as_str(), left()), (wanted, 2));
+        delete(LONG).unwrap();
+        assert_eq!(left(), 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use onload_sys::netlink::link::Link;
 use onload_sys::{bail, bpf};
 
 use super::leftovers;
-use crate::moves::netns::{Depth, Netns};
+use crate::moves::netns::{Depth, Found, Netns};
 
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
@@ -24,21 +24,22 @@ pub(in crate::moves) fn check(netns: &Netns, link: &Link, depth: Depth) -> Resul
         ..Beside::default()
     };
     let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
-    let elsewhere = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT)?;
-    for (place, uppers) in &elsewhere.found {
+    let mut say = |place: &Found, uppers: &[Link]| {
         uses.extend(uppers.iter().map(|upper| {
             let kind = shown_kind(&String::from_utf8_lossy(&upper.kind));
             let keeper = &place.keeper;
             format!("a {kind} in a network namespace that {keeper} keeps is on it; stop that first")
         }));
-    }
+        Ok(())
+    };
+    let unseen = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT, &mut say)?;
     if !uses.is_empty() {
         bail!(
             "interface {name} is in use on this host: {}",
             uses.join("; ")
         );
     }
-    Ok(elsewhere.unseen.map(|unseen| {
+    Ok(unseen.map(|unseen| {
         format!(
             "interface {name} is given though something in a network namespace of another user namespace may stand on it: {unseen:#}"
         )

@@ -54,13 +54,16 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 impl Netns {
     /// The namespace of an open file; `path` is for messages.
     pub(crate) fn enter(file: File, path: &Path) -> Result<Self> {
-        let opened = in_thread(file.as_fd(), || {
+        let entering = || format!("entering the network namespace {path:?}");
+        Netns::of(file).with_context(entering)
+    }
+
+    pub(super) fn of(file: File) -> io::Result<Self> {
+        let (socket, cookie) = in_thread(file.as_fd(), || {
             let socket = Socket::open(None)?.impatient();
             let cookie = netns::cookie(socket.as_fd())?;
             Ok((socket, cookie))
-        });
-        let entering = || format!("entering the network namespace {path:?}");
-        let (socket, cookie) = opened.with_context(entering)?;
+        })?;
         Ok(Netns {
             file,
             socket,

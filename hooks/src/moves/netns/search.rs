@@ -13,6 +13,7 @@ use std::{io, iter};
 use onload_sys::processes::{descriptors_of, other_threads};
 use onload_sys::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
+use rustix::io::Errno;
 
 use super::namespace::{Inode, Netns, inode, open};
 use super::owner::{self, Owner};
@@ -115,10 +116,10 @@ pub(crate) struct Candidates {
 impl Candidates {
     fn new(hint: Option<&Path>, depth: Depth, patience: [Duration; 2]) -> Self {
         let kept = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
-        let hint = hint.map(Path::to_owned).into_iter();
-        let processes = processes().map(|dir| dir.join("ns/net"));
+        let hint = hint.map(|path| Ok(path.to_owned())).into_iter();
+        let processes = processes().map(|dir| Ok(dir?.join("ns/net")));
         Candidates {
-            paths: Box::new(kept.chain(hint).chain(processes).map(Ok)),
+            paths: Box::new(kept.chain(hint).chain(processes)),
             depth,
             begun: Instant::now(),
             patience,
@@ -162,22 +163,35 @@ impl Candidates {
         }
     }
 
-    fn open_next(&mut self, path: &Path) -> Option<File> {
-        // A file of another kind in these directories is nobody's namespace.
-        let file = open_candidate(path).ok()?;
-        let number = inode(&file).ok()?;
+    fn look(&mut self, path: &Path) -> io::Result<Option<Found>> {
+        let Some(file) = self.open_next(path)? else {
+            return Ok(None);
+        };
+        self.check_time(path)?;
+        let netns = if_there(Netns::of(file))?;
+        Ok(netns.map(|netns| Found {
+            netns,
+            keeper: keeper(path),
+        }))
+    }
+
+    fn open_next(&mut self, path: &Path) -> io::Result<Option<File>> {
+        let Some(file) = if_there(open_candidate(path))? else {
+            return Ok(None);
+        };
+        let number = inode(&file)?;
         let owner = match self.seen.get(&number) {
-            Some(Look::Done) => return None,
+            Some(Look::Done) => return Ok(None),
             Some(Look::Later(owner)) => *owner,
             None => owner::of(&file),
         };
         if owner > self.turn {
             self.seen.insert(number, Look::Later(owner));
             self.later.entry(owner).or_default().push(path.to_owned());
-            return None;
+            return Ok(None);
         }
         self.seen.insert(number, Look::Done);
-        Some(file)
+        Ok(Some(file))
     }
 
     fn check_time(&self, path: &Path) -> io::Result<()> {
@@ -210,32 +224,42 @@ impl Iterator for Candidates {
 
     fn next(&mut self) -> Option<Result<Found, Unseen>> {
         while !self.is_over {
-            let path = match self.next_path()? {
-                Ok(path) => path,
+            match self.next_path()?.and_then(|path| self.look(&path)) {
+                Ok(Some(found)) => return Some(Ok(found)),
+                Ok(None) => {}
                 Err(error) => return Some(Err(self.fail(error))),
-            };
-            let Some(file) = self.open_next(&path) else {
-                continue;
-            };
-            if let Err(error) = self.check_time(&path) {
-                return Some(Err(self.fail(error)));
-            }
-            if let Ok(netns) = Netns::enter(file, &path) {
-                let keeper = keeper(&path);
-                return Some(Ok(Found { netns, keeper }));
             }
         }
         None
     }
 }
 
-fn processes() -> impl Iterator<Item = PathBuf> {
+/// What is there and can be looked at: a process may end, and a file of another kind where engines keep theirs is nobody's
+/// namespace. An error where there may be more, and no file, thread or memory is left to look at it.
+fn if_there<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    const SHORT: [Errno; 5] = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::NOBUFS,
+        Errno::AGAIN,
+    ];
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if Errno::from_io_error(&error).is_some_and(|why| SHORT.contains(&why)) => {
+            Err(error)
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+fn processes() -> impl Iterator<Item = io::Result<PathBuf>> {
     let is_pid = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let processes = iter::once_with(|| entries(Path::new(PROC))).flatten();
-    processes.filter(is_pid)
+    processes.filter(move |path| path.as_ref().map_or(true, is_pid))
 }
 
 /// The network namespaces that threads of processes are in, each once, and the descriptors of some that processes have, as
@@ -243,21 +267,27 @@ fn processes() -> impl Iterator<Item = PathBuf> {
 fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
     let until = Instant::now() + patience;
     let (mut found, mut names) = (Vec::new(), BTreeSet::new());
-    for path in processes().flat_map(|dir| kept_by(&dir)) {
-        if Instant::now() >= until {
-            let at = format!("; it was at the descriptors of {}", keeper(&path));
-            found.push(Err(too_long(patience, &at)));
-            break;
+    let mut look = || {
+        for process in processes() {
+            for path in kept_by(&process?) {
+                if Instant::now() >= until {
+                    let at = format!("; it was at the descriptors of {}", keeper(&path));
+                    return Err(too_long(patience, &at));
+                }
+                let is_one = if path.ends_with("ns/net") {
+                    fs::read_link(&path).is_ok_and(|name| names.insert(name))
+                } else {
+                    names_namespace(&path)?
+                };
+                if is_one {
+                    found.push(Ok(path));
+                }
+            }
         }
-        let is_one = if path.ends_with("ns/net") {
-            fs::read_link(&path).is_ok_and(|name| names.insert(name))
-        } else {
-            names_namespace(&path)
-        };
-        if is_one {
-            found.push(Ok(path));
-        }
-    }
+        Ok(())
+    };
+    let end = look();
+    found.extend(end.err().map(Err));
     found
 }
 
@@ -271,20 +301,21 @@ fn kept_by(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
 /// may be a file of a server that never answers.
-fn names_namespace(path: &Path) -> bool {
+fn names_namespace(path: &Path) -> io::Result<bool> {
     // Most are told by one system call. A path of the file system begins with no such word.
     let name = fs::read_link(path).unwrap_or_default();
     let name = name.as_os_str().as_bytes();
     if NO_NAMESPACE.iter().any(|kind| name.starts_with(kind)) {
-        return false;
+        return Ok(false);
     }
     let (Some(process), Some(number)) = (path.ancestors().nth(2), path.file_name()) else {
-        return false;
+        return Ok(false);
     };
-    let info = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
+    let info = fs::read_to_string(process.join("fdinfo").join(number));
+    let info = if_there(info)?.unwrap_or_default();
     let inode = info.lines().find_map(|line| line.strip_prefix("ino:"));
     let inode: Option<u64> = inode.and_then(|inode| inode.trim().parse().ok());
-    inode.is_some_and(|inode| INODES.contains(&inode))
+    Ok(inode.is_some_and(|inode| INODES.contains(&inode)))
 }
 
 /// Opens a candidate. A descriptor may be of another file than its number says, which is not opened then.
@@ -306,13 +337,16 @@ fn file_system(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
     Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten();
+fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {
+    let entries = match if_there(fs::read_dir(dir)) {
+        Ok(entries) => entries.into_iter().flatten(),
+        Err(error) => return vec![Err(error)],
+    };
     let mut paths: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .collect();
     paths.sort_unstable();
-    paths
+    paths.into_iter().map(Ok).collect()
 }
 
 /// A process by its number and program, or a file.
@@ -517,6 +551,44 @@ mod tests {
         let own = format!("process {} (", process::id());
         assert!(keeper.is_some_and(|keeper| keeper.starts_with(&own)));
         assert_eq!(keeper_of(Child::of_root()), None);
+    }
+
+    #[test]
+    fn a_namespace_is_found_or_that_is_an_error_however_few_files_may_be_opened() {
+        const LIMITED: &str = "ONLOAD_CTK_TEST_LIMITED";
+        const NAME: &str = "moves::netns::search::tests::a_namespace_is_found_or_that_is_an_error_however_few_files_may_be_opened";
+        if !network::can_be("descriptors of network namespaces") {
+            return;
+        }
+        if std::env::var_os(LIMITED).is_none() {
+            let script = "ulimit -n 64 && exec \"$1\" --exact \"$2\"";
+            let mut limited = Command::new("sh");
+            limited.args(["-c", script, "sh"]).env(LIMITED, "");
+            let output = limited
+                .arg(std::env::current_exe().unwrap())
+                .arg(NAME)
+                .output()
+                .unwrap();
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert!(told.contains("1 passed"), "{told}");
+            return;
+        }
+        let (child, here) = (Child::of_root(), Netns::own().unwrap());
+        let kept = netns(&child);
+        drop(child);
+        // This process keeps it, by its descriptor alone.
+        let is_it = |netns: &Netns| netns.cookie() == kept.cookie();
+        let mut open: Vec<File> = iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        let mut refused = 0;
+        let found = loop {
+            match holder_of(&here, &is_it) {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => refused += 1,
+                found => break found,
+            }
+            open.pop().unwrap();
+        };
+        assert!(found.unwrap().is_some(), "with {refused} files");
+        assert!(refused > 0);
     }
 
     #[test]
