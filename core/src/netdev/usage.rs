@@ -5,10 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
 use onload_sys::error::{Result, bail};
 use onload_sys::netlink::{self, address::Address};
-use onload_sys::text::Quoted;
+use onload_sys::pci::PciAddress;
+use onload_sys::text::{Quoted, shell_word};
 
 /// What a network namespace has, as far as it tells who uses its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,6 +87,8 @@ const BY_KERNEL: u8 = 2;
 pub struct Beside<'a> {
     /// An RDMA device in software that is on it, such as soft-RoCE's.
     pub soft_rdma: Option<&'a str>,
+    /// The vDPA device of its function.
+    pub vdpa: Option<&'a str>,
     /// Programs of tcx are attached to it, which discovery cannot see.
     pub has_tcx: bool,
     /// Packet sockets are bound to it. They are no reason against a move: tcpdump on the host would keep containers
@@ -168,8 +172,21 @@ impl Namespace {
                 Quoted(name)
             )
         }));
+        uses.extend(beside.vdpa.map(|name| {
+            format!(
+                "a virtual machine may have its function by the vDPA device {}; if nobody uses that, run \"vdpa dev del {}\"",
+                Quoted(name),
+                shell_word(name)
+            )
+        }));
         uses
     }
+}
+
+/// Whether a device of sysfs is below a PCI function: the function's own, or that of an auxiliary device of it.
+pub fn is_below(device: &Path, function: PciAddress) -> bool {
+    let function = function.to_string();
+    device.iter().any(|part| part == function.as_str())
 }
 
 /// Whether Open vSwitch made it: `ovs-system`, or a port such as `br-ex` (net/openvswitch/vport-internal_dev.c).
@@ -392,6 +409,7 @@ mod tests {
         }
         let beside = Beside {
             soft_rdma: Some("rxe0"),
+            vdpa: Some("vdpa1"),
             has_tcx: true,
             has_packet_socket: true,
         };
@@ -399,6 +417,7 @@ mod tests {
         assert!(found[0].contains("(tcx)"), "{found:?}");
         assert!(found[1].contains("(AF_PACKET)"), "{found:?}");
         assert!(found[2].contains("RDMA device \"rxe0\""), "{found:?}");
+        assert!(found[3].contains("\"vdpa dev del vdpa1\""), "{found:?}");
     }
 
     #[test]

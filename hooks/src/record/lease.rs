@@ -45,7 +45,7 @@ const OPENERS_OF_ANSWER: Duration = Duration::from_millis(300);
 /// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all, and the last
 /// one may take four.
 const FETCHING: Duration = Duration::from_secs(6);
-const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+pub(crate) const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 /// The kernel's class of vfio's groups.
 const VFIO: &str = "/sys/class/vfio";
 

@@ -631,6 +631,22 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         ip link set mac0 netns two
         refused 'in use on this host: a macvlan in a network namespace that .*/run/netns/two'
         ip -n two link del mac0
+        # By vDPA a virtual machine has it, by its verbs a program such as DPDK's.
+        function=/sys/bus/pci/devices/0000:03:10.0
+        mkdir -p /sys/bus/vdpa/devices $function/vdpa1
+        ln -s $function/vdpa1 /sys/bus/vdpa/devices/vdpa1
+        refused 'in use on this host: a virtual machine may have its function .*"vdpa dev del vdpa1'
+        rm /sys/bus/vdpa/devices/vdpa1
+        node=/dev/infiniband/uverbs7
+        mkdir -p ${node%/*} $function/infiniband_verbs/uverbs7
+        [ -e $node ] || mknod $node c 1 7
+        sleep 1000 <$node >/dev/null 2>&1 & user=$!
+        while ! ls -l /proc/$user/fd 2>/dev/null | grep -q uverbs7; do :; done
+        refused "in use on this host: process $user (.*) has .*$node.* open"
+        kill $user; wait $user 2>/dev/null || true
+        # In another network namespace nobody has its packets by that.
+        ip netns exec two sleep 1000 <$node >/dev/null 2>&1 & user=$!
+        while ! ls -l /proc/$user/fd 2>/dev/null | grep -q uverbs7; do :; done
         ip link set ens1v0 name ens9
         refused 'is called \\*"ens9\\*" now'
         ip link set ens9 name ens1v0
@@ -642,6 +658,7 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         same untouched
         # What fails after the move is taken back.
         refused 'setting the gateway 198.51.100.1 of interface ens1v0'
+        kill $user; wait $user 2>/dev/null || true
         same "taken back""#;
     on_both(&sandbox, script);
 }

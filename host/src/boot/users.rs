@@ -11,7 +11,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, shell_word};
 
 use super::kernel::Kernel;
-use crate::discover::movable::soft_rdma;
+use crate::discover::movable::{soft_rdma, vdpa, vdpa_of};
 use crate::discover::netdev::CLASS;
 use crate::discover::pci::DEVICES;
 use crate::discover::probe::Probe;
@@ -19,7 +19,6 @@ use crate::host::{EntryKind, Host, HostError};
 use crate::leases;
 
 const PACKET_SOCKETS: &str = "/proc/net/packet";
-const VDPA_DEVICES: &str = "/sys/bus/vdpa/devices";
 
 pub(super) struct Users<'h> {
     host: &'h Host,
@@ -98,7 +97,7 @@ impl<'h> Users<'h> {
             false => self.nodes(&directory.join("infiniband_verbs"), "/dev/infiniband")?,
         };
         match nodes.iter().find_map(|node| self.kernel.holder(node)) {
-            None if !is_vfios => match self.vdpa_of(&directory)? {
+            None if !is_vfios => match self.vdpa_of(function) {
                 None => self.network(&directory, driver),
                 device => Ok(device),
             },
@@ -107,16 +106,13 @@ impl<'h> Users<'h> {
     }
 
     /// A virtual machine may have it, and the kernel then waits for its end when the function loses its driver
-    /// (`vhost_vdpa_remove` in drivers/vhost/vdpa.c). It is below what its driver chose: the function itself, or an
-    /// auxiliary device of it.
-    fn vdpa_of(&self, directory: &Path) -> Result<Option<String>, HostError> {
-        let function = self.host.resolve(directory)?;
-        let is_below = |place: &Path| function.as_ref().is_some_and(|own| place.starts_with(own));
-        let device = self.vdpa.iter().find(|(place, _)| is_below(place));
-        Ok(device.map(|(_, name)| {
-            let (device, word) = (Quoted(name), shell_word(name));
-            format!("vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")")
-        }))
+    /// (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
+    fn vdpa_of(&self, function: PciAddress) -> Option<String> {
+        let name = vdpa_of(&self.vdpa, function)?;
+        let (device, word) = (Quoted(name), shell_word(name));
+        Some(format!(
+            "vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")"
+        ))
     }
 
     fn lease_of(
@@ -219,6 +215,8 @@ impl<'h> Users<'h> {
             has_packet_socket: self.listened.contains(&link.index),
             // Only bpf(2) tells, which is the hook's.
             has_tcx: false,
+            // A function without an interface may have one too, and was asked for it.
+            vdpa: None,
         };
         if let Some(first) = network.uses(link, beside).into_iter().next() {
             return Ok(Some(first));
@@ -228,16 +226,6 @@ impl<'h> Users<'h> {
         let upper = entries.iter().find_map(|name| name.strip_prefix("upper_"));
         Ok(upper.map(|upper| format!("{upper} is on it; delete that")))
     }
-}
-
-fn vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
-    let mut devices = BTreeMap::new();
-    for name in host.list(Path::new(VDPA_DEVICES))?.names {
-        if let Some(place) = host.resolve(&Path::new(VDPA_DEVICES).join(&name))? {
-            devices.insert(place, name);
-        }
-    }
-    Ok(devices)
 }
 
 fn listened(host: &Host) -> Result<BTreeSet<u32>, HostError> {

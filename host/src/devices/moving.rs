@@ -468,6 +468,18 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_whose_function_a_virtual_machine_may_have_by_vdpa_is_not_offered() {
+        let tree = tree(&["a", "b"], "");
+        let place = "/sys/devices/pci0000:3a/0000:3b:02.0/mlx5_core.sf.4/vdpa0";
+        tree.directory(place);
+        tree.link("/sys/bus/vdpa/devices/vdpa0", place);
+        let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"*\"]\n");
+        assert_eq!(offered, ["b"]);
+        let says = "a: a virtual machine may have its function by the vDPA device \"vdpa0\"; if nobody uses that, run \"vdpa dev del vdpa0\"";
+        assert_eq!(reasons, [says]);
+    }
+
+    #[test]
     fn soft_roce_keeps_an_interface_on_the_host_and_a_registration_for_af_xdp_does_not() {
         let tree = tree(&["a", "b", "c"], "");
         tree.class_device(

@@ -3,11 +3,11 @@
 //! interface may be a virtual machine's.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::netdev::usage::{Beside, Namespace};
+use onload_core::netdev::usage::{Beside, Namespace, is_below};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Chain, Quoted};
 use serde::Serialize;
@@ -16,10 +16,12 @@ use crate::discover::names::Names;
 use crate::discover::netdev::{CLASS, NetDevice, by_function};
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
+use crate::host::{Host, HostError};
 
 const RDMA_CLASS: &str = "/sys/class/infiniband";
 /// Software devices are below it.
 const SOFTWARE: &str = "/sys/devices/virtual";
+const VDPA_DEVICES: &str = "/sys/bus/vdpa/devices";
 
 const NOT_RECORDED: &str = "who uses it is not known: the host's interfaces, addresses and routes are not \
                             recorded here; run onload-ctk on the host itself, in its network namespace";
@@ -67,6 +69,7 @@ struct Judgement<'a> {
     /// Or why who uses an interface is not known.
     network: Result<Namespace, String>,
     soft_rdma: BTreeMap<String, String>,
+    vdpa: BTreeMap<PathBuf, String>,
     by_function: BTreeMap<PciAddress, Vec<&'a NetDevice>>,
 }
 
@@ -93,6 +96,9 @@ pub(crate) fn read(
         functions,
         network,
         soft_rdma: soft_rdma(probe),
+        vdpa: probe
+            .or_warn(vdpa(probe.host()).map(Some))
+            .unwrap_or_default(),
         by_function: by_function(interfaces),
     };
     let mut names = Names::default();
@@ -166,10 +172,10 @@ impl Judgement<'_> {
                     .to_owned(),
             );
         }
-        self.user(interface)
+        self.user(interface, pci)
     }
 
-    fn user(&self, interface: &NetDevice) -> Option<String> {
+    fn user(&self, interface: &NetDevice, pci: PciAddress) -> Option<String> {
         let network = match &self.network {
             Ok(network) => network,
             Err(unknown) => return Some(unknown.clone()),
@@ -180,6 +186,7 @@ impl Judgement<'_> {
         };
         let beside = Beside {
             soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
+            vdpa: vdpa_of(&self.vdpa, pci),
             // Only root is told, and discovery need not be it: the hook looks before it moves one.
             ..Beside::default()
         };
@@ -216,4 +223,21 @@ pub(crate) fn soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
         Some((interface??, device))
     });
     on.collect()
+}
+
+/// The vDPA devices, by their directory.
+pub(crate) fn vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
+    let mut devices = BTreeMap::new();
+    for name in host.list(Path::new(VDPA_DEVICES))?.names {
+        if let Some(place) = host.resolve(&Path::new(VDPA_DEVICES).join(&name))? {
+            devices.insert(place, name);
+        }
+    }
+    Ok(devices)
+}
+
+pub(crate) fn vdpa_of(devices: &BTreeMap<PathBuf, String>, function: PciAddress) -> Option<&str> {
+    let mut devices = devices.iter();
+    let (_, name) = devices.find(|(place, _)| is_below(place, function))?;
+    Some(name)
 }

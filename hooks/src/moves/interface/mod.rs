@@ -27,7 +27,7 @@ use onload_sys::{bail, error};
 
 pub use identity::Identity;
 use rebind::Function;
-pub(super) use usage::check as check_unused;
+pub(super) use usage::{check as check_unused, opener};
 
 use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
 use super::netns::{Depth, Netns};
@@ -94,7 +94,7 @@ impl Kind for Identity {
         }
         check_names(link, request, &way.to)?;
         let home = &way.home.netns;
-        let warning = usage::check(home, link, Depth::Processes)?;
+        let warning = usage::check(home, link, Some(*pci), Depth::Processes)?;
         let facts = facts::of(link, *pci);
         let vf = function::examine(self, home, request)?;
         let sysctls = sysctl::of(home, link);
@@ -134,7 +134,7 @@ impl Kind for Identity {
     ) -> Result<()> {
         let (link, request) = (&grant.seen, &grant.request);
         // It may have come into use since the first look. Nobody but root can do that.
-        usage::check(&way.home.netns, link, Depth::Root)?;
+        usage::check(&way.home.netns, link, Some(request.pci), Depth::Root)?;
         function::set_up(&way.home, link, facts)?;
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
         let moved = way.home.netns.give(link.index, &way.to, new_name);

@@ -13,9 +13,10 @@ use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
+use onload_sys::text::Quoted;
 
 use super::identity::Home;
-use super::usage::names;
+use super::usage::{names, vdpa_of};
 use crate::moves::journey::PAUSE;
 
 /// Where the kernel has PCI functions and their drivers.
@@ -112,7 +113,11 @@ impl Function {
 
     /// Whether more than its interface belongs to the function.
     pub(super) fn has_others(&self) -> bool {
-        OTHERS.iter().any(|(_, dir)| self.dir.join(dir).exists())
+        OTHERS.iter().any(|(_, dir)| self.dir.join(dir).exists()) || self.vdpa().is_some()
+    }
+
+    fn vdpa(&self) -> Option<String> {
+        vdpa_of(&self.bus.with_file_name("vdpa"), self.pci)
     }
 
     /// Who may use another device of the function, which would go too.
@@ -121,6 +126,11 @@ impl Function {
             return Ok(Some(
                 "its RDMA device is in another network namespace".to_owned(),
             ));
+        }
+        // The kernel would wait for the end of its virtual machine (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
+        if let Some(device) = self.vdpa() {
+            let device = Quoted(&device);
+            return Ok(Some(format!("it has the vDPA device {device}")));
         }
         // Its holder may open it at any time.
         if let Some(leased) = leases.iter().find(|one| !one.is_over && self.is_own(one)) {
@@ -212,7 +222,7 @@ mod tests {
         }
 
         fn path(&self, path: &str) -> PathBuf {
-            self.0.path().join(path)
+            self.0.path().join("pci").join(path)
         }
 
         fn write(&self, path: &str, text: &str) {
@@ -233,7 +243,7 @@ mod tests {
         }
 
         fn function(&self) -> Function {
-            Function::find(self.0.path(), pci()).unwrap()
+            Function::find(&self.path(""), pci()).unwrap()
         }
 
         /// What was written: unbound, bound, and the override at the end.
@@ -324,9 +334,28 @@ mod tests {
     fn a_physical_function_is_never_unbound() {
         let bus = Bus::new();
         fs::remove_dir(bus.path("devices/0000:03:10.0/physfn")).unwrap();
-        assert!(Function::find(bus.0.path(), pci()).is_none());
+        assert!(Function::find(&bus.path(""), pci()).is_none());
         let other = "0000:03:10.2".parse().unwrap();
-        assert!(Function::find(bus.0.path(), other).is_none());
+        assert!(Function::find(&bus.path(""), other).is_none());
+    }
+
+    #[test]
+    fn a_function_that_a_virtual_machine_may_have_by_vdpa_is_not_unbound() {
+        let bus = Bus::new();
+        let devices = bus.path("../vdpa/devices");
+        fs::create_dir_all(&devices).unwrap();
+        for (name, function) in [("vdpa0", "0000:03:10.2"), ("vdpa1", "0000:03:10.0")] {
+            assert!(!bus.function().has_others());
+            let place = bus.path(&format!("devices/{function}/mlx5_core.sf.4/{name}"));
+            fs::create_dir_all(&place).unwrap();
+            symlink(place, devices.join(name)).unwrap();
+        }
+        assert!(bus.function().has_others());
+        let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
+        let wanted =
+            "the driver of 0000:03:10.0 is not bound anew: it has the vDPA device \"vdpa1\"";
+        assert_eq!(refused, wanted);
+        assert_eq!(bus.told(), ["", "", "(null)\n"]);
     }
 
     #[test]

@@ -1,29 +1,53 @@
 //! Whether the host uses an interface, looked at right before it moves.
 
-use std::path::Path;
+use std::fs::canonicalize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use onload_core::netdev::usage::{Beside, Link as Used, LinkRoute, Namespace, shown_kind};
+use onload_core::netdev::usage::{
+    Beside, Link as Used, LinkRoute, Namespace, is_below, shown_kind,
+};
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
+use onload_sys::pci::PciAddress;
+use onload_sys::processes::Processes;
+use onload_sys::text::Quoted;
 use onload_sys::{bail, bpf};
 
 use super::leftovers;
 use crate::moves::netns::{Depth, Found, Netns};
+use crate::record::lease::{OPENERS, PCI_FUNCTIONS};
 
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
+/// Where udev puts their nodes.
+const INFINIBAND: &str = "/dev/infiniband";
+const VDPA: &str = "/sys/bus/vdpa";
 
-/// Refuses an interface that the host uses, as far as its own user namespace goes. In another one anybody may make so many
-/// network namespaces that there is no time for all of them, which must keep no container from starting: that is a warning.
-pub(in crate::moves) fn check(netns: &Netns, link: &Link, depth: Depth) -> Result<Option<String>> {
+/// Refuses an interface that the host uses, as far as its own user namespace goes, or the other devices of its function, if
+/// that is to go with it. In another user namespace anybody may make so many network namespaces that there is no time for
+/// all of them, which must keep no container from starting: that is a warning.
+pub(in crate::moves) fn check(
+    netns: &Netns,
+    link: &Link,
+    function: Option<PciAddress>,
+    depth: Depth,
+) -> Result<Option<String>> {
     let name = link.shown();
     let soft_rdma = soft_rdma_on(&name);
+    let vdpa = function.and_then(|function| vdpa_of(Path::new(VDPA), function));
     let beside = Beside {
         soft_rdma: soft_rdma.as_deref(),
+        vdpa: vdpa.as_deref(),
         has_tcx: bpf::interface::has_tcx(link),
         ..Beside::default()
     };
     let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
+    let verbs = function.and_then(|function| opener(netns, &verbs_of(function)));
+    uses.extend(
+        verbs
+            .map(|opener| format!("{opener}, and may have its packets by that; stop that process")),
+    );
     let mut say = |place: &Found, uppers: &[Link]| {
         uses.extend(uppers.iter().map(|upper| {
             let kind = shown_kind(&String::from_utf8_lossy(&upper.kind));
@@ -63,6 +87,41 @@ fn soft_rdma_on(name: &str) -> Option<String> {
         parent.is_ok_and(|parent| parent.trim_end() == name)
     };
     names(Path::new(RDMA)).into_iter().find(stands_on)
+}
+
+/// The vDPA device of a function, which a virtual machine may have.
+pub(super) fn vdpa_of(bus: &Path, function: PciAddress) -> Option<String> {
+    let devices = bus.join("devices");
+    let is_its = |name: &String| {
+        let place = canonicalize(devices.join(name));
+        place.is_ok_and(|place| is_below(&place, function))
+    };
+    names(&devices).into_iter().find(is_its)
+}
+
+/// The nodes by which programs such as DPDK's drive a function beside its driver.
+fn verbs_of(function: PciAddress) -> Vec<PathBuf> {
+    let own = Path::new(PCI_FUNCTIONS).join(function.to_string());
+    let names = names(&own.join("infiniband_verbs")).into_iter();
+    names.map(|name| Path::new(INFINIBAND).join(name)).collect()
+}
+
+/// Which process of a namespace has one of these nodes open. If there is no time for all of them, nobody is known to.
+///
+/// A program of another network namespace has no interface of this one to work with, and where RDMA devices move, it cannot
+/// open theirs here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What such a one still has is a descriptor from
+/// before the last move, of no use, whose number the next node is given at once (`ib_uverbs_remove_one`).
+pub(in crate::moves) fn opener(netns: &Netns, nodes: &[PathBuf]) -> Option<String> {
+    let until = Instant::now() + OPENERS;
+    let is_here = |directory: &Path| netns.has(directory);
+    nodes.iter().find_map(|node| {
+        let found = Processes::default().opener_among(&is_here, node, until);
+        let (pid, program) = found.ok()??;
+        Some(format!(
+            "process {pid} ({}) has {node:?} open",
+            Quoted(&program)
+        ))
+    })
 }
 
 pub(super) fn names(dir: &Path) -> Vec<String> {

@@ -1,18 +1,12 @@
 //! Whether the host uses an RDMA device. A move takes the device from programs and from the kernel's own users, and deletes
 //! its interfaces (drivers/infiniband/core/device.c, `rdma_dev_change_netns`).
 
-use std::path::Path;
-use std::time::Instant;
-
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::processes::Processes;
-use onload_sys::text::Quoted;
 
 use super::devices::{Devices, RdmaDevice};
-use crate::moves::interface::check_unused;
+use crate::moves::interface::{check_unused, opener};
 use crate::moves::netns::{Depth, Netns};
-use crate::record::lease::OPENERS;
 
 /// Refuses a device with an interface that the host uses; a warning where that is not all known.
 pub(super) fn check_interfaces(
@@ -22,7 +16,7 @@ pub(super) fn check_interfaces(
 ) -> Result<Option<String>> {
     let mut warnings = Vec::new();
     for link in devices.0.interfaces(home, found)? {
-        let checked = check_unused(home, &link, Depth::Processes);
+        let checked = check_unused(home, &link, None, Depth::Processes);
         let warning = checked.with_context(|| {
             let (name, interface) = (&found.name, link.shown());
             format!("rdma {name} cannot move, which would delete interface {interface}")
@@ -34,10 +28,6 @@ pub(super) fn check_interfaces(
 
 /// Refuses a device that the kernel itself uses, or that a program of the host has open. If there is no time for all
 /// programs, or the kernel does not answer, nobody is known to use it.
-///
-/// A program of another network namespace cannot open it here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What
-/// such a one still has is a descriptor from before the last move, of no use, whose number the next node is given at once
-/// (`ib_uverbs_remove_one`).
 pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -> Result<()> {
     let name = &found.name;
     let kernel = devices
@@ -51,16 +41,10 @@ pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -
             modules.join(", ")
         );
     }
-    let until = Instant::now() + OPENERS;
-    let is_here = |directory: &Path| home.has(directory);
-    for node in devices.0.own_nodes(name) {
-        let found = Processes::default().opener_among(&is_here, &node, until);
-        if let Ok(Some((pid, program))) = found {
-            bail!(
-                "rdma {name} is in use on this host: process {pid} ({}) has {node:?} open, and would lose it; stop that process",
-                Quoted(&program)
-            );
-        }
+    match opener(home, &devices.0.own_nodes(name)) {
+        Some(opener) => bail!(
+            "rdma {name} is in use on this host: {opener}, and would lose it; stop that process"
+        ),
+        None => Ok(()),
     }
-    Ok(())
 }
