@@ -146,10 +146,12 @@ fn without_groups(tree: &Tree, arch: &str) {
 }
 
 fn rebind(tree: &Tree, function: &str, driver: &str) {
-    let link = format!("/sys/devices/pci0000:81/{function}/driver");
-    tree.directory(&format!("/sys/bus/pci/drivers/{driver}"));
-    tree.remove(&link)
-        .link(&link, &format!("/sys/bus/pci/drivers/{driver}"));
+    unbind(tree, function);
+    tree.bind(&format!("/sys/devices/pci0000:81/{function}"), driver);
+}
+
+fn unbind(tree: &Tree, function: &str) {
+    tree.remove(&format!("/sys/devices/pci0000:81/{function}/driver"));
 }
 
 fn with_link(width: &str, slot: Option<&str>) -> Tree {
@@ -697,6 +699,22 @@ fn larger_huge_pages_than_of_2_mib_are_for_vfio_alone() {
     }
 }
 
+#[test]
+fn a_physical_function_on_vfio_keeps_its_virtual_ones() {
+    let tree = sriov("vfio-pci");
+    rebind(&tree, "0000:81:00.0", "vfio-pci");
+    let found = found(&tree, "physical-functions");
+    assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
+    let text = found[0]["finding"].as_str().unwrap();
+    assert!(
+        text.contains(
+            "it has 2 virtual functions and is bound to vfio-pci: a program that opens one of its"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("must give its VF token"), "{text}");
+}
+
 /// A file takes no second line of a name: doctor's own remedy broke config.toml.
 #[test]
 fn what_is_configured_is_applied_and_not_written_a_second_time() {
@@ -793,8 +811,8 @@ checks! {
         |tree| without_groups(tree, "aarch64")
         => "fail", "the IOMMU is off", "systemctl reboot --firmware-setup";
     a_program_that_is_not_there_is_installed_first: "physical-functions", sriov("iavf"),
-        |tree| { rebind(tree, "0000:81:00.0", "vfio-pci"); tree.file("/etc/os-release", "ID=fedora\n"); }
-        => "warn", "bound to vfio-pci", "dnf install driverctl";
+        |tree| { unbind(tree, "0000:81:00.0"); tree.file("/etc/os-release", "ID=fedora\n"); }
+        => "warn", "bound to no driver", "dnf install driverctl";
     a_package_is_called_otherwise_than_its_program: "cpu-governor", with_governor(),
         |tree| { tree.attribute(&governor(1), "schedutil"); tree.file("/etc/os-release", "ID=debian\n"); }
         => "warn", "schedutil", "apt-get install linux-cpupower";
@@ -804,9 +822,9 @@ checks! {
     a_group_with_another_driver_fails_and_names_the_function: "iommu-groups", sriov("vfio-pci"),
         |tree| rebind(tree, "0000:81:02.1", "iavf")
         => "fail", "IOMMU group 20 also holds 0000:81:02.1", "driverctl set-override 0000:81:02.1 vfio-pci";
-    a_physical_function_on_vfio_with_virtual_ones_is_warned_of: "physical-functions", sriov("iavf"),
-        |tree| rebind(tree, "0000:81:00.0", "vfio-pci")
-        => "warn", "bound to vfio-pci: their MAC, VLAN and link cannot be set, and a program that opens one", "driverctl unset-override 0000:81:00.0";
+    a_physical_function_without_a_driver_is_warned_of: "physical-functions", sriov("iavf"),
+        |tree| unbind(tree, "0000:81:00.0")
+        => "warn", "bound to no driver: nobody can set these up", "driverctl unset-override 0000:81:00.0";
     a_port_that_is_down_below_functions_for_dpdk_is_warned_of: "physical-functions", sriov("vfio-pci"),
         |tree| {
             tree.interface("/sys/devices/pci0000:81/0000:81:00.0", "ens1");

@@ -104,8 +104,8 @@ fn blockers(examined: &Examined<'_>, members: &[PciAddress]) -> Vec<PciAddress> 
         .collect()
 }
 
-/// Whether physical functions are bound to the kernel's driver where they have virtual functions: else
-/// nobody can set these up. And whether their interfaces are up where containers get these.
+/// Whether physical functions are bound to a driver where they have virtual functions: else nobody can
+/// set these up. And whether their interfaces are up where containers get these.
 pub(super) fn parents(examined: &Examined<'_>) -> Findings {
     let functions = examined.inventory.functions.iter();
     let parents = functions.filter(|function| !function.virtual_functions.is_empty());
@@ -116,26 +116,21 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
         let idle = idle.iter().find(|(idle, _)| *idle == address);
         let count = parent.virtual_functions.len();
         let functions = counted(count, "virtual function", "virtual functions");
-        let finding = match parent.driver.as_deref() {
-            Some(driver) if !driver.contains("vfio") => match idle {
-                Some((_, name)) => Finding::warn(
-                    format!("its interface {name} is down: {NO_LINK}"),
-                    Remedy::run(format!("ip link set dev {} up", shell_word(name))),
-                ),
-                None => Finding::pass(format!("{driver} drives its {functions}")),
-            },
-            driver => {
-                let token = driver.map_or(String::new(), |_| format!(", and {NEEDS_TOKEN}"));
-                let driver = driver.unwrap_or("no driver");
-                let text = format!(
-                    "it has {functions} and is bound to {driver}: their MAC, VLAN and link cannot be set{token}"
-                );
-                Finding::warn(
-                    text,
-                    Remedy::run(format!("{DRIVERCTL} unset-override {address}")),
-                )
-                .after(install.clone())
-            }
+        let finding = match (parent.driver.as_deref(), idle) {
+            // To leave vfio would remove them (`vfio_pci_core_unregister_device`).
+            (Some(driver), _) if is_vfio(parent) => Finding::pass(format!(
+                "it has {functions} and is bound to {driver}: {NEEDS_TOKEN}"
+            )),
+            (Some(_), Some((_, name))) => Finding::warn(
+                format!("its interface {name} is down: {NO_LINK}"),
+                Remedy::run(format!("ip link set dev {} up", shell_word(name))),
+            ),
+            (Some(driver), None) => Finding::pass(format!("{driver} drives its {functions}")),
+            (None, _) => Finding::warn(
+                format!("it has {functions} and is bound to no driver: nobody can set these up"),
+                Remedy::run(format!("{DRIVERCTL} unset-override {address}")),
+            )
+            .after(install.clone()),
         };
         let finding = finding.at(format!("{DEVICES}/{address}/driver"));
         finding.of(address.to_string())
