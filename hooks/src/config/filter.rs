@@ -209,7 +209,7 @@ impl Filter<'_> {
         decision: Decision,
         root: Option<&ContainerRoot>,
     ) -> Result<(ContainerEdits, Vec<Device>)> {
-        self.refuse_hugetlbfs(&decision)?;
+        self.refuse_hugetlbfs(config, &decision)?;
         let mut edits = decision.edits;
         self.rdma_libraries(&mut edits, config, &decision.rdma, root)?;
         self.preload(&mut edits, config, decision.preload, root)?;
@@ -221,13 +221,18 @@ impl Filter<'_> {
         Ok((edits, decision.devices))
     }
 
-    fn refuse_hugetlbfs(&self, decision: &Decision) -> Result<()> {
+    /// hugetlbfs has no FS_USERNS_MOUNT (fs/hugetlbfs/inode.c), and runtimes mount it from within the container's namespaces.
+    fn refuse_hugetlbfs(&self, config: &OciConfig, decision: &Decision) -> Result<()> {
         let edits = decision.by_class.iter();
         let mut mounts = edits.flat_map(|(_, edits)| &edits.mounts);
         let has_hugetlbfs = mounts.any(|mount| mount.type_.as_deref() == Some("hugetlbfs"));
-        if has_hugetlbfs && !self.privilege.is_initial_namespace {
+        if !has_hugetlbfs {
+            return Ok(());
+        }
+        let is_own = config.has_namespace("user").context(CONFIG_JSON)?;
+        if is_own || !self.privilege.is_initial_namespace {
             bail!(
-                "{}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root, or use anonymous huge pages",
+                "{}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root without one, or use anonymous huge pages",
                 self.key(&[Class::Hugepages])
             );
         }

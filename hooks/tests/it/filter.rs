@@ -861,12 +861,19 @@ fn limits_on_huge_pages_replace_those_of_the_same_size() {
 
 #[test]
 fn a_hugetlbfs_is_refused_by_name_where_only_root_could_mount_it() {
+    let in_namespace = |class: &str, value: &str| {
+        let mut config = ask(class, value);
+        config["linux"]["namespaces"] = json!([{"type": "mount"}, {"type": "user"}]);
+        config
+    };
     let mut host = FakeHost::new();
+    let said = "\"onload.dev/hugepages\": a hugetlbfs cannot be mounted";
+    let refused = host.refusal(&in_namespace("hugepages", "2Mi"));
+    assert!(refused.contains(said), "{refused}");
+    host.after(&in_namespace("nic-nodes", "all"));
     host.privilege.is_initial_namespace = false;
-    assert!(
-        host.refusal(&ask("hugepages", "2Mi"))
-            .contains("\"onload.dev/hugepages\": a hugetlbfs cannot be mounted")
-    );
+    let refused = host.refusal(&ask("hugepages", "2Mi"));
+    assert!(refused.contains(said), "{refused}");
     host.after(&ask("nic-nodes", "all"));
 }
 
