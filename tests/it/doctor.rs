@@ -822,6 +822,18 @@ checks! {
     a_group_with_another_driver_fails_and_names_the_function: "iommu-groups", sriov("vfio-pci"),
         |tree| rebind(tree, "0000:81:02.1", "iavf")
         => "fail", "IOMMU group 20 also holds 0000:81:02.1", "driverctl set-override 0000:81:02.1 vfio-pci";
+    a_group_with_an_interface_of_the_host_says_what_that_costs: "iommu-groups", sriov("vfio-pci"),
+        |tree| {
+            rebind(tree, "0000:81:02.1", "iavf");
+            tree.interface("/sys/devices/pci0000:81/0000:81:02.1", "ens1v1");
+        }
+        => "fail", "which another driver has: with vfio the host loses its interface", "driverctl set-override 0000:81:02.1 vfio-pci";
+    a_group_with_its_physical_function_is_split_by_the_firmware: "iommu-groups", sriov("vfio-pci"),
+        |tree| {
+            tree.remove("/sys/devices/pci0000:81/0000:81:00.0/iommu_group");
+            tree.group("/sys/devices/pci0000:81/0000:81:00.0", 20);
+        }
+        => "fail", "also holds 0000:81:00.0, which another driver has: have each function in a group of its own", "systemctl reboot --firmware-setup";
     a_physical_function_without_a_driver_is_warned_of: "physical-functions", sriov("iavf"),
         |tree| unbind(tree, "0000:81:00.0")
         => "warn", "bound to no driver: nobody can set these up", "driverctl unset-override 0000:81:00.0";

@@ -174,7 +174,7 @@ fn refusal(address: PciAddress, reason: String) -> NotOffered {
 
 /// Held by vfio-pci or one of its variants, all of which register a vfio device below the function
 /// (since Linux 6.1) and have the word in their names.
-fn is_held(function: &PciFunction) -> bool {
+pub fn is_held(function: &PciFunction) -> bool {
     function.has("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
 }
 
@@ -189,11 +189,32 @@ fn leaves_group_viable(driver: &str) -> bool {
     driver == "pci-stub" || driver == "pcieport" || is_vfio_driver(driver)
 }
 
+/// Whether vfio refuses the function's group because of it.
+pub fn blocks(function: &PciFunction) -> bool {
+    let driver = function.driver.as_deref();
+    !is_held(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
+}
+
+/// Whether a host may go without a function that blocks a group. A disk it may not, and virtual functions go with their
+/// physical one.
+pub fn can_be_spared(function: &PciFunction) -> bool {
+    (function.is_network() || function.physical_function.is_some())
+        && function.virtual_functions.is_empty()
+}
+
+/// Whether the host loses an interface with one of these functions.
+pub fn have_interface(functions: &[&PciFunction]) -> bool {
+    functions.iter().any(|function| function.has("net"))
+}
+
+/// What is left to do where a function cannot be spared.
+pub const OWN_GROUPS: &str = "have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)";
+
 /// Why a function is not offered although somebody may expect it here; `None` if nobody would.
 fn not_held(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
-    let cost = if function.has("net") {
+    let cost = if have_interface(&[function]) {
         " (the host then loses its interface)"
     } else {
         ""
@@ -273,13 +294,24 @@ struct Group {
 impl Surroundings<'_, '_> {
     fn why_not_viable(&self, group: &Group) -> Option<String> {
         let blocking = self.blocking(group);
-        (!blocking.is_empty()).then(|| {
-            format!(
-                "IOMMU group {} also holds {}; bind the rest to vfio-pci too, or unbind it",
-                group.number,
-                blocking.join(", and ")
-            )
-        })
+        if blocking.is_empty() {
+            return None;
+        }
+        let members = group.members.iter();
+        let known = members.filter_map(|address| self.functions.get(*address));
+        let known: Vec<&PciFunction> = known.filter(|function| blocks(function)).collect();
+        let spared = known.iter().filter(|function| can_be_spared(function));
+        let remedy = match (spared.count() == blocking.len(), have_interface(&known)) {
+            (false, _) => OWN_GROUPS,
+            (true, false) => "bind the rest to vfio-pci too, or unbind it",
+            (true, true) => {
+                "bind the rest to vfio-pci too, or unbind it (the host then loses its interface)"
+            }
+        };
+        let (group, blocking) = (group.number, blocking.join(", and "));
+        Some(format!(
+            "IOMMU group {group} also holds {blocking}; {remedy}"
+        ))
     }
 
     /// The devices of a group that is viable, or why none of them is offered.
@@ -612,9 +644,44 @@ mod tests {
             found.reasons(),
             [
                 "0000:81:10.0: IOMMU group 15 also holds 0000:81:00.1, still bound to igb, and \
-              arm-smmu-test, still bound to xgene; bind the rest to vfio-pci too, or unbind it"
+              arm-smmu-test, still bound to xgene; have each function in a group of its own (PCI \
+              access control services, ACS, in the firmware's settings)"
             ]
         );
+    }
+
+    #[test]
+    fn what_the_host_loses_with_a_group_is_said() {
+        let tree = tree();
+        function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        let other = function(&tree, "0000:81:00.1", 15, "igb");
+        tree.directory(&format!("{other}/net/ens1"));
+        let reasons = look_at(&tree).reasons();
+        let cost = "vfio-pci too, or unbind it (the host then loses its interface)";
+        assert!(reasons[0].ends_with(cost), "{reasons:?}");
+    }
+
+    #[test]
+    fn nobody_is_told_to_take_a_physical_function_or_a_disk_from_the_host() {
+        let parent_of = |tree: &Tree, child: &str| {
+            let parent = function(tree, "0000:81:00.0", 15, "igb");
+            tree.virtual_function(&parent, 0, child);
+        };
+        let disk = |tree: &Tree, _: &str| {
+            let disk = tree.function("0000:82:00.0", "0x010802", 0);
+            join(tree, &disk, 15);
+            tree.bind(&disk, "nvme");
+        };
+        for other in [parent_of as fn(&Tree, &str), disk] {
+            let tree = tree();
+            let child = function(&tree, "0000:81:10.0", 15, "vfio-pci");
+            other(&tree, &child);
+            let reasons = look_at(&tree).reasons();
+            assert!(
+                reasons[0].ends_with(&format!("; {OWN_GROUPS}")),
+                "{reasons:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
 use onload_host::discover::pci::{DEVICES, PciFunction};
-use onload_host::discover::vfio::{NEEDS_TOKEN, NO_LINK};
+use onload_host::discover::vfio::{
+    NEEDS_TOKEN, NO_LINK, OWN_GROUPS, blocks, can_be_spared, have_interface, is_held,
+};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{counted, shell_word};
 
@@ -9,19 +11,12 @@ use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 use super::kernel_line;
 
-/// Drivers that do no DMA for the kernel, so that vfio takes a group with them (drivers/vfio/group.c).
-const HARMLESS: [&str; 2] = ["pci-stub", "pcieport"];
-
 const DRIVERCTL: &str = "driverctl";
-
-fn is_vfio(function: &PciFunction) -> bool {
-    let driver = function.driver.as_deref();
-    driver.is_some_and(|driver| driver.contains("vfio"))
-}
+const FIRMWARE: &str = "systemctl reboot --firmware-setup";
 
 pub(super) fn on(examined: &Examined<'_>) -> Findings {
     let functions = || examined.inventory.functions.iter();
-    let vfio = functions().filter(|function| is_vfio(function)).count();
+    let vfio = functions().filter(|function| is_held(function)).count();
     let virtual_functions = functions()
         .filter(|f| f.physical_function.is_some())
         .count();
@@ -51,7 +46,7 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
     };
     let finding = if examined.is_arm()? {
         // The kernel turns on each SMMU that the firmware tells it of.
-        off(Remedy::run("systemctl reboot --firmware-setup"))
+        off(Remedy::run(FIRMWARE))
     } else {
         let first = kernel_line::write(examined, "intel_iommu=on iommu=pt")?;
         kernel_line::then_reboot(examined, off(first))?
@@ -68,18 +63,28 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
         let Some((first, rest)) = blockers.split_first() else {
             continue;
         };
-        let unbind = |address: &PciAddress| {
-            Remedy::run(format!("{DRIVERCTL} set-override {address} vfio-pci"))
-        };
         let group = device.iommu_group;
-        let names: Vec<String> = blockers.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = blockers.iter().map(|one| one.address.to_string()).collect();
         let text = format!(
             "IOMMU group {group} also holds {}, which another driver has",
             names.join(", ")
         );
-        let finding = Finding::fail(text, unbind(first)).of(device.pci_address.to_string());
-        let finding = rest.iter().map(unbind).fold(finding, Finding::then);
-        let finding = finding.after(examined.program(DRIVERCTL)?);
+        let finding = if blockers.iter().all(|one| can_be_spared(one)) {
+            let cost = if have_interface(&blockers) {
+                ": with vfio the host loses its interface"
+            } else {
+                ""
+            };
+            let bind = |one: &&PciFunction| {
+                Remedy::run(format!("{DRIVERCTL} set-override {} vfio-pci", one.address))
+            };
+            let finding = Finding::fail(text + cost, bind(first));
+            let finding = rest.iter().map(bind).fold(finding, Finding::then);
+            finding.after(examined.program(DRIVERCTL)?)
+        } else {
+            Finding::fail(format!("{text}: {OWN_GROUPS}"), Remedy::run(FIRMWARE))
+        };
+        let finding = finding.of(device.pci_address.to_string());
         findings.push(finding.at(format!("/sys/kernel/iommu_groups/{group}/devices")));
     }
     if findings.is_empty() && good > 0 {
@@ -90,18 +95,11 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
     Ok(findings)
 }
 
-fn blockers(examined: &Examined<'_>, members: &[PciAddress]) -> Vec<PciAddress> {
-    let functions = members
-        .iter()
-        .filter_map(|member| examined.inventory.functions.get(*member));
-    let blocks = |function: &&PciFunction| {
-        let driver = function.driver.as_deref();
-        driver.is_some_and(|driver| !HARMLESS.contains(&driver)) && !is_vfio(function)
-    };
-    functions
-        .filter(blocks)
-        .map(|function| function.address)
-        .collect()
+fn blockers<'e>(examined: &Examined<'e>, members: &[PciAddress]) -> Vec<&'e PciFunction> {
+    let functions = &examined.inventory.functions;
+    let members = members.iter();
+    let known = members.filter_map(|member| functions.get(*member));
+    known.filter(|function| blocks(function)).collect()
 }
 
 /// Whether physical functions are bound to a driver where they have virtual functions: else nobody can
@@ -118,7 +116,7 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
         let functions = counted(count, "virtual function", "virtual functions");
         let finding = match (parent.driver.as_deref(), idle) {
             // To leave vfio would remove them (`vfio_pci_core_unregister_device`).
-            (Some(driver), _) if is_vfio(parent) => Finding::pass(format!(
+            (Some(driver), _) if is_held(parent) => Finding::pass(format!(
                 "it has {functions} and is bound to {driver}: {NEEDS_TOKEN}"
             )),
             (Some(_), Some((_, name))) => Finding::warn(
