@@ -807,12 +807,38 @@ checks! {
     red_hats_boot_loader_is_told_by_grubby: "iommu", sriov("vfio-pci"),
         |tree| { without_groups(tree, "x86_64"); tree.program("/usr/sbin/grubby", ""); }
         => "fail", "the IOMMU is off", "grubby --update-kernel=ALL --args=\"intel_iommu=on iommu=pt\"";
+    an_image_of_red_hats_takes_words_by_rpm_ostree: "iommu", sriov("vfio-pci"),
+        |tree| {
+            without_groups(tree, "x86_64");
+            tree.file("/etc/os-release", "ID=fedora\nVARIANT_ID=coreos\n").file("/run/ostree-booted", "");
+        }
+        => "fail", "the IOMMU is off", "rpm-ostree kargs --append=\"intel_iommu=on\" --append=\"iommu=pt\"";
+    a_snapshot_of_suses_gets_the_boot_loader_s_file: "iommu", sriov("vfio-pci"),
+        |tree| {
+            without_groups(tree, "x86_64");
+            tree.file("/etc/os-release", "ID=\"sl-micro\"\nID_LIKE=\"suse\"\n");
+            tree.program("/usr/sbin/transactional-update", "");
+        }
+        => "fail", "the IOMMU is off", "transactional-update grub.cfg";
     an_smmu_that_is_off_is_turned_on_in_the_firmware: "iommu", sriov("vfio-pci"),
         |tree| without_groups(tree, "aarch64")
         => "fail", "the IOMMU is off", "systemctl reboot --firmware-setup";
     a_program_that_is_not_there_is_installed_first: "physical-functions", sriov("iavf"),
         |tree| { unbind(tree, "0000:81:00.0"); tree.file("/etc/os-release", "ID=fedora\n"); }
         => "warn", "bound to no driver", "dnf install driverctl";
+    a_read_only_image_gets_a_program_by_rpm_ostree: "physical-functions", sriov("iavf"),
+        |tree| {
+            unbind(tree, "0000:81:00.0");
+            tree.file("/etc/os-release", "ID=\"rhel\"\nID_LIKE=\"fedora\"\n").file("/run/ostree-booted", "");
+        }
+        => "warn", "bound to no driver", "rpm-ostree install --apply-live driverctl";
+    a_read_only_snapshot_gets_a_program_in_a_new_one: "physical-functions", sriov("iavf"),
+        |tree| {
+            unbind(tree, "0000:81:00.0");
+            tree.file("/etc/os-release", "ID=\"opensuse-microos\"\nID_LIKE=\"suse opensuse\"\n");
+            tree.program("/usr/sbin/transactional-update", "");
+        }
+        => "warn", "bound to no driver", "transactional-update pkg install driverctl";
     a_package_is_called_otherwise_than_its_program: "cpu-governor", with_governor(),
         |tree| { tree.attribute(&governor(1), "schedutil"); tree.file("/etc/os-release", "ID=debian\n"); }
         => "warn", "schedutil", "apt-get install linux-cpupower";
@@ -1866,6 +1892,14 @@ fn isolated_cpus_are_changed_in_the_word_that_isolates_them() {
     tree.program("/usr/sbin/grubby", "");
     let steps = [
         "grubby --update-kernel=ALL --remove-args=isolcpus=managed_irq,domain,2-3 --args=isolcpus=managed_irq,domain,1,4",
+        "systemctl reboot",
+    ];
+    assert_eq!(remedies(&found(&tree, "isolated-cpus")[0]), steps);
+
+    tree.file("/etc/os-release", "ID=fedora\n")
+        .file("/run/ostree-booted", "");
+    let steps = [
+        "rpm-ostree kargs --delete=isolcpus=managed_irq,domain,2-3 --append=isolcpus=managed_irq,domain,1,4",
         "systemctl reboot",
     ];
     assert_eq!(remedies(&found(&tree, "isolated-cpus")[0]), steps);

@@ -12,7 +12,11 @@ pub(super) enum Distribution {
     Debian,
     Ubuntu,
     RedHat,
+    /// Red Hat's as an image, whose /usr is read-only: CoreOS, Silverblue, bootc.
+    RpmOstree,
     Suse,
+    /// SUSE's in snapshots that are read-only: SL Micro, MicroOS.
+    Transactional,
     Arch,
     Alpine,
 }
@@ -20,10 +24,21 @@ pub(super) enum Distribution {
 /// os-release(5): the first that is there counts.
 const FILES: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 const DNF: &str = "/usr/bin/dnf";
+const OSTREE: &str = "/run/ostree-booted";
+const TRANSACTIONAL: &str = "/usr/sbin/transactional-update";
 
 impl Distribution {
-    /// By os-release(5), else by whether there is dnf.
     pub(super) fn of(host: &Host) -> Result<Distribution, HostError> {
+        let exists = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
+        Ok(match Distribution::of_packages(host)? {
+            Distribution::RedHat if exists(OSTREE)? => Distribution::RpmOstree,
+            Distribution::Suse if exists(TRANSACTIONAL)? => Distribution::Transactional,
+            known => known,
+        })
+    }
+
+    /// By os-release(5), else by whether there is dnf.
+    fn of_packages(host: &Host) -> Result<Distribution, HostError> {
         for file in FILES.map(Path::new) {
             if let Some(text) = host.text(file)? {
                 if let Some(known) = Distribution::named(&text) {
@@ -67,15 +82,14 @@ impl Distribution {
             ("cpupower", Distribution::Debian) => "linux-cpupower",
             // One for each kernel: what is in /usr/bin only executes it.
             ("cpupower", Distribution::Ubuntu) => "linux-tools-$(uname -r)",
-            ("cpupower", Distribution::RedHat) => "kernel-tools",
+            ("cpupower", Distribution::RedHat | Distribution::RpmOstree) => "kernel-tools",
             (LIBIBVERBS, Distribution::Debian | Distribution::Ubuntu) => "ibverbs-providers",
-            (LIBIBVERBS, Distribution::RedHat | Distribution::Suse) => "libibverbs",
-            (LIBIBVERBS, Distribution::Arch | Distribution::Alpine) => "rdma-core",
+            (LIBIBVERBS | LIBRDMACM, Distribution::Arch | Distribution::Alpine) => "rdma-core",
+            (LIBIBVERBS, _) => "libibverbs",
             // The library's own package has a name that differs between releases.
             (LIBRDMACM, Distribution::Debian | Distribution::Ubuntu) => "rdmacm-utils",
-            (LIBRDMACM, Distribution::RedHat) => "librdmacm",
-            (LIBRDMACM, Distribution::Suse) => "librdmacm1",
-            (LIBRDMACM, Distribution::Arch | Distribution::Alpine) => "rdma-core",
+            (LIBRDMACM, Distribution::Suse | Distribution::Transactional) => "librdmacm1",
+            (LIBRDMACM, _) => "librdmacm",
             _ => program,
         }
     }
@@ -85,7 +99,9 @@ impl Distribution {
         let command = match self {
             Distribution::Debian | Distribution::Ubuntu => "apt-get install",
             Distribution::RedHat => "dnf install",
+            Distribution::RpmOstree => "rpm-ostree install --apply-live",
             Distribution::Suse => "zypper install",
+            Distribution::Transactional => "transactional-update pkg install",
             Distribution::Arch => "pacman -S",
             Distribution::Alpine => "apk add",
         };
@@ -117,7 +133,10 @@ impl Distribution {
     pub(super) fn update_grub(self) -> &'static str {
         match self {
             Distribution::Debian | Distribution::Ubuntu | Distribution::Alpine => "update-grub",
-            Distribution::RedHat | Distribution::Suse => "grub2-mkconfig -o /boot/grub2/grub.cfg",
+            Distribution::RedHat | Distribution::RpmOstree | Distribution::Suse => {
+                "grub2-mkconfig -o /boot/grub2/grub.cfg"
+            }
+            Distribution::Transactional => "transactional-update grub.cfg",
             Distribution::Arch => "grub-mkconfig -o /boot/grub/grub.cfg",
         }
     }
@@ -209,7 +228,7 @@ mod tests {
 
     #[test]
     fn each_distribution_is_told_of_its_own_packages() {
-        use Distribution::{Alpine, Arch, Debian, RedHat, Suse, Ubuntu};
+        use Distribution::{Alpine, Arch, Debian, RedHat, RpmOstree, Suse, Transactional, Ubuntu};
         for (distribution, cpupower, verbs, rdmacm) in [
             (
                 Debian,
@@ -224,7 +243,9 @@ mod tests {
                 "rdmacm-utils",
             ),
             (RedHat, "kernel-tools", "libibverbs", "librdmacm"),
+            (RpmOstree, "kernel-tools", "libibverbs", "librdmacm"),
             (Suse, "cpupower", "libibverbs", "librdmacm1"),
+            (Transactional, "cpupower", "libibverbs", "librdmacm1"),
             (Arch, "cpupower", "rdma-core", "rdma-core"),
             (Alpine, "cpupower", "rdma-core", "rdma-core"),
         ] {

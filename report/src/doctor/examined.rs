@@ -80,6 +80,10 @@ impl Examined<'_> {
             Distribution::RedHat | Distribution::Suse => {
                 "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm"
             }
+            Distribution::RpmOstree => "its file: rpm-ostree install onload-ctk-[0-9]*.rpm",
+            Distribution::Transactional => {
+                "its file: transactional-update pkg install $PWD/onload-ctk-[0-9]*.rpm"
+            }
             Distribution::Arch | Distribution::Alpine => {
                 "its unpacked archive: onload-ctk-*-linux/install"
             }

@@ -1,5 +1,5 @@
-//! How a word comes onto the kernel's command line: by grubby, as Red Hat's systems have it, by GRUB's settings, or by hand
-//! where another boot loader starts it.
+//! How a word comes onto the kernel's command line: by rpm-ostree or grubby, as Red Hat's systems have them, by GRUB's
+//! settings, or by hand where another boot loader starts it.
 
 use onload_host::host::HostError;
 
@@ -12,8 +12,16 @@ const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
 pub(super) const SHOWN: &str = "/proc/cmdline";
 
+fn is_ostree(examined: &Examined<'_>) -> Result<bool, HostError> {
+    Ok(Distribution::of(examined.host)? == Distribution::RpmOstree)
+}
+
 pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, HostError> {
-    Ok(if examined.is_file(GRUBBY)? {
+    Ok(if is_ostree(examined)? {
+        let words = words.split_ascii_whitespace();
+        let words: String = words.map(|word| format!(" --append=\"{word}\"")).collect();
+        Remedy::run(format!("rpm-ostree kargs{words}"))
+    } else if examined.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
     } else if examined.is_file(GRUB)? {
         // Added, and not written, since it keeps the words of the line before it.
@@ -45,7 +53,9 @@ pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String
 
 /// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
 pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<Remedy, HostError> {
-    Ok(if examined.is_file(GRUBBY)? {
+    Ok(if is_ostree(examined)? {
+        Remedy::run(format!("rpm-ostree kargs --delete={old} --append={new}"))
+    } else if examined.is_file(GRUBBY)? {
         Remedy::run(format!(
             "grubby --update-kernel=ALL --remove-args={old} --args={new}"
         ))
@@ -70,7 +80,8 @@ pub(super) fn then_write(
 }
 
 fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    Ok(if examined.is_file(GRUBBY)? || !examined.is_file(GRUB)? {
+    let is_told = is_ostree(examined)? || examined.is_file(GRUBBY)?;
+    Ok(if is_told || !examined.is_file(GRUB)? {
         finding
     } else {
         let update = Distribution::of(examined.host)?.update_grub();
