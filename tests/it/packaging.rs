@@ -7,6 +7,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use crate::common::{Tree, names_in, needs};
 
 const CONFIG: &str = "etc/onload-ctk/config.toml";
@@ -266,22 +268,10 @@ fn units_that_may_open_no_devices_are_told_of_amd_s_gpus() {
     assert_eq!(closed, ["onload-cdi.service", METRICS_UNIT]);
 }
 
-#[test]
-fn units_are_what_systemd_takes() {
-    if !needs::programs(&["systemd-analyze"]) {
-        return;
-    }
-    // As installed, but for the programs and pages that are not.
+/// The units as installed, but for the programs and pages that are not.
+fn installed_units() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let own = [
-        HOST_UNIT,
-        METRICS_TIMER,
-        METRICS_UNIT,
-        NRI_UNIT,
-        RESTORE_UNIT,
-    ];
-    let units = UNITS.into_iter().chain(own);
-    for unit in units.clone() {
+    for unit in names_in(&packaging("systemd")) {
         let text = read(&format!("systemd/{unit}"));
         let text = text
             .replace("/usr/bin/onload-ctk", "/bin/true")
@@ -292,9 +282,42 @@ fn units_are_what_systemd_takes() {
         let text: String = lines.map(|line| format!("{line}\n")).collect();
         fs::write(directory.path().join(unit), text).unwrap();
     }
+    directory
+}
+
+/// The service in GDRCopy's rpm comes after multi-user.target (2.4 to 2.6), which waits for what it wants.
+#[test]
+fn nothing_that_starts_at_boot_waits_for_its_end() {
+    if !needs::programs(&["systemd-analyze"]) {
+        return;
+    }
+    let units = installed_units();
+    let late = "[Unit]\nAfter=multi-user.target\n[Service]\nExecStart=/bin/true\n";
+    fs::write(units.path().join("gdrcopy.service"), late).unwrap();
+    let wants = units.path().join("multi-user.target.wants");
+    fs::create_dir(&wants).unwrap();
+    for unit in UNITS.into_iter().chain(["gdrcopy.service"]) {
+        std::os::unix::fs::symlink(format!("../{unit}"), wants.join(unit)).unwrap();
+    }
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", "--man=no", "multi-user.target"]);
+    // The host's own come after them.
+    verify.env("SYSTEMD_UNIT_PATH", format!("{}:", units.path().display()));
+    let output = verify.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("cycle"), "{stderr}");
+}
+
+#[test]
+fn units_are_what_systemd_takes() {
+    if !needs::programs(&["systemd-analyze"]) {
+        return;
+    }
+    let directory = installed_units();
     let mut verify = Command::new("systemd-analyze");
     verify.arg("verify");
-    verify.args(units.map(|unit| directory.path().join(unit)));
+    let units = names_in(directory.path());
+    verify.args(units.iter().map(|unit| directory.path().join(unit)));
     let output = verify.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let ours: Vec<&str> = stderr
