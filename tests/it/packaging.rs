@@ -43,7 +43,15 @@ fn settings(unit: &str, key: &str) -> Vec<String> {
 #[test]
 fn engines_start_when_the_specifications_are_written() {
     let before = settings("onload-cdi.service", "Before").join(" ");
-    for engine in ["docker", "containerd", "podman", "crio", "nomad"] {
+    let engines = ["docker", "containerd", "podman", "crio", "nomad"];
+    let of_pods = ["k3s", "rke2-agent", "kubelet", "k0sworker", "k0scontroller"];
+    let others = [
+        "snap.microk8s.daemon-containerd",
+        "snap.microk8s.daemon-kubelite",
+        // Rootless engines of users with lingering come after it.
+        "systemd-user-sessions",
+    ];
+    for engine in engines.into_iter().chain(of_pods).chain(others) {
         let unit = format!("{engine}.service");
         assert!(
             before.split(' ').any(|word| word == unit),
@@ -57,8 +65,14 @@ fn the_nri_plugin_runs_before_pods_are_created() {
     let words = |unit| settings(unit, "Before").join(" ");
     let (nri, cdi) = (words(NRI_UNIT), words("onload-cdi.service"));
     // These have no pods.
-    let others =
-        ["docker", "podman", "podman-restart", "nomad"].map(|name| format!("{name}.service"));
+    let others = [
+        "docker",
+        "podman",
+        "podman-restart",
+        "nomad",
+        "systemd-user-sessions",
+    ];
+    let others = others.map(|name| format!("{name}.service"));
     let of_pods = |word: &&str| !others.iter().any(|other| other == word);
     let expected: Vec<&str> = cdi.split(' ').filter(of_pods).collect();
     assert_eq!(nri.split(' ').collect::<Vec<_>>(), expected);
@@ -306,6 +320,11 @@ fn nothing_that_starts_at_boot_waits_for_its_end() {
     let output = verify.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!stderr.contains("cycle"), "{stderr}");
+}
+
+#[test]
+fn a_run_that_hangs_keeps_logins_for_minutes_alone() {
+    assert_eq!(settings("onload-cdi.service", "TimeoutStartSec"), ["2min"]);
 }
 
 #[test]
