@@ -1,4 +1,4 @@
-//! A client with 4096 virtual functions: the memory of the plugin, and the time of its answers.
+//! A client with 64 virtual functions, and one with 4096: the memory of the plugin, and the time of its answers.
 //!
 //! `cargo bench -p onload-nomad` prints what docs/performance.md shows. The agent is that of the tests; the plugin
 //! is the program, as a process.
@@ -27,12 +27,12 @@ use onload_host::pools;
 use serde_json::json;
 use support::{Agent, AgentHost};
 
-const DEVICES: usize = 4096;
+const FUNCTIONS: [usize; 2] = [64, 4096];
 const ANSWERS: usize = 500;
 
-fn host() -> AgentHost {
+fn host(functions: usize) -> AgentHost {
     let built = AgentHost::empty();
-    synthetic::build(&built, DEVICES);
+    synthetic::build(&built, functions);
     built.boot("a-boot");
     let (host, config) = (Host::open(built.root()).unwrap(), Config::default());
     let (inventory, pools) = pools::survey(&host, &config);
@@ -75,9 +75,15 @@ async fn reserve(agent: &Agent, what: &str, ids: &[String]) {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let host = host();
+    for functions in FUNCTIONS {
+        println!("{functions} functions");
+        client(&host(functions)).await;
+    }
+}
+
+async fn client(host: &AgentHost) {
     let begin = Instant::now();
-    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let agent = Agent::configured(host, &json!({"runtime": "onload"})).await;
     println!("configured after {:?}", begin.elapsed());
     let begin = Instant::now();
     let published = agent.published().await;
