@@ -183,13 +183,13 @@ fn a_function_that_is_open_still_is_not_put_back() {
         ("one", container(Some(WANTED), &[])),
         ("plain", container(None, &[])),
     ]);
-    // Its node is that of another device, which a process can open. The container removed its own.
+    // Its node is that of another device, which a process can open, and no other test does. The container removed its own.
     let script = r#"
         node=/tmp/vfs/dev/vfio/devices/vfio7
         mkdir -p ${node%/*} /tmp/vfs/sys/bus/pci/devices/$VF/vfio-dev/vfio7
-        [ -e $node ] || mknod $node c 1 5
+        [ -e $node ] || mknod $node c 1 8
         make one || fail "$(cat /tmp/err)"
-        mknod /tmp/own c 1 5; exec 8</tmp/own; rm /tmp/own
+        mknod /tmp/own c 1 8; exec 8</tmp/own; rm /tmp/own
         sleep 1000 >/dev/null 2>&1 & user=$!
         exec 8<&-
         gone one
