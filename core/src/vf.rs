@@ -14,6 +14,9 @@ use onload_sys::error::{Context as _, Error, Result, bail, error, read_as_text};
 use onload_sys::netlink::vf::{LinkState, VfSettings, VlanProtocol, VlanTag};
 use onload_sys::text::{Quoted, decimal};
 
+/// What is left to do where a function shares its IOMMU group.
+pub const OWN_GROUPS: &str = "have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)";
+
 /// Table `vf` of a section `[pools.NAME]` or `[netdev.NAME]`: what a virtual function is while a container has it. It is
 /// set through the interface of its physical function, and put back when the container has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use onload_core::class::Class;
 use onload_core::config::Discover;
 use onload_core::expect::Expected;
+use onload_core::vf::OWN_GROUPS;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{counted, shell_word};
 use serde::Serialize;
@@ -189,10 +190,18 @@ fn leaves_group_viable(driver: &str) -> bool {
     driver == "pci-stub" || driver == "pcieport" || is_vfio_driver(driver)
 }
 
-/// Whether vfio refuses the function's group because of it.
-pub fn blocks(function: &PciFunction) -> bool {
-    let driver = function.driver.as_deref();
-    !is_held(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
+/// The functions of a group because of which vfio refuses it.
+pub fn blockers<'f, 'm>(
+    functions: &'f PciFunctions,
+    members: impl IntoIterator<Item = &'m PciAddress>,
+) -> Vec<&'f PciFunction> {
+    let blocks = |function: &&PciFunction| {
+        let driver = function.driver.as_deref();
+        !is_held(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
+    };
+    let members = members.into_iter();
+    let known = members.filter_map(|member| functions.get(*member));
+    known.filter(blocks).collect()
 }
 
 /// Whether a host may go without a function that blocks a group. A disk it may not, and virtual functions go with their
@@ -207,18 +216,19 @@ pub fn have_interface(functions: &[&PciFunction]) -> bool {
     functions.iter().any(|function| function.has("net"))
 }
 
-/// What is left to do where a function cannot be spared.
-pub const OWN_GROUPS: &str = "have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)";
+fn cost(functions: &[&PciFunction]) -> &'static str {
+    if have_interface(functions) {
+        " (the host then loses its interface)"
+    } else {
+        ""
+    }
+}
 
 /// Why a function is not offered although somebody may expect it here; `None` if nobody would.
 fn not_held(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
-    let cost = if have_interface(&[function]) {
-        " (the host then loses its interface)"
-    } else {
-        ""
-    };
+    let cost = cost(&[function]);
     match function.driver.as_deref() {
         Some(driver) if is_virtual && is_nvidias(driver) => Some(format!(
             "bound to {driver}, and DPDK uses it so, as an rdma device; run \"{command}\" for \
@@ -297,16 +307,13 @@ impl Surroundings<'_, '_> {
         if blocking.is_empty() {
             return None;
         }
-        let members = group.members.iter();
-        let known = members.filter_map(|address| self.functions.get(*address));
-        let known: Vec<&PciFunction> = known.filter(|function| blocks(function)).collect();
+        let known = blockers(self.functions, &group.members);
         let spared = known.iter().filter(|function| can_be_spared(function));
-        let remedy = match (spared.count() == blocking.len(), have_interface(&known)) {
-            (false, _) => OWN_GROUPS,
-            (true, false) => "bind the rest to vfio-pci too, or unbind it",
-            (true, true) => {
-                "bind the rest to vfio-pci too, or unbind it (the host then loses its interface)"
-            }
+        let remedy = if spared.count() == blocking.len() {
+            let cost = cost(&known);
+            format!("bind the rest to vfio-pci too, or unbind it{cost}")
+        } else {
+            OWN_GROUPS.to_owned()
         };
         let (group, blocking) = (group.number, blocking.join(", and "));
         Some(format!(

@@ -1,10 +1,10 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
+use onload_core::vf::OWN_GROUPS;
 use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::discover::vfio::{
-    NEEDS_TOKEN, NO_LINK, OWN_GROUPS, blocks, can_be_spared, have_interface, is_held,
+    NEEDS_TOKEN, NO_LINK, blockers, can_be_spared, have_interface, is_held,
 };
-use onload_sys::pci::PciAddress;
 use onload_sys::text::{counted, shell_word};
 
 use super::check::{Finding, Remedy};
@@ -59,7 +59,7 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
     let good = vfio.iter().filter(|device| device.viable).count();
     let mut findings: Vec<Finding> = Vec::new();
     for device in vfio.iter().filter(|device| !device.viable) {
-        let blockers = blockers(examined, &device.group_members);
+        let blockers = blockers(&examined.inventory.functions, &device.group_members);
         let Some((first, rest)) = blockers.split_first() else {
             continue;
         };
@@ -93,13 +93,6 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
         findings.push(Finding::pass(text).at("/sys/kernel/iommu_groups"));
     }
     Ok(findings)
-}
-
-fn blockers<'e>(examined: &Examined<'e>, members: &[PciAddress]) -> Vec<&'e PciFunction> {
-    let functions = &examined.inventory.functions;
-    let members = members.iter();
-    let known = members.filter_map(|member| functions.get(*member));
-    known.filter(|function| blocks(function)).collect()
 }
 
 /// Whether physical functions are bound to a driver where they have virtual functions: else nobody can

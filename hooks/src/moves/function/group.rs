@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
+use onload_core::vf::OWN_GROUPS;
 use onload_sys::bail;
 use onload_sys::error::Result;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 
-use super::vf::{Functions, PCI_FUNCTIONS};
+use super::vf::Functions;
 use crate::moves::journey::{DYING_PATIENCE, PAUSE};
-use crate::record::lease::{FUNCTIONS, GROUPS, OPENERS, group_user, opener};
+use crate::record::lease::{FUNCTIONS, GROUPS, OPENERS, PCI_FUNCTIONS, group_user, opener};
 
 impl Functions {
     /// A directory of sysfs or of nodes.
@@ -26,7 +27,7 @@ impl Functions {
     pub(super) fn check_alone(&self, pci: PciAddress) -> Result<()> {
         if let Some(other) = other_in_group(&self.at(PCI_FUNCTIONS), pci) {
             bail!(
-                "{pci} shares its IOMMU group with {other}, which would come with it and is not set up; leave the table vf of its pool out, or have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)"
+                "{pci} shares its IOMMU group with {other}, which would come with it and is not set up; leave the table vf of its pool out, or {OWN_GROUPS}"
             );
         }
         Ok(())

@@ -17,8 +17,7 @@ use onload_sys::pci::PciAddress;
 
 use crate::moves::journey::NotBack;
 use crate::moves::netns::Netns;
-
-pub(super) const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+use crate::record::lease::PCI_FUNCTIONS;
 
 /// How virtual functions are found and told.
 #[derive(Clone, Debug, Default)]
