@@ -10,12 +10,13 @@ pub struct Keys {
     pub container: &'static str,
 }
 
-const CONTAINERD: Keys = Keys {
+pub const CONTAINERD: Keys = Keys {
     namespace: "io.kubernetes.cri.sandbox-namespace",
     pod: "io.kubernetes.cri.sandbox-name",
     container: "io.kubernetes.cri.container-name",
 };
-const CRIO: Keys = Keys {
+/// And of cri-dockerd, as far as the container goes.
+pub const CRIO: Keys = Keys {
     namespace: "io.kubernetes.pod.namespace",
     pod: "io.kubernetes.pod.name",
     container: "io.kubernetes.container.name",

@@ -17,6 +17,7 @@ use crate::config::Preload;
 use crate::host_settings::Vlan;
 use crate::lease::Numa;
 use crate::netdev::address::InterfaceAddress;
+use crate::pod;
 use crate::wanted::numbered;
 pub use crate::wanted::{MAX_NAMES, Wanted};
 use onload_sys::error::{Context as _, Error, Result, bail, error};
@@ -59,10 +60,7 @@ const ANNOTATION_ONLY: [(&str, &str); 4] = [
 ];
 
 /// Where engines put a container's name in its pod: containerd, then CRI-O and cri-dockerd.
-const NAME_KEYS: [&str; 2] = [
-    "io.kubernetes.cri.container-name",
-    "io.kubernetes.container.name",
-];
+const NAME_KEYS: [&str; 2] = [pod::CONTAINERD.container, pod::CRIO.container];
 /// Where engines mark a container that only holds a pod's namespaces: containerd, CRI-O.
 const SANDBOX_KEYS: [&str; 2] = [
     "io.kubernetes.cri.container-type",

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::container_id::ContainerId;
+use onload_core::pod::CONTAINERD;
 use onload_core::request::{DOMAIN, Request};
 use onload_sys::error;
 use onload_sys::error::Result;
@@ -16,7 +17,7 @@ use crate::wire::messages::{
 
 /// Where engines put a container's name in its pod, and their mark of a sandbox: as
 /// `onload_core::request` reads them.
-const NAME_KEY: &str = "io.kubernetes.cri.container-name";
+const NAME_KEY: &str = CONTAINERD.container;
 const ENGINE_PREFIX: &str = "io.kubernetes.";
 /// What our OCI runtime is called in the configuration of engines, and so in runtime classes.
 const HANDLER: &str = "onload";

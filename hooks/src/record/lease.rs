@@ -613,7 +613,7 @@ pub(crate) fn opener(node: &Path, processes: &Processes, until: Instant) -> Opti
     }
 }
 
-fn shown((pid, program): (u32, String)) -> String {
+pub(crate) fn shown((pid, program): (u32, String)) -> String {
     format!("process {pid} ({})", Quoted(&program))
 }
 

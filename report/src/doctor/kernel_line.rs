@@ -80,12 +80,12 @@ pub(super) fn then_write(
 }
 
 fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    let is_told = is_ostree(examined)? || examined.is_file(GRUBBY)?;
+    let distribution = Distribution::of(examined.host)?;
+    let is_told = distribution == Distribution::RpmOstree || examined.is_file(GRUBBY)?;
     Ok(if is_told || !examined.is_file(GRUB)? {
         finding
     } else {
-        let update = Distribution::of(examined.host)?.update_grub();
-        finding.then(Remedy::run(update))
+        finding.then(Remedy::run(distribution.update_grub()))
     })
 }
 

@@ -100,12 +100,9 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     let is_elsewhere = host.is_rdma_exclusive
         && facts.has_host_network == Some(false)
         && facts.within.has_rdma == Some(false);
-    // That it lost one has a verdict of its own.
-    if is_elsewhere && !facts.lost.is_empty() {
-        return None;
-    }
     if is_elsewhere {
-        return Some(Verdict::bad(
+        // That it lost one has a verdict of its own.
+        return facts.lost.is_empty().then(|| Verdict::bad(
             State::RdmaNamespace,
             "RDMA devices belong to one network namespace each, and none is in the container's: opening one gives EPERM",
             "run rdma system set netns shared, or start it with --network host",

@@ -11,12 +11,11 @@ use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
-use onload_sys::text::Quoted;
 use onload_sys::{bail, bpf};
 
 use super::leftovers;
 use crate::moves::netns::{Depth, Found, Netns};
-use crate::record::lease::{OPENERS, PCI_FUNCTIONS};
+use crate::record::lease::{OPENERS, PCI_FUNCTIONS, shown};
 
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
@@ -116,11 +115,7 @@ pub(in crate::moves) fn opener(netns: &Netns, nodes: &[PathBuf]) -> Option<Strin
     let is_here = |directory: &Path| netns.has(directory);
     nodes.iter().find_map(|node| {
         let found = Processes::default().opener_among(&is_here, node, until);
-        let (pid, program) = found.ok()??;
-        Some(format!(
-            "process {pid} ({}) has {node:?} open",
-            Quoted(&program)
-        ))
+        Some(format!("{} has {node:?} open", shown(found.ok()??)))
     })
 }
 
