@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use onload_hooks::decide::device::Rule;
 use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
@@ -17,6 +19,7 @@ use onload_hooks::live::program::{answer, extend};
 use onload_sys::bpf::cgroup::{self as bpf, Program};
 use onload_sys::mountinfo;
 use onload_test_needs as needs;
+use rustix::thread::gettid;
 use walkdir::WalkDir;
 
 const ID: &str = "c0ffee";
@@ -213,6 +216,36 @@ fn a_cgroup_around_the_container_s_is_never_changed() {
     );
 }
 
+/// Sends signals to the thread that calls this, for about a second, to a handler that does nothing.
+#[expect(unsafe_code, reason = "the library sends signals to processes alone")]
+fn signals() -> JoinHandle<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: a handler that does nothing may run at any time; no other test uses this signal.
+    unsafe { libc::signal(libc::SIGUSR2, handler) };
+    let (process, thread) = (std::process::id(), gettid().as_raw_nonzero().get());
+    std::thread::spawn(move || {
+        for _ in 0..2000 {
+            // SAFETY: three numbers.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR2) };
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    })
+}
+
+/// The verifier stops for a signal, and says EAGAIN.
+#[test]
+fn a_signal_while_the_kernel_verifies_a_program_is_no_refusal() {
+    let Some(cgroups) = Cgroups::new("signals") else {
+        return;
+    };
+    cgroups.container(ID);
+    let signals = signals();
+    while !signals.is_finished() {
+        cgroups.allow(ID, &[kmsg()]).unwrap().undo();
+    }
+}
+
 /// `BPF_LINK_CREATE` (include/uapi/linux/bpf.h); the link lives as long as what is returned.
 #[expect(unsafe_code, reason = "the library has no links")]
 fn link(cgroup: &File, program: &OwnedFd) -> OwnedFd {
@@ -246,7 +279,7 @@ fn a_program_that_is_attached_by_a_link_is_refused_and_the_others_are_as_they_we
     let link = link(&File::open(cgroups.at(ID)).unwrap(), &program);
     let before = cgroups.programs(ID);
     assert_eq!(before.len(), 2);
-    let message = cgroups.allow(ID, &[kmsg()]).unwrap_err().to_string();
+    let message = format!("{:#}", cgroups.allow(ID, &[kmsg()]).unwrap_err());
     let linked = format!("device program {} ", bpf::id_of(&program).unwrap());
     assert!(
         message.contains(&linked) && message.contains("attached by a BPF link"),
@@ -257,7 +290,7 @@ fn a_program_that_is_attached_by_a_link_is_refused_and_the_others_are_as_they_we
     drop(link);
     // A process that another test starts has the link, too, until it becomes its program.
     while cgroups.programs(ID).len() == 2 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     cgroups.allow(ID, &[kmsg()]).unwrap();
     assert!(cgroups.opens(ID, "/dev/kmsg"));

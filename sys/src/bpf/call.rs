@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+const PROG_LOAD: libc::c_long = 5;
 pub(super) const PROG_DETACH: libc::c_long = 9;
 pub(super) const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -37,6 +38,24 @@ pub(super) struct Query {
     pub(super) revision: u64,
 }
 
+/// `union bpf_attr` of [`load`].
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Load {
+    pub(super) prog_type: u32,
+    pub(super) insn_cnt: u32,
+    pub(super) insns: u64,
+    pub(super) license: u64,
+    pub(super) log_level: u32,
+    pub(super) log_size: u32,
+    pub(super) log_buf: u64,
+    pub(super) kern_version: u32,
+    pub(super) prog_flags: u32,
+    pub(super) prog_name: [u8; 16],
+    pub(super) prog_ifindex: u32,
+    pub(super) expected_attach_type: u32,
+}
+
 #[repr(C)]
 struct InfoQuery {
     fd: u32,
@@ -66,6 +85,7 @@ pub(super) struct ProgramInfo {
 
 impl Attr for Words {}
 impl Attr for Query {}
+impl Attr for Load {}
 impl Attr for InfoQuery {}
 impl Attr for ProgramInfo {}
 
@@ -104,6 +124,17 @@ pub(super) fn descriptor(result: libc::c_long) -> OwnedFd {
     // SAFETY: the commands whose result arrives here return a new close-on-exec descriptor (kernel/bpf/syscall.c,
     // `bpf_prog_new_fd`, `bpf_link_new_fd`) that nothing else owns; it fits an int.
     unsafe { OwnedFd::from_raw_fd(i32::try_from(result).unwrap_or(-1)) }
+}
+
+/// Loads a program. A signal to the thread, such as one of a child that ended, stops the kernel's verifier with EAGAIN
+/// (kernel/bpf/verifier.c, `do_check`); it is delivered before the next try.
+pub(super) fn load(attr: &mut Load) -> Result<OwnedFd, Errno> {
+    loop {
+        match call(PROG_LOAD, attr) {
+            Err(Errno::AGAIN) => {}
+            loaded => return loaded.map(descriptor),
+        }
+    }
 }
 
 /// A link or program by its number; ENOENT if it is gone.

@@ -6,11 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::call::{
-    self, Attr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgramInfo, Query, address, ask, call,
-    descriptor, number,
+    self, Attr, Load, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgramInfo, Query, address, ask,
+    call, number,
 };
 
-const PROG_LOAD: libc::c_long = 5;
 const PROG_ATTACH: libc::c_long = 8;
 
 /// `BPF_PROG_TYPE_CGROUP_DEVICE`.
@@ -49,23 +48,6 @@ pub struct Program {
 
 #[repr(C)]
 #[derive(Default)]
-struct LoadAttr {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-    prog_name: [u8; 16],
-    prog_ifindex: u32,
-    expected_attach_type: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
 struct AttachAttr {
     target_fd: u32,
     attach_bpf_fd: u32,
@@ -85,7 +67,6 @@ impl AttachAttr {
     }
 }
 
-impl Attr for LoadAttr {}
 impl Attr for AttachAttr {}
 
 /// The programs attached to this very cgroup.
@@ -148,16 +129,16 @@ pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
 /// Loads a program, which the kernel's verifier checks.
 pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
     let license = if program.is_gpl { c"GPL" } else { c"" };
-    let mut attr = LoadAttr {
+    let mut attr = Load {
         prog_type: TYPE_DEVICE,
         insn_cnt: count(program.insns.len()),
         insns: address(program.insns.as_ptr().cast_mut()),
         license: address(license.as_ptr().cast_mut()),
         prog_name: program.name,
         expected_attach_type: ATTACH_DEVICE,
-        ..LoadAttr::default()
+        ..Load::default()
     };
-    call(PROG_LOAD, &mut attr).map(descriptor)
+    call::load(&mut attr)
 }
 
 /// Replaces an attached program with another in one step, so the cgroup is never without a program.

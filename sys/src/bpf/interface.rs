@@ -154,33 +154,16 @@ fn detach_link(link: &OwnedFd) -> Result<(), Errno> {
 mod tests {
     use onload_test_tree::network::{self, Child};
 
-    use super::super::call::descriptor;
+    use super::super::call::{self, Load, descriptor};
     use super::*;
     use crate::netlink::link;
     use crate::netlink::socket::Socket;
 
-    const PROG_LOAD: libc::c_long = 5;
     const PROG_ATTACH: libc::c_long = 8;
     const LINK_CREATE: libc::c_long = 28;
     const SCHED_CLS: u32 = 3;
     const XDP: u32 = 6;
     const XDP_PLACE: u32 = 37;
-
-    #[repr(C)]
-    #[derive(Default)]
-    struct Load {
-        kind: u32,
-        count: u32,
-        instructions: u64,
-        licence: u64,
-        log: [u32; 4],
-        version: u32,
-        flags: u32,
-        name: [u8; 16],
-        ifindex: u32,
-        place: u32,
-    }
-    impl Attr for Load {}
 
     fn named_link(name: &[u8]) -> Link {
         let socket = Socket::open(None).unwrap();
@@ -199,15 +182,15 @@ mod tests {
         let mut code = [0xb7_u64 | u64::from(number) << 32, 0x95];
         let mut licence = *b"GPL\0";
         let mut attr = Load {
-            kind,
-            count: 2,
-            instructions: address(&mut code),
-            licence: address(&mut licence),
-            name,
-            place,
+            prog_type: kind,
+            insn_cnt: 2,
+            insns: address(&mut code),
+            license: address(&mut licence),
+            prog_name: name,
+            expected_attach_type: place,
             ..Load::default()
         };
-        descriptor(call(PROG_LOAD, &mut attr).unwrap())
+        call::load(&mut attr).unwrap()
     }
 
     #[test]
