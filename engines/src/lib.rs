@@ -26,8 +26,3 @@ pub mod setup;
 pub mod template;
 mod toml;
 pub mod version;
-
-#[cfg(test)]
-mod containerd_tests;
-#[cfg(test)]
-mod tests;

@@ -391,6 +391,3 @@ impl Setup {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

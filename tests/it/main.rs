@@ -40,7 +40,6 @@ mod overview;
 mod packaging;
 mod pools;
 mod progress;
-mod setups;
 mod status;
 mod tables;
 mod tool_libraries;

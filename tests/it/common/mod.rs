@@ -11,7 +11,6 @@
     clippy::unwrap_used
 )]
 
-pub(crate) mod engine_host;
 pub(crate) mod hosts;
 pub(crate) mod strace;
 
