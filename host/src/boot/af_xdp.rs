@@ -9,7 +9,7 @@ use onload_sys::text::shell_word;
 
 use super::step::{Action, Effect, Plan, Step, Subject};
 use crate::discover::af_xdp::{PARAMETER, Trouble};
-use crate::discover::netdev::CLASS;
+use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, Listed, RESOURCE_MODULE};
 use crate::host::{Host, HostError};
 use crate::netlink::abilities::Abilities;
@@ -37,7 +37,11 @@ pub(super) fn read(host: &Host) -> Result<State, HostError> {
         is_loaded: is_there(RESOURCE_MODULE)?,
         has_af_xdp: is_there(AF_XDP_REGISTER)?,
         registered: tells.then(|| registered(host)).transpose()?,
-        interfaces: host.list(Path::new(CLASS))?.names.into_iter().collect(),
+        interfaces: host
+            .list(Path::new(SYS_CLASS_NET))?
+            .names
+            .into_iter()
+            .collect(),
         abilities: host.abilities()?,
         flow_filters: host.attribute(Path::new(PARAMETER))?,
     })
@@ -49,7 +53,7 @@ pub(super) fn registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
     let entries = host.list(Path::new(DEBUGFS_NICS))?.names.into_iter();
     let listed = entries.filter_map(|entry| Listed::read(&entry, attribute));
     let here = listed.filter(|listed| {
-        let address = attribute(&Path::new(CLASS).join(&listed.name).join("address"));
+        let address = attribute(&Path::new(SYS_CLASS_NET).join(&listed.name).join("address"));
         listed.is_called(&listed.name, address.as_deref())
     });
     Ok(here.map(|listed| listed.name).collect())

@@ -14,7 +14,7 @@ use onload_sys::text::counted;
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::step::{Action, Effect, Plan, Step, Subject};
 use super::users::Users;
-use crate::discover::netdev::{CLASS, is_representor};
+use crate::discover::netdev::{SYS_CLASS_NET, is_representor_port_name};
 use crate::discover::pci::DEVICES;
 use crate::host::{Host, HostError};
 
@@ -137,7 +137,7 @@ fn unbind(vf: &Vf) -> Action {
 }
 
 fn flags_of(interface: &str) -> PathBuf {
-    Path::new(CLASS).join(interface).join("flags")
+    Path::new(SYS_CLASS_NET).join(interface).join("flags")
 }
 
 fn directory(address: PciAddress) -> PathBuf {
@@ -152,7 +152,7 @@ fn find(host: &Host, pf: &PhysicalFunction) -> anyhow::Result<PciAddress> {
             Ok(*address)
         }
         PhysicalFunction::Interface(name) => {
-            let place = host.resolve(&Path::new(CLASS).join(name.as_str()))?;
+            let place = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
             let place = place.context("this host has no interface of that name")?;
             // Interfaces of subfunctions stand deeper, and are no physical function's.
             let device = place.ancestors().nth(2).and_then(Path::file_name);
@@ -166,8 +166,8 @@ fn find(host: &Host, pf: &PhysicalFunction) -> anyhow::Result<PciAddress> {
 fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
     let names = host.list(&directory(address).join("net"))?.names;
     for name in &names {
-        let port = host.attribute(&Path::new(CLASS).join(name).join("phys_port_name"))?;
-        if port.is_none_or(|port| !is_representor(&port)) {
+        let port = host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("phys_port_name"))?;
+        if port.is_none_or(|port| !is_representor_port_name(&port)) {
             return Ok(Some(name.clone()));
         }
     }

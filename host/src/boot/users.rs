@@ -12,7 +12,7 @@ use onload_sys::text::{Quoted, shell_word};
 
 use super::kernel::Kernel;
 use crate::discover::movable::{soft_rdma, vdpa, vdpa_of};
-use crate::discover::netdev::CLASS;
+use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::pci::DEVICES;
 use crate::discover::probe::Probe;
 use crate::host::{EntryKind, Host, HostError};
@@ -222,7 +222,10 @@ impl<'h> Users<'h> {
             return Ok(Some(first));
         }
         // Some that are on it, such as those of kind vxlan, do not name it by netlink.
-        let entries = self.host.list(&Path::new(CLASS).join(interface))?.names;
+        let entries = self
+            .host
+            .list(&Path::new(SYS_CLASS_NET).join(interface))?
+            .names;
         let upper = entries.iter().find_map(|name| name.strip_prefix("upper_"));
         Ok(upper.map(|upper| format!("{upper} is on it; delete that")))
     }

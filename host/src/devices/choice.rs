@@ -158,7 +158,7 @@ fn rates(inventory: &Inventory) -> BTreeMap<PciAddress, u64> {
     let ports = inventory.rdma.iter();
     let ports = ports.map(|device| (device.pci_address, fastest(device)));
     let interfaces = inventory.interfaces.iter();
-    let interfaces = interfaces.map(|interface| (interface.pci, interface.speed_mbps));
+    let interfaces = interfaces.map(|interface| (interface.pci(), interface.speed_mbps));
     let mut rates = most(interfaces);
     rates.append(&mut most(ports));
     rates

@@ -6,6 +6,7 @@ use super::attributes::{Attributes, text};
 use super::device::Device;
 use super::places::Places;
 use super::{clock, gdrcopy, hugepages, netdev, nic, profile, rdma, vfio};
+use crate::discover::netdev::NetworkInterface;
 
 struct Family {
     /// The devices that a host offers of a class.
@@ -49,7 +50,7 @@ pub(crate) fn gone(class: Class, name: &str, places: &Places<'_>) -> Option<Devi
     if !class.is_named_after_function() || device.is_loopback() {
         return Some(device);
     }
-    let pci = places.interface(name).and_then(|interface| interface.pci);
+    let pci = places.interface(name).and_then(NetworkInterface::pci);
     Some(places.put(device, pci.or_else(|| name.parse().ok())))
 }
 

@@ -16,7 +16,7 @@ use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::gpu_index::Indexes;
 use crate::discover::hugepages::Hugepages;
 use crate::discover::movable::{Movable, Netdev};
-use crate::discover::netdev::NetDevice;
+use crate::discover::netdev::NetworkInterface;
 use crate::discover::nic::{Elsewhere, Nic};
 use crate::discover::node::DeviceNode;
 use crate::discover::not_offered::NotOffered;
@@ -91,7 +91,7 @@ pub struct Inventory {
     #[serde(skip)]
     pub data_direct: DataDirect,
     #[serde(skip)]
-    pub interfaces: Vec<NetDevice>,
+    pub interfaces: Vec<NetworkInterface>,
 }
 
 impl Inventory {

@@ -161,7 +161,7 @@ pub fn lost(listed: &Listed, inventory: &Inventory) -> Option<String> {
     let is_here = match facts {
         Facts::Interface(_) => {
             let mut here = inventory.interfaces.iter();
-            here.any(|one| one.pci == Some(pci) && !one.is_representor())
+            here.any(|one| one.pci() == Some(pci) && !one.is_representor())
         }
         // A function may have several, those of its subfunctions.
         Facts::Rdma(rdma) => {
@@ -322,7 +322,7 @@ fn named_without_function(inventory: &Inventory, config: &Config) -> Vec<NotOffe
     let named = &config.discover.offer_netdevs;
     let interfaces = inventory.interfaces.iter();
     let without = interfaces.filter(|interface| {
-        interface.pci.is_none() && named.iter().any(|glob| glob.matches(&interface.name))
+        interface.pci().is_none() && named.iter().any(|glob| glob.matches(&interface.name))
     });
     let reason = "it is no PCI function's, by which an interface is found when it comes back; nothing can be done";
     without

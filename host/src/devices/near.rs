@@ -113,7 +113,7 @@ fn nics(inventory: &Inventory) -> Vec<Nic> {
     let rdma = of_functions(inventory.rdma.iter());
     let interfaces = inventory.interfaces.iter();
     let interfaces = interfaces.filter(|found| !found.is_representor());
-    let interfaces = interfaces.filter_map(|found| Some((found.pci?, found.name.clone())));
+    let interfaces = interfaces.filter_map(|found| Some((found.pci()?, found.name.clone())));
     let interfaces: BTreeMap<_, _> = interfaces.collect();
     let is_nic = |function: &&PciFunction| {
         let is_known = rdma.contains_key(&function.address) || function.is_network();

@@ -7,6 +7,7 @@ use super::attributes::{Attribute, Attributes, count, int, text, version};
 use super::device::{Device, Health, LOOPBACK, made_of};
 use super::moving::{HELD, RETURNING};
 use super::places::{Places, link_layer};
+use crate::discover::netdev::NetworkInterface;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let inventory = places.inventory;
@@ -54,14 +55,14 @@ pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
     let onload = onload.and_then(|onload| onload.version.as_deref());
     let functions = nic.map_or(0, |nic| nic.virtual_functions.len());
     let speed = interface.and_then(|interface| interface.speed_mbps);
-    let state = interface.and_then(|interface| interface.state.as_deref());
-    let driver = interface.and_then(|interface| interface.driver.as_deref());
+    let state = interface.and_then(|interface| interface.operstate.as_deref());
+    let driver = interface.and_then(NetworkInterface::driver);
     let layer = interface.map(|interface| match link_layer(interface) {
         // As the RDMA stack has it.
         LinkLayer::InfiniBand => "InfiniBand",
         LinkLayer::Ethernet => "Ethernet",
     });
-    let mut attributes = places.attributes(interface.and_then(|interface| interface.pci));
+    let mut attributes = places.attributes(interface.and_then(NetworkInterface::pci));
     attributes.extend([
         ("name", text(Some(name))),
         (

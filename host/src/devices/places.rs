@@ -8,14 +8,14 @@ use onload_sys::pci::PciAddress;
 use super::attributes::{Attribute, Attributes, int, text};
 use super::device::Device;
 use super::inventory::Inventory;
-use crate::discover::netdev::{NetDevice, find, own_by_function};
+use crate::discover::netdev::{NetworkInterface, find_by_name, group_without_representors};
 use crate::discover::pci::PciFunction;
 
 pub(crate) struct Places<'i> {
     pub(super) inventory: &'i Inventory,
     /// The physical function of each virtual one, and its index there.
     indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
-    interfaces: BTreeMap<PciAddress, Vec<&'i NetDevice>>,
+    interfaces: BTreeMap<PciAddress, Vec<&'i NetworkInterface>>,
     /// The functions of each IOMMU group that is offered: where they have nodes of their own, it is several devices.
     groups: BTreeMap<u32, usize>,
 }
@@ -40,13 +40,13 @@ impl<'i> Places<'i> {
         Places {
             inventory,
             indexes: indexes.collect(),
-            interfaces: own_by_function(&inventory.interfaces),
+            interfaces: group_without_representors(&inventory.interfaces),
             groups,
         }
     }
 
-    pub(super) fn interface(&self, name: &str) -> Option<&'i NetDevice> {
-        find(&self.inventory.interfaces, name)
+    pub(super) fn interface(&self, name: &str) -> Option<&'i NetworkInterface> {
+        find_by_name(&self.inventory.interfaces, name)
     }
 
     pub(super) fn link_layer(&self, interface: &str) -> Option<LinkLayer> {
@@ -114,7 +114,7 @@ impl<'i> Places<'i> {
 }
 
 /// What the frames of an interface are.
-pub(super) fn link_layer(interface: &NetDevice) -> LinkLayer {
+pub(super) fn link_layer(interface: &NetworkInterface) -> LinkLayer {
     if interface.is_ipoib() {
         LinkLayer::InfiniBand
     } else {

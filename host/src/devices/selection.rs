@@ -159,7 +159,7 @@ fn key<'s, T: fmt::Display>(
 fn address(pf: &select::PhysicalFunction, places: &Places<'_>) -> Option<PciAddress> {
     match &pf.0 {
         PhysicalFunction::Address(address) => Some(*address),
-        PhysicalFunction::Interface(name) => places.interface(name.as_str())?.pci,
+        PhysicalFunction::Interface(name) => places.interface(name.as_str())?.pci(),
     }
 }
 

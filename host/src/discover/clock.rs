@@ -9,7 +9,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::digits;
 use serde::Serialize;
 
-use crate::discover::netdev::{NetDevice, own_by_function};
+use crate::discover::netdev::{NetworkInterface, group_without_representors};
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
@@ -39,9 +39,9 @@ pub(crate) struct Clocks {
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    interfaces: &[NetDevice],
+    interfaces: &[NetworkInterface],
 ) -> Clocks {
-    let nics = own_by_function(interfaces);
+    let nics = group_without_representors(interfaces);
     let ptp = read_class(probe, functions, Class::Ptp, "clock_name");
     let mut pps = read_class(probe, functions, Class::Pps, "name");
     for source in &mut pps {
@@ -81,7 +81,7 @@ impl Source {
         self,
         probe: &Probe<'_>,
         functions: &PciFunctions,
-        nics: &BTreeMap<PciAddress, Vec<&NetDevice>>,
+        nics: &BTreeMap<PciAddress, Vec<&NetworkInterface>>,
     ) -> Result<Clock, String> {
         let node = Node::find(probe, format!("/dev/{}", self.name), &self.directory)?;
         let function = self.pci.and_then(|pci| functions.get(pci));

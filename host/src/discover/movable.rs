@@ -13,7 +13,7 @@ use onload_sys::text::{Chain, Quoted};
 use serde::Serialize;
 
 use crate::discover::names::Names;
-use crate::discover::netdev::{CLASS, NetDevice, by_function};
+use crate::discover::netdev::{NetworkInterface, SYS_CLASS_NET, group_by_function};
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 use crate::host::{Host, HostError};
@@ -70,14 +70,14 @@ struct Judgement<'a> {
     network: Result<Namespace, String>,
     soft_rdma: BTreeMap<String, String>,
     vdpa: BTreeMap<PathBuf, String>,
-    by_function: BTreeMap<PciAddress, Vec<&'a NetDevice>>,
+    by_function: BTreeMap<PciAddress, Vec<&'a NetworkInterface>>,
 }
 
 /// The interfaces of PCI functions, sorted by name; none where the configuration wants none of them.
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    interfaces: &[NetDevice],
+    interfaces: &[NetworkInterface],
     config: &Config,
 ) -> Vec<Movable> {
     if !is_wanted(config) {
@@ -99,7 +99,7 @@ pub(crate) fn read(
         vdpa: probe
             .or_warn(vdpa(probe.host()).map(Some))
             .unwrap_or_default(),
-        by_function: by_function(interfaces),
+        by_function: group_by_function(interfaces),
     };
     let mut names = Names::default();
     let interfaces = interfaces.iter();
@@ -112,10 +112,10 @@ impl Judgement<'_> {
     fn judge(
         &self,
         probe: &Probe<'_>,
-        interface: &NetDevice,
+        interface: &NetworkInterface,
         names: &mut Names,
     ) -> Option<Movable> {
-        let pci = interface.pci?;
+        let pci = interface.pci()?;
         let function = self.functions.get(pci);
         let obstacle = self
             .obstacle(interface, pci, function)
@@ -131,8 +131,8 @@ impl Judgement<'_> {
                 device,
                 pci_address: pci,
                 numa_node: function.and_then(|function| function.numa_node),
-                driver: interface.driver.clone(),
-                state: interface.state.clone(),
+                driver: interface.driver().map(str::to_owned),
+                state: interface.operstate.clone(),
                 speed_mbps: interface.speed_mbps,
                 trouble: None,
             },
@@ -143,7 +143,7 @@ impl Judgement<'_> {
 
     fn obstacle(
         &self,
-        interface: &NetDevice,
+        interface: &NetworkInterface,
         pci: PciAddress,
         function: Option<&PciFunction>,
     ) -> Option<String> {
@@ -175,7 +175,7 @@ impl Judgement<'_> {
         self.user(interface, pci)
     }
 
-    fn user(&self, interface: &NetDevice, pci: PciAddress) -> Option<String> {
+    fn user(&self, interface: &NetworkInterface, pci: PciAddress) -> Option<String> {
         let network = match &self.network {
             Ok(network) => network,
             Err(unknown) => return Some(unknown.clone()),
@@ -201,7 +201,7 @@ impl Judgement<'_> {
 
 /// Why an interface is not the function's own: another device is between the two, as of virtio or a subfunction.
 fn behind(probe: &Probe<'_>, interface: &str, pci: PciAddress) -> Option<String> {
-    let place = probe.resolve(Path::new(CLASS).join(interface))?;
+    let place = probe.resolve(Path::new(SYS_CLASS_NET).join(interface))?;
     let device = place.parent().and_then(Path::parent)?.file_name()?;
     let is_own = device.to_str() == Some(pci.to_string().as_str());
     (!is_own).then(|| {

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::discover::af_xdp::{PARAMETER, Trouble};
 use crate::discover::names::Names;
-use crate::discover::netdev::{self, NetDevice};
+use crate::discover::netdev::{self, Backing, NetworkInterface};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
@@ -186,13 +186,13 @@ impl Elsewhere {
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    interfaces: &[NetDevice],
+    interfaces: &[NetworkInterface],
     config: &Discover,
     users: Users<'_>,
 ) -> Attached {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let mut attachments = read_attachments(probe, functions);
-    let has_driver = |interface: &NetDevice| interface.driver.is_some();
+    let has_driver = |interface: &NetworkInterface| interface.driver().is_some();
     if interfaces.iter().any(has_driver) {
         let abilities = probe.deciding(&[], || probe.or_warn(probe.host().abilities().map(Some)));
         attachments.abilities = abilities.unwrap_or_default();
@@ -201,7 +201,7 @@ pub(crate) fn read(
     let mut nics = Vec::new();
     let mut attached = Vec::new();
     for interface in interfaces {
-        let function = interface.pci.and_then(|address| functions.get(address));
+        let function = interface.pci().and_then(|address| functions.get(address));
         let found = datapath(interface, function, &attachments);
         attached.extend(found.is_ok().then(|| interface.name.clone()));
         let decided = require_not_ignored(interface, config).and(found);
@@ -211,7 +211,7 @@ pub(crate) fn read(
         let decided = decided
             .map_err(Refusal::into_reason)
             .and_then(|datapath| users.check(datapath))
-            .and_then(|datapath| Ok((datapath, names.choose(&interface.name, interface.pci)?)));
+            .and_then(|datapath| Ok((datapath, names.choose(&interface.name, interface.pci())?)));
         match decided {
             Ok((datapath, device)) => nics.push(nic(interface, function, datapath, device)),
             Err(reason) => {
@@ -232,14 +232,14 @@ fn elsewhere(
     probe: &Probe<'_>,
     attachments: &Attachments,
     functions: &PciFunctions,
-    interfaces: &[NetDevice],
+    interfaces: &[NetworkInterface],
     users: Users<'_>,
 ) -> Elsewhere {
     let mut elsewhere = Elsewhere::default();
     for listed in &attachments.listed {
         // Of another kind than AF_XDP, the function tells which one it is, though a bond gave it another address.
         let has_function = listed.datapath.is_some_and(|kind| kind != Datapath::AfXdp);
-        let is_it = |interface: &&NetDevice| {
+        let is_it = |interface: &&NetworkInterface| {
             listed.is(interface) || has_function && interface.name == listed.name
         };
         let (here, at_first) = (interfaces.iter().find(is_it), &listed.at_first);
@@ -257,7 +257,7 @@ fn elsewhere(
     for (pci, own) in &attachments.functions {
         if interfaces
             .iter()
-            .any(|interface| interface.pci == Some(*pci))
+            .any(|interface| interface.pci() == Some(*pci))
         {
             continue;
         }
@@ -269,14 +269,14 @@ fn elsewhere(
     elsewhere
 }
 
-fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetDevice], ignored: &[String]) {
-    if probe.why_unread(netdev::CLASS).is_none() {
+fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetworkInterface], ignored: &[String]) {
+    if probe.why_unread(netdev::SYS_CLASS_NET).is_none() {
         absent(interfaces, ignored).for_each(|sentence| probe.warn(sentence));
     }
 }
 
 /// What is said of each ignored name that is not there: it may be a misspelt one, whose interface is then offered.
-pub fn absent(interfaces: &[NetDevice], ignored: &[String]) -> impl Iterator<Item = String> {
+pub fn absent(interfaces: &[NetworkInterface], ignored: &[String]) -> impl Iterator<Item = String> {
     let is_there = |name: &String| interfaces.iter().any(|interface| interface.name == *name);
     let absent = ignored.iter().filter(move |name| !is_there(name));
     absent.map(|name| format!(
@@ -296,7 +296,7 @@ fn warn_of_trouble(probe: &Probe<'_>, nics: &[Nic], abilities: &BTreeMap<String,
 }
 
 fn nic(
-    interface: &NetDevice,
+    interface: &NetworkInterface,
     function: Option<&PciFunction>,
     datapath: Datapath,
     device: String,
@@ -304,12 +304,12 @@ fn nic(
     Nic {
         name: interface.name.clone(),
         device,
-        pci_address: interface.pci,
+        pci_address: interface.pci(),
         numa_node: function.and_then(|function| function.numa_node),
-        driver: interface.driver.clone(),
+        driver: interface.driver().map(str::to_owned),
         datapath,
         speed_mbps: interface.speed_mbps,
-        state: interface.state.clone(),
+        state: interface.operstate.clone(),
         virtual_functions: function.map_or_else(Vec::new, |function| {
             function.virtual_functions.values().copied().collect()
         }),
@@ -330,7 +330,7 @@ impl Refusal {
     }
 }
 
-fn require_not_ignored(interface: &NetDevice, config: &Discover) -> Result<(), Refusal> {
+fn require_not_ignored(interface: &NetworkInterface, config: &Discover) -> Result<(), Refusal> {
     if config.ignored_interfaces.contains(&interface.name) {
         let reason =
             "ignored: it is in [discover] ignored-interfaces; take it out there to offer it";
@@ -341,7 +341,7 @@ fn require_not_ignored(interface: &NetDevice, config: &Discover) -> Result<(), R
 
 /// By what Onload has attached to it.
 fn datapath(
-    interface: &NetDevice,
+    interface: &NetworkInterface,
     function: Option<&PciFunction>,
     attachments: &Attachments,
 ) -> Result<Datapath, Refusal> {
@@ -360,10 +360,10 @@ fn datapath(
         };
         return Ok(listed.datapath.or(hardware).unwrap_or(Datapath::AfXdp));
     }
-    if let Some(reason) = &interface.unknown {
+    if let Backing::Unknown(reason) = &interface.backing {
         return Err(Refusal::Unknown(reason.clone()));
     }
-    if let (Some(_), Some(reason)) = (&interface.driver, &attachments.unread) {
+    if let (Some(_), Some(reason)) = (interface.driver(), &attachments.unread) {
         let reason = format!("whether Onload is attached to it is not known: {reason}");
         return Err(Refusal::Unknown(reason));
     }
@@ -393,12 +393,12 @@ fn attached(own: &[Attachment], support: Option<Support>) -> Result<Datapath, St
 }
 
 fn not_attached(
-    interface: &NetDevice,
+    interface: &NetworkInterface,
     function: Option<&PciFunction>,
     support: Option<Support>,
     attachments: &Attachments,
 ) -> String {
-    if let Some(below) = &interface.virtual_over {
+    if let Some(below) = interface.lower_devices() {
         return if below.is_empty() {
             NOTHING_BELOW.to_owned()
         } else {
@@ -408,8 +408,8 @@ fn not_attached(
             )
         };
     }
-    let Some(driver) = &interface.driver else {
-        let link = Path::new(netdev::CLASS).join(&interface.name);
+    let Some(driver) = interface.driver() else {
+        let link = Path::new(netdev::SYS_CLASS_NET).join(&interface.name);
         return format!(
             "sysfs names no driver of its device, to which Onload would attach; look at {}",
             link.join("device").display()
@@ -575,8 +575,8 @@ impl Listed {
         })
     }
 
-    fn is(&self, interface: &NetDevice) -> bool {
-        self.is_called(&interface.name, interface.address.as_deref())
+    fn is(&self, interface: &NetworkInterface) -> bool {
+        self.is_called(&interface.name, interface.hardware_address.as_deref())
     }
 
     /// Whether it is the interface with that name and address here. Another one may have got the same name elsewhere, so
@@ -606,8 +606,15 @@ fn datapath_of_devtype(text: &str) -> Option<Datapath> {
     known.next()
 }
 
-fn refuse_without_interface(probe: &Probe<'_>, functions: &PciFunctions, interfaces: &[NetDevice]) {
-    let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(|i| i.pci).collect();
+fn refuse_without_interface(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    interfaces: &[NetworkInterface],
+) {
+    let with: BTreeSet<PciAddress> = interfaces
+        .iter()
+        .filter_map(NetworkInterface::pci)
+        .collect();
     for function in functions.iter().filter(|one| !with.contains(&one.address)) {
         let advice = match support(function.id) {
             None => continue,

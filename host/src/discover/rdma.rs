@@ -16,7 +16,7 @@ use onload_sys::text::{Quoted, digits};
 use serde::Serialize;
 
 use crate::discover::names::Names;
-use crate::discover::netdev::{self, NetDevice, own_by_function};
+use crate::discover::netdev::{self, NetworkInterface, group_without_representors};
 use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
@@ -178,7 +178,7 @@ fn without_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    interfaces: &[NetDevice],
+    interfaces: &[NetworkInterface],
     config: &Discover,
 ) -> Vec<RdmaDevice> {
     let places = find_devices(probe, functions);
@@ -191,7 +191,7 @@ pub(crate) fn read(
         probe,
         functions,
         interfaces,
-        by_function: own_by_function(interfaces),
+        by_function: group_without_representors(interfaces),
         by_guid: by_guid(interfaces),
         config,
         connection_manager: connection_manager(probe).map(DeviceNode::shared),
@@ -466,8 +466,8 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
 struct Surroundings<'p, 'h, 'f> {
     probe: &'p Probe<'h>,
     functions: &'f PciFunctions,
-    interfaces: &'f [NetDevice],
-    by_function: BTreeMap<PciAddress, Vec<&'f NetDevice>>,
+    interfaces: &'f [NetworkInterface],
+    by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
     config: &'f Discover,
     connection_manager: Option<Arc<DeviceNode>>,
@@ -521,7 +521,7 @@ impl Surroundings<'_, '_, '_> {
         let mut interfaces = port.netdevs.iter();
         is_down
             && port.link_layer.as_deref() == Some("Ethernet")
-            && interfaces.all(|name| netdev::is_set_down(self.probe, name))
+            && interfaces.all(|name| netdev::is_admin_down(self.probe, name))
     }
 
     fn withhold_management(&self, own: &[Character]) {
@@ -637,8 +637,8 @@ impl Surroundings<'_, '_, '_> {
         let on_function = on_function.map(|interface| interface.name.clone());
         let parent = parent.into_iter();
         let below = parent.clone().flat_map(|parent| {
-            let parent = netdev::find(self.interfaces, parent);
-            parent.and_then(|parent| parent.virtual_over.clone())
+            let parent = netdev::find_by_name(self.interfaces, parent);
+            parent.and_then(|parent| Some(parent.lower_devices()?.to_vec()))
         });
         let parent = parent.map(str::to_owned);
         on_function.chain(parent).chain(below.flatten()).collect()
@@ -646,17 +646,17 @@ impl Surroundings<'_, '_, '_> {
 
     /// Whether an interface stands on one of these, as a bond or a VLAN does.
     fn is_on(&self, name: &str, below: &BTreeSet<String>) -> bool {
-        let Some(interface) = netdev::find(self.interfaces, name) else {
+        let Some(interface) = netdev::find_by_name(self.interfaces, name) else {
             return false;
         };
-        if let Some(over) = &interface.virtual_over {
+        if let Some(over) = interface.lower_devices() {
             return over.iter().any(|lower| below.contains(lower));
         }
         // That of a guest of Hyper-V has a device itself, and a virtual function's interface below it.
-        let directory = Path::new(netdev::CLASS).join(name);
+        let directory = Path::new(netdev::SYS_CLASS_NET).join(name);
         let link = |lower: &String| directory.join(format!("lower_{lower}"));
         let mut links = below.iter().map(link);
-        interface.pci.is_none() && links.any(|link| self.probe.link_name(link).is_some())
+        interface.pci().is_none() && links.any(|link| self.probe.link_name(link).is_some())
     }
 
     fn interfaces_of_gids(&self, directory: &Path) -> BTreeSet<String> {
@@ -694,10 +694,14 @@ impl Surroundings<'_, '_, '_> {
 }
 
 /// The interfaces of IP over InfiniBand, by the GUID of the port.
-fn by_guid(interfaces: &[NetDevice]) -> BTreeMap<u64, Vec<&str>> {
+fn by_guid(interfaces: &[NetworkInterface]) -> BTreeMap<u64, Vec<&str>> {
     let mut all: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     for interface in interfaces {
-        if let Some(guid) = interface.address.as_deref().and_then(parse_ipoib_guid) {
+        if let Some(guid) = interface
+            .hardware_address
+            .as_deref()
+            .and_then(parse_ipoib_guid)
+        {
             all.entry(guid).or_default().push(&interface.name);
         }
     }

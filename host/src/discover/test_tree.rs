@@ -42,7 +42,7 @@ impl<D> Discovered<D> {
 /// Discovers one resource of a host.
 pub(crate) fn discover<D>(
     host: &Host,
-    read: impl FnOnce(&Probe<'_>, &PciFunctions, &[netdev::NetDevice]) -> Vec<D>,
+    read: impl FnOnce(&Probe<'_>, &PciFunctions, &[netdev::NetworkInterface]) -> Vec<D>,
 ) -> Discovered<D> {
     let probe = Probe::new(host);
     let functions = PciFunctions::read(&probe);

@@ -14,7 +14,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::{counted, shell_word};
 use serde::Serialize;
 
-use crate::discover::netdev::{self, NetDevice};
+use crate::discover::netdev::{self, NetworkInterface};
 use crate::discover::node::{DeviceNode, Node, paths};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions};
@@ -136,7 +136,7 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
 pub(crate) fn idle_ports(
     probe: &Probe<'_>,
     devices: &[VfioDevice],
-    interfaces: &[NetDevice],
+    interfaces: &[NetworkInterface],
 ) -> Vec<(PciAddress, String)> {
     let offered = devices.iter().filter(|device| device.viable);
     let parents: BTreeSet<_> = offered
@@ -145,10 +145,10 @@ pub(crate) fn idle_ports(
     let mut idle = Vec::new();
     for interface in interfaces.iter().filter(|one| !one.is_representor()) {
         let name = &interface.name;
-        let Some(parent) = interface.pci.filter(|pci| parents.contains(pci)) else {
+        let Some(parent) = interface.pci().filter(|pci| parents.contains(pci)) else {
             continue;
         };
-        if netdev::is_set_down(probe, name) {
+        if netdev::is_admin_down(probe, name) {
             let command = format!("ip link set dev {} up", shell_word(name));
             probe.warn(format!(
                 "vfio {parent}: its interface {name} is down: {NO_LINK}; run \"{command}\""

@@ -67,7 +67,7 @@ impl<'i> Absence<'i> {
         let address: Option<PciAddress> = name.parse().ok();
         let by_address = || {
             let interfaces = self.inventory.interfaces.iter();
-            let mut interfaces = interfaces.filter(|one| address.is_some() && one.pci == address);
+            let mut interfaces = interfaces.filter(|one| address.is_some() && one.pci() == address);
             interfaces.find_map(|interface| self.named(class, &interface.name))
         };
         self.named(class, name).or_else(by_address)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::netdev::CLASS;
+use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::host::Host;
 use onload_sys::pci::PciAddress;
 
@@ -48,7 +48,7 @@ pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
     }
     let (mut up, mut counted) = (Vec::new(), Vec::new());
     for name in names.into_iter().take(MOST_INTERFACES) {
-        let directory = Path::new(CLASS).join(name);
+        let directory = Path::new(SYS_CLASS_NET).join(name);
         if let Ok(Some(state)) = host.attribute(&directory.join("operstate")) {
             // Many drivers never leave unknown, which is usable (`Documentation/networking/operstates.rst`).
             let is_up = matches!(state.as_str(), "up" | "unknown");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use onload_host::discover::netdev::CLASS;
+use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
@@ -60,7 +60,7 @@ impl<'l> Accelerators<'l> {
     pub(super) fn of(looked: &Looked<'l>, with_veth: bool) -> Self {
         let host = looked.host;
         let number = |name: &String| {
-            let text = host.attribute(&Path::new(CLASS).join(name).join("ifindex"));
+            let text = host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("ifindex"));
             Some((name.clone(), text.ok()??.parse().ok()?))
         };
         let here = looked.inventory.attached.iter();

@@ -94,7 +94,7 @@ impl<'s> Places<'s> {
     fn put_not_offered(&mut self) {
         let mut by_name: BTreeMap<&str, PciAddress> = BTreeMap::new();
         for interface in &self.inventory.interfaces {
-            by_name.extend(interface.pci.map(|pci| (interface.name.as_str(), pci)));
+            by_name.extend(interface.pci().map(|pci| (interface.name.as_str(), pci)));
         }
         let drained = self.inventory.drained.iter();
         let drained: BTreeSet<(Class, &str)> = drained
@@ -168,10 +168,10 @@ impl<'s> Places<'s> {
 fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
     let mut found: BTreeMap<PciAddress, Vec<(u32, Interface)>> = BTreeMap::new();
     for interface in &inventory.interfaces {
-        let Some(pci) = interface.pci else { continue };
+        let Some(pci) = interface.pci() else { continue };
         let shown = Interface {
             name: interface.name.clone(),
-            state: interface.state.clone(),
+            state: interface.operstate.clone(),
             speed_mbps: interface.speed_mbps,
         };
         let of_function = found.entry(pci).or_default();
