@@ -43,7 +43,7 @@ impl NodeInfo for FakeHost {
 
 impl Pools for FakeHost {
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
-        let devices = take_unleased(wanted.wishes, wanted.numa, &|_| None);
+        let devices = take_unleased(wanted.devices, wanted.numa, &|_| None);
         Ok(Reserved {
             token: [7; 16].into(),
             devices: devices?,

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::lease::{Claim, Device, Holder, LeaseError, Leases, Numa, Token, Wish};
+use onload_core::lease::{
+    Device, MemberRequest, Holder, LeaseError, LeaseRequest, Leases, Numa, Token,
+};
 use onload_core::pool::{Member, Pool};
 use onload_core::run_dir::{LEASES, RunDir};
 use onload_sys::processes::Processes;
@@ -52,9 +54,13 @@ impl Bench {
         Bench { dir, leases }
     }
 
-    fn take(&self, holder: Holder, wish: &Wish) -> Result<Vec<Device>, LeaseError> {
-        let claim = Claim {
-            wishes: std::slice::from_ref(wish),
+    fn take(
+        &self,
+        holder: Holder,
+        device_request: &MemberRequest,
+    ) -> Result<Vec<Device>, LeaseError> {
+        let request = LeaseRequest {
+            devices: std::slice::from_ref(device_request),
             numa: Numa::Any,
             container: &"0123456789abcdef".repeat(4).parse().unwrap(),
             bundle: Path::new("/run/containerd/io.containerd.runtime.v2.task/moby/0123456789ab"),
@@ -63,7 +69,7 @@ impl Bench {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        self.leases.claim(&claim, &|_, _| None)
+        self.leases.claim(&request, &|_, _| None)
     }
 
     /// The first members of a pool are held by a process that lives: this one.
@@ -72,7 +78,7 @@ impl Bench {
         let process = processes.find(std::process::id()).unwrap().unwrap();
         let cgroup = processes.own_cgroup(process.pid, 1).unwrap();
         let holder = Holder::Init { process, cgroup };
-        let held = self.take(holder, &wish(count, members)).unwrap();
+        let held = self.take(holder, &device_request(count, members)).unwrap();
         assert_eq!(u32::try_from(held.len()), Ok(count));
     }
 
@@ -88,7 +94,7 @@ impl Bench {
 }
 
 /// `count` members of the pool `any`.
-fn wish(count: u32, members: u32) -> Wish {
+fn device_request(count: u32, members: u32) -> MemberRequest {
     let member = |number: u32| {
         let (bus, device, function) = (number >> 8, number >> 3 & 31, number & 7);
         let name = format!("0000:{bus:02x}:{device:02x}.{function}");
@@ -98,14 +104,14 @@ fn wish(count: u32, members: u32) -> Wish {
     };
     let members = (0..members).map(member).collect();
     let name = "any".try_into().unwrap();
-    Wish::of_pool(Class::Vfio, name, count, Pool { members, share: 1 })
+    MemberRequest::of_pool(Class::Vfio, name, count, Pool { members, share: 1 })
 }
 
 /// Choosing and claiming one, and the listing.
 fn one_is_free(leases: u32) -> (Duration, Duration) {
     let bench = Bench::new();
     bench.hold(leases, MEMBERS);
-    let one = wish(1, MEMBERS);
+    let one = device_request(1, MEMBERS);
     rounds(&bench, || {
         let token = Token::new().unwrap();
         let holder = Holder::reserved_by(token.clone(), None);
@@ -120,7 +126,7 @@ fn one_is_free(leases: u32) -> (Duration, Duration) {
 fn none_is_free(members: u32) -> (Duration, Duration) {
     let bench = Bench::new();
     bench.hold(members, members);
-    let one = wish(1, members);
+    let one = device_request(1, members);
     rounds(&bench, || {
         let holder = Holder::reserved_by(Token::new().unwrap(), None);
         let (took, taken) = time(|| bench.take(holder, &one));

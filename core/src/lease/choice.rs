@@ -1,338 +1,435 @@
-//! Which of a device's slots a container gets. Nothing is read or written here.
+//! Chooses the slot of a device in which a container's lease is written. Does no I/O.
+//!
+//! Every container that uses a device has a lease file in one of the device's slots. Containers of the
+//! same ResourceClaim have a slot each but count as one holder, and so do containers in the network
+//! namespace that the device moved to.
 
 use super::file::{ClaimUid, Holder, Lease};
 use super::moved::{Moved, STAYS};
-use super::wish::{Claim, Wish};
+use super::request::{MemberRequest, LeaseRequest};
 use onload_sys::error::{Error, Result, error};
 
-/// The reservation that a container was made with is gone.
-const EXPIRED: &str = "its reservation has expired, and the device may have been given to another container; let the engine create the container again, or make config.json anew where you start its bundle yourself";
+const RESERVATION_EXPIRED: &str = "its reservation has expired, and another container may have the device; let the engine create the container again, or regenerate config.json if you start the bundle yourself";
 
-/// How it stands with the holder of a slot.
+/// Whether the holder of a lease still uses the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// It has ended.
-    Over,
-    /// It has ended, while the interface that moved to it is not known to be back.
+pub(crate) enum HolderState {
+    /// The container has exited, or its reservation is no longer valid. The slot can be reused.
+    Ended,
+    /// The device was moved into the container or configured for it, and must be restored before it
+    /// can be leased again.
     Returning,
-    /// Its first process has ended, while others of its cgroup live. It counts as held, but not for the same container
-    /// when that starts again.
-    Remains,
-    /// It lives, or may live.
-    Held,
+    /// The container's init process has exited, but other processes in its cgroup may still be running.
+    /// Only a restart of the same container can reuse the slot.
+    InitExited,
+    /// The container is running or being created, or its state could not be determined.
+    Alive,
 }
 
-/// Why a file is not understood; its slot counts as held.
+/// A lease file that could not be read or parsed. Its slot counts as in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable {
-    pub(crate) why: String,
-    /// Whether as much of it is understood as to tell that its holder may live.
-    pub(crate) may_live: bool,
+pub(crate) struct UnreadableLease {
+    pub(crate) reason: String,
+    /// Whether the container may still be running. If not, or if the file is too damaged to tell, an
+    /// operator can release the device.
+    pub(crate) may_be_running: bool,
 }
 
-/// A slot of a device that has a file; a device that has one holder has slot 0 alone.
+/// A lease file of a device, with the state of its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Its number, from 0.
+    /// Counts from 0.
     pub(crate) number: u32,
-    pub(crate) state: State,
-    /// What stands in it.
-    pub(crate) read: Result<Lease, Unreadable>,
+    pub(crate) state: HolderState,
+    pub(crate) content: Result<Lease, UnreadableLease>,
 }
 
-/// Where a lease is written.
+/// The slot in which a lease is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
-    /// In a slot that has no file.
-    New(u32),
-    /// Over the file of a slot whose holder has ended.
-    Over(u32),
-    Kept(u32),
+pub(crate) enum SlotChoice {
+    /// A slot that has no file.
+    Create(u32),
+    /// A slot whose holder has ended.
+    TakeOver(u32),
+    /// The slot that the container already has.
+    Keep(u32),
 }
 
-impl Choice {
-    pub(crate) fn slot(self) -> u32 {
-        let (Choice::New(slot) | Choice::Over(slot) | Choice::Kept(slot)) = self;
-        slot
+impl SlotChoice {
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            SlotChoice::Create(number)
+            | SlotChoice::TakeOver(number)
+            | SlotChoice::Keep(number) => number,
+        }
     }
 }
 
 impl Slot {
-    /// Who has it, for people; none where nobody has.
-    pub(crate) fn holder(&self) -> Option<String> {
-        match (&self.read, self.state) {
-            (_, State::Over) => None,
-            (Ok(lease), State::Returning) => Some(format!("{lease} (ended, not back yet)")),
-            (Ok(lease), _) => Some(lease.to_string()),
-            (Err(Unreadable { why, .. }), _) => Some(format!("an unknown container ({why})")),
+    /// Describes the holder for messages. Returns `None` if the holder has ended.
+    pub(crate) fn describe_holder(&self) -> Option<String> {
+        match (&self.content, self.state) {
+            (_, HolderState::Ended) => None,
+            (Err(unreadable), _) => Some(format!("an unknown container ({})", unreadable.reason)),
+            (Ok(lease), HolderState::Returning) => Some(format!("{lease} (ended, not back yet)")),
+            (Ok(lease), HolderState::InitExited | HolderState::Alive) => Some(lease.to_string()),
         }
     }
 
-    /// Whether a container of this claim has it.
-    pub(crate) fn is_held_for(&self, claim: &ClaimUid) -> bool {
-        let living = self.living();
-        living.is_some_and(|lease| lease.claim.as_ref() == Some(claim))
-    }
-
-    /// What a living container of this network namespace has of it.
-    pub(crate) fn moved_to(&self, namespace: u64) -> Option<&Moved> {
-        self.given().filter(|moved| moved.namespace == namespace)
-    }
-
-    /// What a living container has of it.
-    pub(crate) fn given(&self) -> Option<&Moved> {
-        self.living()?.moved.as_ref()
-    }
-
-    /// The lease in it, if it is understood.
+    /// Returns the lease, if its file could be parsed.
     pub(crate) fn lease(&self) -> Option<&Lease> {
-        self.read.as_ref().ok()
+        self.content.as_ref().ok()
     }
 
-    /// The same of a holder that lives, or may live.
-    pub(crate) fn living(&self) -> Option<&Lease> {
-        let lives = matches!(self.state, State::Remains | State::Held);
-        self.lease().filter(|_| lives)
+    /// Returns the lease of a container that still uses the device.
+    pub(crate) fn live_lease(&self) -> Option<&Lease> {
+        match self.state {
+            HolderState::Ended | HolderState::Returning => None,
+            HolderState::InitExited | HolderState::Alive => self.lease(),
+        }
+    }
+
+    /// Returns the record of the device's move, if its container still uses it.
+    pub(crate) fn moved_device(&self) -> Option<&Moved> {
+        self.live_lease()?.moved.as_ref()
+    }
+
+    /// Like [`Slot::moved_device`], but only for the given network namespace.
+    pub(crate) fn moved_device_in(&self, namespace: u64) -> Option<&Moved> {
+        self.moved_device()
+            .filter(|moved| moved.namespace == namespace)
+    }
+
+    /// Returns whether a container of this ResourceClaim still uses the device.
+    pub(crate) fn is_held_by_claim(&self, claim: &ClaimUid) -> bool {
+        self.live_lease()
+            .is_some_and(|lease| lease.claim.as_ref() == Some(claim))
     }
 }
 
-/// Who holds a device besides one claim and one network namespace, for people; containers of one claim are one
-/// holder.
-pub(crate) fn holders_beside(
-    found: &[Slot],
-    claim: Option<&ClaimUid>,
-    namespace: Option<u64>,
-) -> Vec<String> {
-    let mut claims: Vec<&ClaimUid> = Vec::new();
+/// Chooses the slot for a container's lease of one device.
+///
+/// Fails if as many holders as the pool allows already have the device, or if the request names a
+/// reservation that no longer exists.
+pub(crate) fn choose_slot(
+    slots: &[Slot],
+    request: &LeaseRequest<'_>,
+    device: &MemberRequest,
+) -> Result<SlotChoice> {
+    if let Some(slot) = find_own_slot(slots, request) {
+        return Ok(SlotChoice::Keep(slot.number));
+    }
+    if request.token.is_some() {
+        return Err(Error::new(RESERVATION_EXPIRED));
+    }
+    let share = device.pool.share;
+    let holders = other_holders(slots, request.claim);
+    // Holders in slots numbered `share` or higher count too: the operator may have lowered `share`.
+    if holders.len() as u64 >= u64::from(share) && !may_share(slots, request, device) {
+        return Err(in_use_error(&holders));
+    }
+    let reusable = slots
+        .iter()
+        .find(|slot| slot.number < share && slot.state == HolderState::Ended);
+    if let Some(slot) = reusable {
+        return Ok(SlotChoice::TakeOver(slot.number));
+    }
+    // The number can exceed `share`, since every container of a ResourceClaim has its own slot.
+    (0..u32::MAX)
+        .find(|number| slots.iter().all(|slot| slot.number != *number))
+        .map(SlotChoice::Create)
+        .ok_or_else(|| in_use_error(&holders))
+}
+
+/// Returns whether the container already has the device, or may share it with a current holder.
+pub(crate) fn already_holds(
+    slots: &[Slot],
+    request: &LeaseRequest<'_>,
+    device: &MemberRequest,
+) -> bool {
+    find_own_slot(slots, request).is_some_and(|slot| slot.state != HolderState::Ended)
+        || may_share(slots, request, device)
+}
+
+/// Describes the holders of a device, except those of the given ResourceClaim. Containers of any other
+/// ResourceClaim are described once.
+pub(crate) fn other_holders(slots: &[Slot], claim: Option<&ClaimUid>) -> Vec<String> {
+    let mut seen_claims = Vec::from_iter(claim);
     let mut holders = Vec::new();
-    for slot in found {
-        let Some(holder) = slot.holder() else {
+    for slot in slots {
+        let Some(holder) = slot.describe_holder() else {
             continue;
         };
-        if namespace.is_some_and(|namespace| slot.moved_to(namespace).is_some()) {
-            continue;
-        }
-        if let Some(other) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
-            if claim == Some(other) || claims.contains(&other) {
+        if let Some(claim) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
+            if seen_claims.contains(&claim) {
                 continue;
             }
-            claims.push(other);
+            seen_claims.push(claim);
         }
         holders.push(holder);
     }
     holders
 }
 
-/// That a device has all the holders that it may have.
-pub fn held(holders: &[String]) -> Error {
-    let holders = holders.join(", ");
-    error!("it is held by {holders}; \"onload-ctk lease list\" shows all")
-}
-
-/// Chooses a slot of a device that is wished for, among those with a file.
-pub(crate) fn choose(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> Result<Choice> {
-    let most = wish.pool.share;
-    if let Some(own) = own(found, claim) {
-        return Ok(Choice::Kept(own.number));
-    }
-    if claim.token.is_some() {
-        return Err(Error::new(EXPIRED));
-    }
-    let holders = holders_beside(found, claim.claim, namespace(wish));
-    // Slots above the last may be left from when more containers were allowed.
-    if !joins(found, claim, wish) && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
-        return Err(held(&holders));
-    }
-    let is_over = |slot: &&Slot| slot.number < most && slot.state == State::Over;
-    if let Some(over) = found.iter().find(is_over) {
-        return Ok(Choice::Over(over.number));
-    }
-    // A claim has a slot for each of its containers.
-    let is_new = |number: &u32| found.iter().all(|slot| slot.number != *number);
-    let new = (0..u32::MAX).find(is_new).map(Choice::New);
-    new.ok_or_else(|| held(&holders))
-}
-
-/// Whether a container has a device already, or those have it that it belongs to.
-pub(crate) fn is_holder(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> bool {
-    own(found, claim).is_some_and(|own| own.holder().is_some()) || joins(found, claim, wish)
-}
-
-fn own<'s>(found: &'s [Slot], claim: &Claim<'_>) -> Option<&'s Slot> {
-    let is_own = |slot: &Slot, lease: &Lease| match slot.state {
-        State::Over | State::Held => claim.holds(lease),
-        // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
-        State::Remains => claim.is_same_container(lease),
-        State::Returning => false,
-    };
-    let mut found = found.iter();
-    found.find(|slot| slot.lease().is_some_and(|lease| is_own(slot, lease)))
-}
-
-/// Whether other containers of its claim or of its network namespace have a device.
-fn joins(found: &[Slot], claim: &Claim<'_>, wish: &Wish) -> bool {
-    let has_fellow = |of: &ClaimUid| found.iter().any(|slot| slot.is_held_for(of));
-    let moved_to = |namespace: u64| found.iter().any(|slot| slot.moved_to(namespace).is_some());
-    claim.claim.is_some_and(has_fellow) || namespace(wish).is_some_and(moved_to)
-}
-
-fn namespace(wish: &Wish) -> Option<u64> {
-    let namespace = wish.moved.as_ref().map(|moved| moved.namespace);
-    namespace.filter(|namespace| *namespace != STAYS)
-}
-
-/// The slots above the last of a device that `most` containers may have at once, whose holder has ended: nobody
-/// is given one of them again. What a container has yet to name stays.
-pub(crate) fn leftover(found: &[Slot], most: u32) -> Vec<u32> {
-    let is_left = |slot: &&Slot| {
-        let of_init = |lease: &Lease| matches!(lease.holder, Holder::Init { .. });
-        slot.number >= most && slot.state == State::Over && slot.lease().is_some_and(of_init)
-    };
-    found
+/// Returns the slots numbered `share` or higher whose container has exited. They are never reused, so
+/// their files can be removed. Expired reservations are kept, because their containers can still use
+/// them.
+pub(crate) fn surplus_slots(slots: &[Slot], share: u32) -> Vec<u32> {
+    slots
         .iter()
-        .filter(is_left)
+        .filter(|slot| slot.number >= share && slot.state == HolderState::Ended)
+        .filter(|slot| {
+            slot.lease()
+                .is_some_and(|lease| matches!(lease.holder, Holder::Init { .. }))
+        })
         .map(|slot| slot.number)
         .collect()
 }
 
+/// Returns the error for a device that has as many holders as it may have.
+pub fn in_use_error(holders: &[String]) -> Error {
+    let holders = holders.join(", ");
+    error!("it is held by {holders}; \"onload-ctk lease list\" shows all")
+}
+
+/// Finds the slot that the container already has.
+fn find_own_slot<'a>(slots: &'a [Slot], request: &LeaseRequest<'_>) -> Option<&'a Slot> {
+    slots.iter().find(|slot| {
+        let Some(lease) = slot.lease() else {
+            return false;
+        };
+        match slot.state {
+            // A container can use an expired reservation until another container replaces it.
+            HolderState::Ended | HolderState::Alive => request.owns(lease),
+            // A runtime has at most one container with this ID and bundle, so an earlier start of the
+            // container left these processes.
+            HolderState::InitExited => request.is_same_container(lease),
+            HolderState::Returning => false,
+        }
+    })
+}
+
+/// Returns whether the container may share the device with a current holder: one of its ResourceClaim,
+/// or one in the network namespace that the device moves to.
+fn may_share(slots: &[Slot], request: &LeaseRequest<'_>, device: &MemberRequest) -> bool {
+    let namespace = device
+        .moved
+        .as_ref()
+        .map(|moved| moved.namespace)
+        .filter(|namespace| *namespace != STAYS);
+    slots.iter().any(|slot| {
+        request
+            .claim
+            .is_some_and(|claim| slot.is_held_by_claim(claim))
+            || namespace.is_some_and(|namespace| slot.moved_device_in(namespace).is_some())
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use serde_json::json;
 
     use super::super::file::Token;
-    use super::super::wish::Numa;
+    use super::super::request::Numa;
+    use super::HolderState::{Alive, Ended, InitExited, Returning};
+    use super::SlotChoice::{Create, Keep, TakeOver};
     use super::*;
     use onload_sys::processes::Process;
 
-    fn init(pid: u32) -> Holder {
-        let process = Process {
+    /// A container that requests a device, or has a slot of it.
+    #[derive(Clone, Copy)]
+    struct Container {
+        id: &'static str,
+        pid: u32,
+        /// The token of its reservation is this digit, repeated.
+        token: Option<char>,
+        claim: Option<&'static str>,
+        namespace: Option<u64>,
+    }
+
+    const A: Container = container("a", 1);
+    const B: Container = container("b", 2);
+    const C: Container = container("c", 3);
+    const D: Container = container("d", 4);
+
+    const fn container(id: &'static str, pid: u32) -> Container {
+        Container {
+            id,
             pid,
-            start_time: 7,
-            pid_namespace: 1,
-        };
-        let cgroup = None;
-        Holder::Init { process, cgroup }
-    }
-
-    fn token(digit: &str) -> Token {
-        digit.repeat(32).parse().unwrap()
-    }
-
-    fn reserved(digit: &str) -> Holder {
-        Holder::Reservation {
-            token: token(digit),
-            expires_ms: 1,
-            maker: None,
-        }
-    }
-
-    fn lease(container: &str, holder: Holder) -> Lease {
-        Lease {
-            boot: "b".to_owned(),
-            container: container.parse().unwrap(),
-            bundle: format!("/bundles/{container}").into(),
-            holder,
+            token: None,
             claim: None,
-            entry_point: "createRuntime".to_owned(),
-            since: 0,
-            facts: std::collections::BTreeMap::new(),
-            ticket: None,
-            moved: None,
+            namespace: None,
         }
     }
 
-    fn slot(number: u32, state: State, lease: Lease) -> Slot {
-        let read = Ok(lease);
+    impl Container {
+        fn with_token(mut self, digit: char) -> Self {
+            self.token = Some(digit);
+            self
+        }
+
+        fn with_claim(mut self, uid: &'static str) -> Self {
+            self.claim = Some(uid);
+            self
+        }
+
+        fn in_namespace(mut self, namespace: u64) -> Self {
+            self.namespace = Some(namespace);
+            self
+        }
+
+        fn bundle(self) -> PathBuf {
+            format!("/bundles/{}", self.id).into()
+        }
+
+        fn token(self) -> Option<Token> {
+            self.token
+                .map(|digit| digit.to_string().repeat(32).parse().unwrap())
+        }
+
+        fn claim_uid(self) -> Option<ClaimUid> {
+            self.claim.map(|uid| uid.parse().unwrap())
+        }
+
+        fn moved(self) -> Option<Moved> {
+            let rdma = json!({"name": "m0", "pci": "0000:03:02.3", "index": 3});
+            self.namespace.map(|namespace| {
+                serde_json::from_value(json!({"rdma": rdma, "namespace": namespace})).unwrap()
+            })
+        }
+
+        fn holder(self) -> Holder {
+            Holder::Init {
+                process: Process {
+                    pid: self.pid,
+                    start_time: 7,
+                    pid_namespace: 1,
+                },
+                cgroup: None,
+            }
+        }
+
+        fn lease(self) -> Lease {
+            Lease {
+                boot: "b".to_owned(),
+                container: self.id.parse().unwrap(),
+                bundle: self.bundle(),
+                holder: self.holder(),
+                claim: self.claim_uid(),
+                entry_point: "createRuntime".to_owned(),
+                since: 0,
+                facts: BTreeMap::new(),
+                ticket: None,
+                moved: self.moved(),
+            }
+        }
+
+        /// Returns a slot with the container's lease.
+        fn slot(self, number: u32, state: HolderState) -> Slot {
+            slot(number, state, self.lease())
+        }
+
+        /// Returns a slot with a reservation for the container.
+        fn reserved_slot(self, number: u32, state: HolderState) -> Slot {
+            let mut lease = self.lease();
+            lease.holder = Holder::Reservation {
+                token: self.token().unwrap(),
+                expires_ms: 1,
+                maker: None,
+            };
+            slot(number, state, lease)
+        }
+
+        fn try_choose(self, slots: &[Slot], share: u32) -> Result<SlotChoice> {
+            let device = MemberRequest {
+                moved: self.moved(),
+                ..MemberRequest::of_device("rdma:m0".parse().unwrap(), share)
+            };
+            let (token, claim) = (self.token(), self.claim_uid());
+            let request = LeaseRequest {
+                devices: std::slice::from_ref(&device),
+                numa: Numa::Any,
+                container: &self.id.parse().unwrap(),
+                bundle: &self.bundle(),
+                holder: self.holder(),
+                token: token.as_ref(),
+                claim: claim.as_ref(),
+                entry_point: "createRuntime",
+            };
+            choose_slot(slots, &request, &device)
+        }
+
+        /// Returns the slot that the container gets, or `None` if the device is in use.
+        fn choose(self, slots: &[Slot], share: u32) -> Option<SlotChoice> {
+            let chosen = self.try_choose(slots, share);
+            if let Err(error) = &chosen {
+                assert!(error.to_string().starts_with("it is held by "), "{error}");
+            }
+            chosen.ok()
+        }
+    }
+
+    fn slot(number: u32, state: HolderState, lease: Lease) -> Slot {
         Slot {
             number,
             state,
-            read,
+            content: Ok(lease),
         }
     }
 
-    fn unreadable(why: &str) -> Slot {
-        let (why, may_live) = (why.to_owned(), false);
+    fn unreadable_slot() -> Slot {
         Slot {
             number: 0,
-            state: State::Held,
-            read: Err(Unreadable { why, may_live }),
+            state: Alive,
+            content: Err(UnreadableLease {
+                reason: "it is of version 9".to_owned(),
+                may_be_running: false,
+            }),
         }
     }
 
-    fn chosen_of(
-        found: &[Slot],
-        (id, holder): (&str, &Holder),
-        (token, of): (Option<&Token>, Option<&ClaimUid>),
-        most: u32,
-    ) -> Result<Choice> {
-        let wish = Wish::of_device("vfio:a".parse().unwrap(), most);
-        let bundle = format!("/bundles/{id}");
-        let claim = Claim {
-            wishes: std::slice::from_ref(&wish),
-            numa: Numa::Any,
-            container: &id.parse().unwrap(),
-            bundle: Path::new(&bundle),
-            holder: holder.clone(),
-            token,
-            claim: of,
-            entry_point: "createRuntime",
+    #[test]
+    fn takes_a_free_slot_of_an_exclusive_device() {
+        assert_eq!(A.choose(&[], 1), Some(Create(0)));
+        assert_eq!(A.choose(&[B.slot(0, Ended)], 1), Some(TakeOver(0)));
+        for state in [Alive, InitExited, Returning] {
+            assert_eq!(A.choose(&[B.slot(0, state)], 1), None, "{state:?}");
+        }
+        assert_eq!(A.choose(&[unreadable_slot()], 1), None);
+    }
+
+    #[test]
+    fn keeps_the_slot_of_the_same_container() {
+        let earlier_start = container("a", 9).slot(0, InitExited);
+        assert_eq!(A.choose(&[A.slot(0, Alive)], 1), Some(Keep(0)));
+        assert_eq!(A.choose(&[earlier_start], 1), Some(Keep(0)));
+        assert_eq!(A.choose(&[A.slot(0, Returning)], 1), None);
+    }
+
+    #[test]
+    fn a_container_with_the_same_id_does_not_get_the_slot() {
+        let other_process = container("a", 9).slot(0, Alive);
+        let other_bundle = Lease {
+            bundle: "/elsewhere/a".into(),
+            ..A.lease()
         };
-        choose(found, &claim, &wish)
-    }
-
-    /// What container `id`, with this holder and token, is given.
-    fn chosen(
-        found: &[Slot],
-        id: &str,
-        holder: &Holder,
-        token: Option<&Token>,
-        most: u32,
-    ) -> Result<Choice> {
-        chosen_of(found, (id, holder), (token, None), most)
-    }
-
-    /// What a container of a claim is given.
-    fn chosen_for(found: &[Slot], id: &str, claim: &str, most: u32) -> Result<Choice> {
-        let of = claim.parse().unwrap();
-        chosen_of(found, (id, &init(99)), (None, Some(&of)), most)
-    }
-
-    fn lease_for(container: &str, pid: u32, claim: &str) -> Lease {
-        Lease {
-            claim: Some(claim.parse().unwrap()),
-            ..lease(container, init(pid))
+        let reserved = A.with_token('1').reserved_slot(0, Alive);
+        for held in [other_process, slot(0, Alive, other_bundle), reserved] {
+            assert_eq!(A.choose(&[held], 1), None);
         }
     }
 
     #[test]
-    fn a_free_device_is_given() {
-        assert_eq!(chosen(&[], "a", &init(1), None, 1), Ok(Choice::New(0)));
-    }
-
-    #[test]
-    fn a_held_device_is_refused_with_its_holder() {
-        let found = [slot(0, State::Held, lease("b", init(2)))];
-        let line = chosen(&found, "a", &init(1), None, 1)
-            .unwrap_err()
-            .to_string();
+    fn names_the_holder_of_a_device_in_use() {
+        let refusal = |slot| A.try_choose(&[slot], 1).unwrap_err().to_string();
         assert_eq!(
-            line,
+            refusal(B.slot(0, Alive)),
             "it is held by container b (process 2) since 1970-01-01T00:00:00Z; \"onload-ctk lease list\" shows all"
         );
-    }
-
-    #[test]
-    fn a_device_whose_holder_has_ended_is_given() {
-        let found = [slot(0, State::Over, lease("b", init(2)))];
-        assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Over(0)));
-    }
-
-    #[test]
-    fn what_is_not_understood_counts_as_held() {
-        let found = [unreadable("it is of version 9")];
-        let line = chosen(&found, "a", &init(1), None, 1)
-            .unwrap_err()
-            .to_string();
+        let line = refusal(unreadable_slot());
         assert!(
             line.contains("an unknown container (it is of version 9)"),
             "{line}"
@@ -340,123 +437,86 @@ mod tests {
     }
 
     #[test]
-    fn the_same_container_with_the_same_init_keeps_it() {
-        let found = [slot(0, State::Held, lease("a", init(1)))];
-        assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Kept(0)));
-    }
-
-    #[test]
-    fn what_is_left_of_its_earlier_start_does_not_keep_a_container_from_its_device() {
-        let found = [slot(0, State::Remains, lease("a", init(2)))];
-        assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Kept(0)));
-        assert!(chosen(&found, "b", &init(1), None, 1).is_err());
-    }
-
-    #[test]
-    fn the_name_of_another_s_container_is_no_key_to_its_device() {
-        let mut elsewhere = lease("a", init(1));
-        elsewhere.bundle = "/elsewhere/a".into();
-        for held in [lease("a", init(2)), elsewhere, lease("a", reserved("1"))] {
-            let found = [slot(0, State::Held, held)];
-            let refused = chosen(&found, "a", &init(1), None, 1).unwrap_err();
-            assert!(refused.to_string().starts_with("it is held by"));
+    fn accepts_a_reservation_until_another_container_replaces_it() {
+        let container = A.with_token('1');
+        let reserved = |state| [container.reserved_slot(3, state)];
+        assert_eq!(container.try_choose(&reserved(Alive), 1), Ok(Keep(3)));
+        assert_eq!(container.try_choose(&reserved(Ended), 1), Ok(Keep(3)));
+        // The hook runs a second time.
+        assert_eq!(container.try_choose(&[A.slot(0, Alive)], 1), Ok(Keep(0)));
+        for (container, slots) in [
+            (A.with_token('2'), &reserved(Alive)[..]),
+            (B.with_token('1'), &reserved(Alive)),
+            (container, &[B.slot(0, Alive)]),
+            (container, &[]),
+        ] {
+            let refused = Err(Error::new(RESERVATION_EXPIRED));
+            assert_eq!(container.try_choose(slots, 1), refused, "{slots:?}");
         }
     }
 
     #[test]
-    fn a_reservation_becomes_a_lease_by_its_token_alone() {
-        let found = [slot(3, State::Held, lease("a", reserved("1")))];
-        let by = |id: &str, digit: &str| chosen(&found, id, &init(1), Some(&token(digit)), 1);
-        assert_eq!(by("a", "1"), Ok(Choice::Kept(3)));
-        assert_eq!(by("a", "2"), Err(error!("{EXPIRED}")));
-        assert_eq!(by("b", "1"), Err(error!("{EXPIRED}")));
+    fn limits_the_holders_of_a_shared_device() {
+        let [b, c, d] = [B.slot(0, Alive), C.slot(1, Alive), D.slot(2, Alive)];
+        assert_eq!(A.choose(&[b.clone(), d.clone()], 3), Some(Create(1)));
+        assert_eq!(A.choose(&[b, c, d], 3), None);
     }
 
     #[test]
-    fn a_reservation_that_expired_serves_until_another_takes_the_device() {
-        let found = [slot(0, State::Over, lease("a", reserved("1")))];
-        let by = |found: &[Slot]| chosen(found, "a", &init(1), Some(&token("1")), 1);
-        assert_eq!(by(&found), Ok(Choice::Kept(0)));
-        assert_eq!(
-            by(&[slot(0, State::Held, lease("b", init(2)))]),
-            Err(error!("{EXPIRED}"))
-        );
-        assert_eq!(by(&[]), Err(error!("{EXPIRED}")));
+    fn counts_slots_above_a_lowered_share_but_does_not_reuse_them() {
+        let slots = [B.slot(0, Ended), C.slot(4, Alive)];
+        assert_eq!(A.choose(&slots, 1), None);
+        assert_eq!(A.choose(&slots, 2), Some(TakeOver(0)));
+        assert_eq!(A.choose(&[B.slot(4, Ended)], 1), Some(Create(0)));
     }
 
     #[test]
-    fn a_hook_that_runs_twice_finds_its_own_lease_the_second_time() {
-        let found = [slot(0, State::Held, lease("a", init(1)))];
-        let again = chosen(&found, "a", &init(1), Some(&token("1")), 1);
-        assert_eq!(again, Ok(Choice::Kept(0)));
+    fn shares_a_device_within_a_claim() {
+        let held = [A.with_claim("u1").slot(0, Alive)];
+        assert_eq!(B.with_claim("u1").choose(&held, 1), Some(Create(1)));
+        assert_eq!(B.with_claim("u2").choose(&held, 1), None);
+        assert_eq!(B.choose(&held, 1), None);
+        let ended = [A.with_claim("u1").slot(0, Ended)];
+        assert_eq!(B.with_claim("u2").choose(&ended, 1), Some(TakeOver(0)));
+        for held_without_claim in [A.slot(0, Alive), unreadable_slot()] {
+            assert_eq!(B.with_claim("u1").choose(&[held_without_claim], 1), None);
+        }
     }
 
     #[test]
-    fn a_shared_device_has_as_many_holders_as_it_may() {
-        let held = |number: u32| {
-            let id = format!("c{number}");
-            slot(number, State::Held, lease(&id, init(100 + number)))
+    fn counts_a_claim_as_one_holder() {
+        let slots = |third| {
+            [A.with_claim("u1"), B.with_claim("u1"), C.with_claim(third)]
+                .map(|container| container.slot(container.pid - 1, Alive))
         };
-        let found = [held(0), held(2)];
-        assert_eq!(chosen(&found, "a", &init(1), None, 3), Ok(Choice::New(1)));
-        assert!(chosen(&[held(0), held(1), held(2)], "a", &init(1), None, 3).is_err());
+        assert_eq!(D.with_claim("u2").choose(&slots("u1"), 2), Some(Create(3)));
+        assert_eq!(D.with_claim("u3").choose(&slots("u2"), 2), None);
+        let others = other_holders(&slots("u2"), Some(&"u1".parse().unwrap()));
+        assert_eq!(others.len(), 1);
     }
 
     #[test]
-    fn containers_of_one_claim_share_what_one_may_have() {
-        let found = [slot(0, State::Held, lease_for("a", 1, "u1"))];
-        assert_eq!(chosen_for(&found, "b", "u1", 1), Ok(Choice::New(1)));
-        assert!(chosen_for(&found, "b", "u2", 1).is_err());
-        assert!(chosen(&found, "b", &init(2), None, 1).is_err());
-        let ended = [slot(0, State::Over, lease_for("a", 1, "u1"))];
-        assert_eq!(chosen_for(&ended, "b", "u2", 1), Ok(Choice::Over(0)));
+    fn shares_a_moved_device_within_a_network_namespace() {
+        let moved = |state| [A.in_namespace(7).slot(0, state)];
+        assert_eq!(B.in_namespace(7).choose(&moved(Alive), 1), Some(Create(1)));
+        assert_eq!(B.in_namespace(8).choose(&moved(Alive), 1), None);
+        assert_eq!(B.in_namespace(7).choose(&moved(Returning), 1), None);
+        let on_host = [A.in_namespace(STAYS).slot(0, Alive)];
+        assert_eq!(B.in_namespace(STAYS).choose(&on_host, 1), None);
     }
 
     #[test]
-    fn a_claim_does_not_join_a_container_without_one_nor_what_is_not_understood() {
-        let found = [slot(0, State::Held, lease("a", init(1)))];
-        assert!(chosen_for(&found, "b", "u1", 1).is_err());
-        assert!(chosen_for(&[unreadable("it is cut short")], "b", "u1", 1).is_err());
-    }
-
-    #[test]
-    fn a_claim_counts_once_however_many_containers_it_has() {
-        let of = |number, claim| {
-            let lease = lease_for(&format!("c{number}"), number, claim);
-            slot(number, State::Held, lease)
-        };
-        let found = [of(0, "u1"), of(1, "u1"), of(2, "u1")];
-        assert_eq!(chosen_for(&found, "b", "u2", 2), Ok(Choice::New(3)));
-        let found = [of(0, "u1"), of(1, "u1"), of(2, "u2")];
-        assert!(chosen_for(&found, "b", "u3", 2).is_err());
-        assert_eq!(
-            holders_beside(&found, Some(&"u1".parse().unwrap()), None).len(),
-            1
-        );
-    }
-
-    #[test]
-    fn what_is_above_the_last_slot_and_has_ended_is_left_over() {
-        let found = [
-            slot(0, State::Over, lease("a", init(1))),
-            slot(1, State::Over, lease("b", init(2))),
-            slot(2, State::Over, lease("c", reserved("1"))),
-            slot(3, State::Held, lease("d", init(4))),
-            slot(4, State::Remains, lease("e", init(5))),
-            slot(5, State::Over, lease("f", init(6))),
+    fn lists_surplus_slots() {
+        let slots = [
+            A.slot(0, Ended),
+            B.slot(1, Ended),
+            C.with_token('1').reserved_slot(2, Ended),
+            D.slot(3, Alive),
+            D.slot(4, InitExited),
+            D.slot(5, Ended),
         ];
-        assert_eq!(leftover(&found, 1), [1, 5]);
-        assert_eq!(leftover(&found, 2), [5]);
-        assert!(leftover(&found, 6).is_empty());
-    }
-
-    #[test]
-    fn holders_from_when_more_were_allowed_count() {
-        let found = [
-            slot(0, State::Over, lease("b", init(2))),
-            slot(4, State::Held, lease("c", init(3))),
-        ];
-        assert!(chosen(&found, "a", &init(1), None, 1).is_err());
-        assert_eq!(chosen(&found, "a", &init(1), None, 2), Ok(Choice::Over(0)));
+        assert_eq!(surplus_slots(&slots, 1), [1, 5]);
+        assert_eq!(surplus_slots(&slots, 2), [5]);
+        assert!(surplus_slots(&slots, 6).is_empty());
     }
 }

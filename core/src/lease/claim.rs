@@ -7,11 +7,14 @@ use std::rc::Rc;
 
 use onload_cdi::DeviceName;
 
-use super::choice::{Choice, Slot, State, choose, held, holders_beside, is_holder, leftover};
+use super::choice::{
+    HolderState, Slot, SlotChoice, already_holds, choose_slot, in_use_error, other_holders,
+    surplus_slots,
+};
 use super::file::{ClaimUid, Device, Lease, NODES};
 use super::moved::Moved;
+use super::request::{Candidate, MemberRequest, LeaseRequest, Numa, none_free, pick, pools};
 use super::store::{LeaseError, Leases};
-use super::wish::{Candidate, Claim, Numa, Wish, none_free, pick, pools};
 use crate::drain::Drain;
 use crate::timestamp;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
@@ -25,9 +28,9 @@ pub type Used = BTreeMap<Device, String>;
 
 /// What a container gets.
 struct Grant<'a> {
-    wish: &'a Wish,
+    device_request: &'a MemberRequest,
     device: Device,
-    choice: Choice,
+    choice: SlotChoice,
     /// The lease that stands there and is this container's.
     own: Option<Lease>,
     /// What is written there; none where it stands there already.
@@ -35,29 +38,37 @@ struct Grant<'a> {
     /// Whether it is asked who uses the device without a lease.
     is_asked: bool,
     /// Slots that nobody uses any more.
-    leftover: Vec<u32>,
+    surplus: Vec<u32>,
 }
 
 impl Leases {
-    /// What a container could get now, each as a wish for just that. Nothing is written and no lock taken, so another
+    /// What a container could get now, each as a device request for just that. Nothing is written and no lock taken, so another
     /// container may be faster with it.
-    pub fn choose(&self, claim: &Claim<'_>, used: &Used) -> Result<Vec<Wish>, LeaseError> {
-        let holders = Holders::read(self, claim.wishes)?;
-        let grants = holders.grants(claim, used)?.into_iter();
+    pub fn choose(
+        &self,
+        request: &LeaseRequest<'_>,
+        used: &Used,
+    ) -> Result<Vec<MemberRequest>, LeaseError> {
+        let holders = Holders::read(self, request.devices)?;
+        let grants = holders.grants(request, used)?.into_iter();
         Ok(grants
-            .map(|grant| grant.wish.of_one(&grant.device.name))
+            .map(|grant| grant.device_request.of_one(&grant.device.name))
             .collect())
     }
 
     /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
     /// lock, since the answer may take its time, and not before the device is this container's: it may open the device,
     /// which another holder would notice. A member that is in use is given back, and another taken.
-    pub fn claim(&self, claim: &Claim<'_>, user: User<'_>) -> Result<Vec<Device>, LeaseError> {
+    pub fn claim(
+        &self,
+        request: &LeaseRequest<'_>,
+        user: User<'_>,
+    ) -> Result<Vec<Device>, LeaseError> {
         let mut used = Used::new();
         loop {
             let lock = self.lock()?;
-            let holders = Holders::read(self, claim.wishes)?;
-            let grants = holders.grants(claim, &used)?;
+            let holders = Holders::read(self, request.devices)?;
+            let grants = holders.grants(request, &used)?;
             holders.sweep();
             self.publish_all(&grants)?;
             drop(lock);
@@ -72,23 +83,28 @@ impl Leases {
 
     /// What [`Leases::claim`] would give now; nothing is written. A device by its name that the container holds itself, be
     /// it by another reservation, is among it.
-    pub fn would_claim(&self, claim: &Claim<'_>, user: User<'_>) -> Result<Vec<Device>> {
-        let holders = Holders::read(self, claim.wishes)?;
-        let is_own = |wish: &&Wish| {
-            let is_its = |slot: &Slot| slot.lease().is_some_and(|own| claim.is_same_container(own));
-            let mut devices = wish.candidates().map(Candidate::device);
-            wish.is_device() && devices.any(|device| holders.slots(&device).iter().any(is_its))
+    pub fn would_claim(&self, request: &LeaseRequest<'_>, user: User<'_>) -> Result<Vec<Device>> {
+        let holders = Holders::read(self, request.devices)?;
+        let is_own = |device_request: &&MemberRequest| {
+            let is_its = |slot: &Slot| {
+                slot.lease()
+                    .is_some_and(|own| request.is_same_container(own))
+            };
+            let mut devices = device_request.candidates().map(Candidate::device);
+            device_request.is_device()
+                && devices.any(|device| holders.slots(&device).iter().any(is_its))
         };
-        let (own, asked): (Vec<&Wish>, Vec<&Wish>) = claim.wishes.iter().partition(is_own);
-        let own = own.into_iter().flat_map(Wish::candidates);
-        let asked: Vec<Wish> = asked.into_iter().cloned().collect();
-        let claim = Claim {
-            wishes: &asked,
-            ..claim.clone()
+        let (own, asked): (Vec<&MemberRequest>, Vec<&MemberRequest>) =
+            request.devices.iter().partition(is_own);
+        let own = own.into_iter().flat_map(MemberRequest::candidates);
+        let asked: Vec<MemberRequest> = asked.into_iter().cloned().collect();
+        let request = LeaseRequest {
+            devices: &asked,
+            ..request.clone()
         };
         let mut used = Used::new();
         loop {
-            let grants = holders.grants(&claim, &used)?;
+            let grants = holders.grants(&request, &used)?;
             match holders.first_used(&grants, user) {
                 Some((grant, by)) => grant.pass_over(by, &mut used)?,
                 None => {
@@ -108,7 +124,7 @@ impl Leases {
             }
         }
         for grant in grants {
-            for slot in &grant.leftover {
+            for slot in &grant.surplus {
                 // It is in nobody's way.
                 let _ = self.remove(&grant.device, *slot);
             }
@@ -119,7 +135,7 @@ impl Leases {
     /// Has the leases as they were before; the lock is held. Who was stopped meanwhile may find another's in its slot.
     fn undo(&self, grants: &[Grant<'_>]) {
         for grant in grants {
-            let slot = grant.choice.slot();
+            let slot = grant.choice.number();
             if grant.lease.is_none() || self.lease_in(&grant.device, slot) != grant.lease {
                 continue;
             }
@@ -143,20 +159,20 @@ impl Leases {
         let found = self.slots_of(&|device| names.contains(device))?;
         let mut found: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
         // The hook of the next container brings it back, or says why it does not come.
-        found.retain(|slot| slot.state != State::Returning);
-        if found.iter().any(|slot| slot.is_held_for(claim)) {
+        found.retain(|slot| slot.state != HolderState::Returning);
+        if found.iter().any(|slot| slot.is_held_by_claim(claim)) {
             return Ok(None);
         }
-        let holders = holders_beside(&found, Some(claim), None);
+        let holders = other_holders(&found, Some(claim));
         let is_full = holders.len() >= usize::try_from(most).unwrap_or(usize::MAX);
-        Ok(is_full.then(|| held(&holders)))
+        Ok(is_full.then(|| in_use_error(&holders)))
     }
 }
 
 impl Grant<'_> {
     /// Has another member taken in the place of one that is in use. A device by its name is a pool of one.
     fn pass_over(&self, by: String, used: &mut Used) -> Result<()> {
-        if self.wish.is_device() {
+        if self.device_request.is_device() {
             bail!("{} is in use by {by}; stop that first", self.device);
         }
         used.insert(self.device.clone(), by);
@@ -170,14 +186,17 @@ fn devices(grants: Vec<Grant<'_>>) -> Vec<Device> {
 
 /// The members that a container would get if nobody held a lease: for a user who cannot see leases.
 pub fn take_unleased(
-    wishes: &[Wish],
+    device_requests: &[MemberRequest],
     numa: Numa,
     user: &dyn Fn(&Device) -> Option<String>,
 ) -> Result<Vec<Device>> {
-    let picked = pick(wishes, numa, &mut |one| user(&one.device()).is_none());
+    let picked = pick(device_requests, numa, &mut |one| {
+        user(&one.device()).is_none()
+    });
     let Some(picked) = picked else {
-        let wanted = wishes.iter();
-        let wanted = wanted.map(|wish| wish.about("too few that are not in use"));
+        let wanted = device_requests.iter();
+        let wanted =
+            wanted.map(|device_request| device_request.about("too few that are not in use"));
         return Err(none_free(&wanted.collect::<Vec<_>>(), numa, &[]));
     };
     Ok(picked.into_iter().map(Candidate::device).collect())
@@ -198,13 +217,17 @@ pub struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
-    fn read(leases: &'a Leases, wishes: &[Wish]) -> Result<Self> {
+    fn read(leases: &'a Leases, device_requests: &[MemberRequest]) -> Result<Self> {
         let boot = leases.processes.boot_id()?;
         let mut numbers: BTreeMap<Device, Vec<u32>> = BTreeMap::new();
         let mut half_written = Vec::new();
         for name in leases.names()? {
             match Device::of_file_name(&name) {
-                Some((device, slot)) if wishes.iter().any(|wish| wish.class == device.class) => {
+                Some((device, slot))
+                    if device_requests
+                        .iter()
+                        .any(|device_request| device_request.class == device.class) =>
+                {
                     numbers.entry(device).or_default().push(slot);
                 }
                 None if is_temporary_name(OsStr::new(&name)) => half_written.push(name),
@@ -230,11 +253,19 @@ impl<'a> Holders<'a> {
     }
 
     /// What a container gets of all that it asks for.
-    fn grants<'w>(&self, claim: &Claim<'w>, used: &Used) -> Result<Vec<Grant<'w>>, LeaseError> {
-        let mut grants = self.members(claim, used)?;
-        for wish in claim.wishes.iter().filter(|wish| wish.is_device()) {
-            for candidate in wish.candidates() {
-                grants.push(self.grant(claim, candidate)?);
+    fn grants<'w>(
+        &self,
+        request: &LeaseRequest<'w>,
+        used: &Used,
+    ) -> Result<Vec<Grant<'w>>, LeaseError> {
+        let mut grants = self.members(request, used)?;
+        for device_request in request
+            .devices
+            .iter()
+            .filter(|device_request| device_request.is_device())
+        {
+            for candidate in device_request.candidates() {
+                grants.push(self.grant(request, candidate)?);
             }
         }
         Ok(grants)
@@ -242,29 +273,33 @@ impl<'a> Holders<'a> {
 
     /// Members of pools. Those with a slot that has no file come first, since nobody has to be judged for them;
     /// not where the order says more.
-    fn members<'w>(&self, claim: &Claim<'w>, used: &Used) -> Result<Vec<Grant<'w>>, LeaseError> {
-        let (wishes, numa) = (claim.wishes, claim.numa);
+    fn members<'w>(
+        &self,
+        request: &LeaseRequest<'w>,
+        used: &Used,
+    ) -> Result<Vec<Grant<'w>>, LeaseError> {
+        let (device_requests, numa) = (request.devices, request.numa);
         let unused = |one: Candidate<'_>| {
             let is_used = !used.is_empty() && used.contains_key(&one.device());
-            !is_used && self.check_drain(claim, one).is_ok()
+            !is_used && self.check_drain(request, one).is_ok()
         };
-        let is_free = |one: Candidate<'_>| self.is_free(claim, one) && unused(one);
+        let is_free = |one: Candidate<'_>| self.is_free(request, one) && unused(one);
         // A slot without a file is free, whoever has the others.
         let comes_first = |one: Candidate<'_>| {
-            if one.wish.in_order {
+            if one.device_request.in_order {
                 is_free(one)
             } else {
                 self.has_slot(one) && unused(one)
             }
         };
-        let picked = pick(wishes, numa, &mut |one| comes_first(one))
-            .or_else(|| pick(wishes, numa, &mut |one| is_free(one)));
+        let picked = pick(device_requests, numa, &mut |one| comes_first(one))
+            .or_else(|| pick(device_requests, numa, &mut |one| is_free(one)));
         let Some(picked) = picked else {
-            return Err(LeaseError::NoneFree(self.none_free(claim, used)));
+            return Err(LeaseError::NoneFree(self.none_free(request, used)));
         };
         let mut grants = Vec::new();
         for one in picked {
-            grants.push(self.grant(claim, one)?);
+            grants.push(self.grant(request, one)?);
         }
         Ok(grants)
     }
@@ -284,19 +319,19 @@ impl<'a> Holders<'a> {
 
     /// Whether a candidate has a slot without a file.
     fn has_slot(&self, one: Candidate<'_>) -> bool {
-        let share = usize::try_from(one.wish.pool.share).unwrap_or(usize::MAX);
+        let share = usize::try_from(one.device_request.pool.share).unwrap_or(usize::MAX);
         self.numbers(&one.device()).len() < share
     }
 
     /// That a device is not drained, unless the container has it already: what began before goes on.
-    fn check_drain(&self, claim: &Claim<'_>, one: Candidate<'_>) -> Result<()> {
+    fn check_drain(&self, request: &LeaseRequest<'_>, one: Candidate<'_>) -> Result<()> {
         if self.drain.is_empty() {
             return Ok(());
         }
         let device = one.device();
-        for name in [&device].into_iter().chain(&one.wish.aliases) {
+        for name in [&device].into_iter().chain(&one.device_request.aliases) {
             if let Some(drained) = self.drain.find(name.class, name.name.as_str())
-                && !is_holder(&self.slots(&device), claim, one.wish)
+                && !already_holds(&self.slots(&device), request, one.device_request)
             {
                 return Err(error!("it is {drained}")).with_context(|| device.to_string());
             }
@@ -304,8 +339,9 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    fn is_free(&self, claim: &Claim<'_>, one: Candidate<'_>) -> bool {
-        self.has_slot(one) || choose(&self.slots(&one.device()), claim, one.wish).is_ok()
+    fn is_free(&self, request: &LeaseRequest<'_>, one: Candidate<'_>) -> bool {
+        self.has_slot(one)
+            || choose_slot(&self.slots(&one.device()), request, one.device_request).is_ok()
     }
 
     /// What stands in the slots of a device.
@@ -325,40 +361,42 @@ impl<'a> Holders<'a> {
     }
 
     /// What a container gets of one candidate, or who holds that.
-    fn grant<'w>(&self, claim: &Claim<'w>, one: Candidate<'w>) -> Result<Grant<'w>> {
-        let (wish, device) = (one.wish, one.device());
-        if self.has_slot(one) && !wish.is_device() {
+    fn grant<'w>(&self, request: &LeaseRequest<'w>, one: Candidate<'w>) -> Result<Grant<'w>> {
+        let (device_request, device) = (one.device_request, one.device());
+        if self.has_slot(one) && !device_request.is_device() {
             let numbers = self.numbers(&device);
-            let new = (0..wish.pool.share).find(|number| !numbers.contains(number));
+            let new = (0..device_request.pool.share).find(|number| !numbers.contains(number));
             return Ok(Grant {
-                wish,
+                device_request,
                 device,
-                choice: Choice::New(new.unwrap_or_default()),
+                choice: SlotChoice::Create(new.unwrap_or_default()),
                 own: None,
-                lease: Some(self.lease(claim, wish, None)),
+                lease: Some(self.lease(request, device_request, None)),
                 is_asked: true,
-                leftover: Vec::new(),
+                surplus: Vec::new(),
             });
         }
         let found = self.slots(&device);
-        let choice = choose(&found, claim, wish).with_context(|| device.to_string())?;
-        self.check_drain(claim, one)?;
+        let choice =
+            choose_slot(&found, request, device_request).with_context(|| device.to_string())?;
+        self.check_drain(request, one)?;
         let own = found
             .iter()
-            .find(|slot| choice == Choice::Kept(slot.number));
+            .find(|slot| choice == SlotChoice::Keep(slot.number));
         let own = own.and_then(Slot::lease);
         // The hook of a claim comes first and the device's own after it, which names no claim.
-        let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
+        let of = request.claim.or(own.and_then(|own| own.claim.as_ref()));
         // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
         // start left.
         let namespace = |moved: &Moved| moved.namespace;
         let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
-        let moves = wish.moved.is_some() && wish.moved.as_ref().map(namespace) != had;
-        let stands = |own: &Lease| own.holder == claim.holder && own.claim.as_ref() == of;
-        let is_asked = !is_shared(&found, choice.slot(), of);
+        let moves =
+            device_request.moved.is_some() && device_request.moved.as_ref().map(namespace) != had;
+        let stands = |own: &Lease| own.holder == request.holder && own.claim.as_ref() == of;
+        let is_asked = !is_shared(&found, choice.number(), of);
         if let Some(own) = own.filter(|own| stands(own) && !moves) {
             return Ok(Grant {
-                wish,
+                device_request,
                 device,
                 choice,
                 own: None,
@@ -366,52 +404,69 @@ impl<'a> Holders<'a> {
                 // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
                 // uses them comes out with the device's own.
                 is_asked: is_asked && own.claim.is_some(),
-                leftover: Vec::new(),
+                surplus: Vec::new(),
             });
         }
-        self.check_aliases(claim, wish, &device)?;
-        self.check_nodes(claim, wish, &device)?;
-        self.check_addresses(wish, &device)?;
-        let mut leftover = leftover(&found, wish.pool.share);
-        leftover.retain(|number| *number != choice.slot());
+        self.check_aliases(request, device_request, &device)?;
+        self.check_nodes(request, device_request, &device)?;
+        self.check_addresses(device_request, &device)?;
+        let mut surplus = surplus_slots(&found, device_request.pool.share);
+        surplus.retain(|number| *number != choice.number());
         Ok(Grant {
-            wish,
+            device_request,
             device,
             choice,
             own: own.cloned(),
             lease: Some(Lease {
                 claim: of.cloned(),
-                ..self.lease(claim, wish, own)
+                ..self.lease(request, device_request, own)
             }),
             is_asked,
-            leftover,
+            surplus,
         })
     }
 
-    fn lease(&self, claim: &Claim<'_>, wish: &Wish, own: Option<&Lease>) -> Lease {
+    fn lease(
+        &self,
+        request: &LeaseRequest<'_>,
+        device_request: &MemberRequest,
+        own: Option<&Lease>,
+    ) -> Lease {
         let ticket = own.and_then(|own| own.ticket.as_ref());
         Lease {
             boot: self.boot.clone(),
-            container: claim.container.clone(),
-            bundle: claim.bundle.to_owned(),
-            holder: claim.holder.clone(),
-            claim: claim.claim.cloned(),
-            entry_point: claim.entry_point.to_owned(),
+            container: request.container.clone(),
+            bundle: request.bundle.to_owned(),
+            holder: request.holder.clone(),
+            claim: request.claim.cloned(),
+            entry_point: request.entry_point.to_owned(),
             since: timestamp::now(),
-            facts: wish.facts.clone(),
-            ticket: wish.ticket.as_ref().or(ticket).cloned(),
-            moved: moved(own.and_then(|own| own.moved.as_ref()), wish.moved.as_ref()),
+            facts: device_request.facts.clone(),
+            ticket: device_request.ticket.as_ref().or(ticket).cloned(),
+            moved: moved(
+                own.and_then(|own| own.moved.as_ref()),
+                device_request.moved.as_ref(),
+            ),
         }
     }
 
     /// That nobody else holds a device by another of its names.
-    fn check_aliases(&self, claim: &Claim<'_>, wish: &Wish, device: &Device) -> Result<()> {
-        for alias in wish.aliases.iter().filter(|alias| *alias != device) {
+    fn check_aliases(
+        &self,
+        request: &LeaseRequest<'_>,
+        device_request: &MemberRequest,
+        device: &Device,
+    ) -> Result<()> {
+        for alias in device_request
+            .aliases
+            .iter()
+            .filter(|alias| *alias != device)
+        {
             for slot in self.slots(alias).iter() {
-                let is_its = slot.lease().is_some_and(|lease| is_fellow(claim, lease));
-                if let Some(holder) = slot.holder().filter(|_| !is_its) {
+                let is_its = slot.lease().is_some_and(|lease| is_fellow(request, lease));
+                if let Some(holder) = slot.describe_holder().filter(|_| !is_its) {
                     let holder = format!("{holder} as {alias}");
-                    return Err(held(&[holder])).with_context(|| device.to_string());
+                    return Err(in_use_error(&[holder])).with_context(|| device.to_string());
                 }
             }
         }
@@ -419,9 +474,14 @@ impl<'a> Holders<'a> {
     }
 
     /// That nobody may open its nodes for those of another device.
-    fn check_nodes(&self, claim: &Claim<'_>, wish: &Wish, device: &Device) -> Result<()> {
-        let own = wish.facts.get(NODES);
-        if let Some(by) = own.and_then(|own| self.opener(claim, device, own)) {
+    fn check_nodes(
+        &self,
+        request: &LeaseRequest<'_>,
+        device_request: &MemberRequest,
+        device: &Device,
+    ) -> Result<()> {
+        let own = device_request.facts.get(NODES);
+        if let Some(by) = own.and_then(|own| self.opener(request, device, own)) {
             bail!("{device}: its node may be opened by {by}; stop that first");
         }
         Ok(())
@@ -430,7 +490,7 @@ impl<'a> Holders<'a> {
     /// Who may open a device's nodes, which have these numbers, for those of another device. The kernel gives the number of
     /// a node anew when a device has left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup
     /// of a container stay as they are.
-    pub fn opener(&self, claim: &Claim<'_>, device: &Device, own: &str) -> Option<String> {
+    pub fn opener(&self, request: &LeaseRequest<'_>, device: &Device, own: &str) -> Option<String> {
         let has_one = |theirs: &str| {
             theirs
                 .split(' ')
@@ -438,9 +498,9 @@ impl<'a> Holders<'a> {
         };
         let is_other = |other: &&Device| other.class == device.class && *other != device;
         for other in self.numbers.keys().filter(is_other) {
-            for lease in self.slots(other).iter().filter_map(Slot::living) {
+            for lease in self.slots(other).iter().filter_map(Slot::live_lease) {
                 let theirs = lease.facts.get(NODES);
-                if theirs.is_some_and(|theirs| has_one(theirs)) && !is_fellow(claim, lease) {
+                if theirs.is_some_and(|theirs| has_one(theirs)) && !is_fellow(request, lease) {
                     return Some(format!(
                         "{lease}, which was given {other} when that had the number of the node"
                     ));
@@ -452,19 +512,22 @@ impl<'a> Holders<'a> {
 
     /// That no other interface that a container has carries an address that this one is to have. Containers of the same
     /// network namespace share the interface, and with it the address.
-    fn check_addresses(&self, wish: &Wish, device: &Device) -> Result<()> {
-        let wanted = wish.moved.as_ref().map(|moved| &moved.addresses);
+    fn check_addresses(&self, device_request: &MemberRequest, device: &Device) -> Result<()> {
+        let wanted = device_request.moved.as_ref().map(|moved| &moved.addresses);
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
             return Ok(());
         };
         let is_other = |other: &&Device| other.class == device.class && *other != device;
         for other in self.numbers.keys().filter(is_other) {
             for slot in self.slots(other).iter() {
-                let mut given = slot.given().into_iter().flat_map(|given| &given.addresses);
+                let mut given = slot
+                    .moved_device()
+                    .into_iter()
+                    .flat_map(|given| &given.addresses);
                 if let Some(address) = given.find(|given| wanted.contains(given)) {
                     bail!(
                         "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
-                        slot.holder().unwrap_or_default()
+                        slot.describe_holder().unwrap_or_default()
                     );
                 }
             }
@@ -472,21 +535,28 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    fn none_free(&self, claim: &Claim<'_>, used: &Used) -> Error {
+    fn none_free(&self, request: &LeaseRequest<'_>, used: &Used) -> Error {
         let mut holders = BTreeMap::new();
         let mut wanted = Vec::new();
-        for wish in pools(claim.wishes) {
+        for device_request in pools(request.devices) {
             let is_free = |one: &Candidate<'_>| {
                 !used.contains_key(&one.device())
-                    && self.is_free(claim, *one)
-                    && self.check_drain(claim, *one).is_ok()
+                    && self.is_free(request, *one)
+                    && self.check_drain(request, *one).is_ok()
             };
-            let free = wish.candidates().filter(is_free).count();
-            wanted.push(wish.about(&format!("{free} free of {}", wish.pool.members.len())));
-            holders.extend(wish.candidates().filter_map(|one| self.holder(one, used)));
+            let free = device_request.candidates().filter(is_free).count();
+            wanted.push(device_request.about(&format!(
+                "{free} free of {}",
+                device_request.pool.members.len()
+            )));
+            holders.extend(
+                device_request
+                    .candidates()
+                    .filter_map(|one| self.holder(one, used)),
+            );
         }
         let holders = holders.iter().map(|(name, by)| format!("{name} {by}"));
-        none_free(&wanted, claim.numa, &holders.collect::<Vec<_>>())
+        none_free(&wanted, request.numa, &holders.collect::<Vec<_>>())
     }
 
     /// Who has a member, for people.
@@ -495,10 +565,14 @@ impl<'a> Holders<'a> {
         if let Some(user) = used.get(&one.device()) {
             return Some((name, format!("is in use by {user}")));
         }
-        if let Some(by) = self.slots(&one.device()).iter().find_map(Slot::holder) {
+        if let Some(by) = self
+            .slots(&one.device())
+            .iter()
+            .find_map(Slot::describe_holder)
+        {
             return Some((name, format!("is held by {by}")));
         }
-        let drained = self.drain.find(one.wish.class, name.as_str())?;
+        let drained = self.drain.find(one.device_request.class, name.as_str())?;
         Some((name.clone(), format!("is {drained}")))
     }
 }
@@ -506,14 +580,14 @@ impl<'a> Holders<'a> {
 /// Whether another container of a claim has the device too: then that one may use it.
 fn is_shared(found: &[Slot], own: u32, claim: Option<&ClaimUid>) -> bool {
     let is_fellow =
-        |slot: &Slot| slot.number != own && claim.is_some_and(|of| slot.is_held_for(of));
+        |slot: &Slot| slot.number != own && claim.is_some_and(|of| slot.is_held_by_claim(of));
     found.iter().any(is_fellow)
 }
 
 /// Whether a lease under another name is this container's, or of its claim.
-fn is_fellow(claim: &Claim<'_>, lease: &Lease) -> bool {
-    let is_of_claim = claim.claim.is_some() && claim.claim == lease.claim.as_ref();
-    is_of_claim || claim.is_same_container(lease) || claim.holds(lease)
+fn is_fellow(request: &LeaseRequest<'_>, lease: &Lease) -> bool {
+    let is_of_claim = request.claim.is_some() && request.claim == lease.claim.as_ref();
+    is_of_claim || request.is_same_container(lease) || request.owns(lease)
 }
 
 /// Where a device is that an earlier start of the container may have had, which was not brought back: it was then what it
@@ -544,8 +618,8 @@ mod tests {
         let holder = host.start(pid, 10);
         for (claim, user) in [(Some(of), None), (None, user)] {
             let uid = claim.map(|uid| uid.parse().unwrap());
-            let claim = Claim {
-                wishes: &[claimed(vfio())],
+            let request = LeaseRequest {
+                devices: &[claimed(vfio())],
                 numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
@@ -555,7 +629,7 @@ mod tests {
                 entry_point: "createRuntime",
             };
             let user = |_: &Device, _: &Holders<'_>| user.map(str::to_owned);
-            let claimed = host.leases.claim(&claim, &user);
+            let claimed = host.leases.claim(&request, &user);
             claimed.map_err(|error| format!("{error:#}"))?;
         }
         Ok(())
@@ -634,10 +708,10 @@ mod tests {
     fn whoever_is_refused_never_looks_at_the_device_that_another_has() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
-        let ask = |id: &str, devices: &[Wish]| {
+        let ask = |id: &str, devices: &[MemberRequest]| {
             let asked = Cell::new(0);
-            let claim = Claim {
-                wishes: devices,
+            let request = LeaseRequest {
+                devices,
                 numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
@@ -650,14 +724,14 @@ mod tests {
                 asked.set(asked.get() + 1);
                 None
             };
-            let claimed = host.leases.claim(&claim, &user).is_ok();
+            let claimed = host.leases.claim(&request, &user).is_ok();
             (claimed, asked.get())
         };
         let free = || claimed("vfio:0000:81:10.2".parse().unwrap());
         assert_eq!(ask("two", &[claimed(vfio())]), (false, 0));
         assert_eq!(ask("two", &[free(), claimed(vfio())]), (false, 0));
         // Nor by the name of another function of its group.
-        let of_its_group = Wish {
+        let of_its_group = MemberRequest {
             aliases: vec![vfio()],
             ..free()
         };
@@ -669,8 +743,8 @@ mod tests {
     fn what_a_container_would_be_refused_for_is_said_and_nothing_is_written() {
         let host = Host::new();
         let would = |id: &str, user: Option<&str>| {
-            let claim = Claim {
-                wishes: &[claimed(vfio())],
+            let request = LeaseRequest {
+                devices: &[claimed(vfio())],
                 numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
@@ -680,7 +754,7 @@ mod tests {
                 entry_point: "container explain",
             };
             let user = |_: &Device, _: &Holders<'_>| user.map(str::to_owned);
-            let would = host.leases.would_claim(&claim, &user);
+            let would = host.leases.would_claim(&request, &user);
             would.map(drop).map_err(|error| format!("{error:#}"))
         };
         assert_eq!(would("one", None), Ok(()));
@@ -716,18 +790,23 @@ mod tests {
     }
 
     /// `count` members of the pool `fast` of class vfio.
-    fn wish(count: u32, members: &[&str], share: u32) -> Wish {
+    fn device_request(count: u32, members: &[&str], share: u32) -> MemberRequest {
         let member = |name: &&str| Member {
             name: (*name).try_into().unwrap(),
             numa_node: None,
         };
         let members = members.iter().map(member).collect();
         let name = "fast".try_into().unwrap();
-        Wish::of_pool(Class::Vfio, name, count, Pool { members, share })
+        MemberRequest::of_pool(Class::Vfio, name, count, Pool { members, share })
     }
 
-    fn take(host: &Host, id: &str, holder: Holder, wish: Wish) -> Result<Vec<String>, String> {
-        take_beside(host, id, holder, wish, &|_, _| None)
+    fn take(
+        host: &Host,
+        id: &str,
+        holder: Holder,
+        device_request: MemberRequest,
+    ) -> Result<Vec<String>, String> {
+        take_beside(host, id, holder, device_request, &|_, _| None)
     }
 
     /// As [`take`], where some devices are used without a lease.
@@ -735,11 +814,11 @@ mod tests {
         host: &Host,
         id: &str,
         holder: Holder,
-        wish: Wish,
+        device_request: MemberRequest,
         user: User<'_>,
     ) -> Result<Vec<String>, String> {
-        let claim = Claim {
-            wishes: &[wish],
+        let request = LeaseRequest {
+            devices: &[device_request],
             numa: Numa::Any,
             container: &id.parse().unwrap(),
             bundle: &bundle(id),
@@ -748,8 +827,8 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let would = host.leases.would_claim(&claim, user);
-        let taken = host.leases.claim(&claim, user);
+        let would = host.leases.would_claim(&request, user);
+        let taken = host.leases.claim(&request, user);
         let text = |result: Result<Vec<Device>>| {
             let names = |devices: Vec<Device>| devices.iter().map(ToString::to_string).collect();
             result.map(names).map_err(|error| format!("{error:#}"))
@@ -763,7 +842,7 @@ mod tests {
     fn a_container_gets_members_that_are_free() {
         let host = Host::new();
         let holder = |pid| host.start(pid, 10);
-        let two = wish(2, &["a", "b", "c"], 1);
+        let two = device_request(2, &["a", "b", "c"], 1);
         let taken = take(&host, "one", holder(1), two.clone()).unwrap();
         assert_eq!(taken, ["vfio:a", "vfio:b"]);
         let line = take(&host, "two", holder(2), two).unwrap_err();
@@ -779,7 +858,7 @@ mod tests {
             ["vfio=a#0", "vfio=b#0"],
             "nothing of the second"
         );
-        let one = wish(1, &["a", "b", "c"], 1);
+        let one = device_request(1, &["a", "b", "c"], 1);
         assert_eq!(take(&host, "two", holder(2), one).unwrap(), ["vfio:c"]);
     }
 
@@ -858,15 +937,15 @@ mod tests {
     fn a_group_is_drained_by_whichever_of_its_names_it_is_leased() {
         let host = Host::new();
         drain(&host, &["0000:81:10.0"]);
-        let mut wish = claimed("vfio:0000:81:10.2".parse().unwrap());
-        let claim = |pid: u32, wish: &Wish| {
-            let wishes = std::slice::from_ref(wish);
-            host.claim_all("web", host.start(pid, 10), None, wishes)
+        let mut device_request = claimed("vfio:0000:81:10.2".parse().unwrap());
+        let claim = |pid: u32, device_request: &MemberRequest| {
+            let device_requests = std::slice::from_ref(device_request);
+            host.claim_all("web", host.start(pid, 10), None, device_requests)
         };
-        claim(1, &wish).unwrap();
+        claim(1, &device_request).unwrap();
         host.end(1);
-        wish.aliases = vec![vfio()];
-        assert!(claim(2, &wish).unwrap_err().contains(DRAINED));
+        device_request.aliases = vec![vfio()];
+        assert!(claim(2, &device_request).unwrap_err().contains(DRAINED));
     }
 
     #[test]
@@ -874,13 +953,20 @@ mod tests {
      {
         let host = Host::new();
         let with_nodes = |name: &str, nodes: &str| {
-            let mut wish = claimed(name.parse().unwrap());
-            wish.facts.insert(NODES.to_owned(), nodes.to_owned());
-            wish
+            let mut device_request = claimed(name.parse().unwrap());
+            device_request
+                .facts
+                .insert(NODES.to_owned(), nodes.to_owned());
+            device_request
         };
         let first = with_nodes("vfio:0000:81:10.0", "241:0 511:3");
-        let ask = |id: &str, holder: &Holder, wish: &Wish| {
-            host.claim_all(id, holder.clone(), None, std::slice::from_ref(wish))
+        let ask = |id: &str, holder: &Holder, device_request: &MemberRequest| {
+            host.claim_all(
+                id,
+                holder.clone(),
+                None,
+                std::slice::from_ref(device_request),
+            )
         };
         let (web, other) = (host.start(1, 10), host.start(2, 20));
         ask("web", &web, &first).unwrap();
@@ -919,7 +1005,7 @@ mod tests {
     #[test]
     fn members_of_holders_that_ended_are_taken_over_when_no_other_is_left() {
         let host = Host::new();
-        let one = || wish(1, &["a", "b"], 1);
+        let one = || device_request(1, &["a", "b"], 1);
         assert_eq!(
             take(&host, "one", host.start(1, 10), one()).unwrap(),
             ["vfio:a"]
@@ -940,9 +1026,9 @@ mod tests {
     #[test]
     fn the_nearest_member_is_taken_over_although_a_farther_one_has_no_file() {
         let host = Host::new();
-        let near = || Wish {
+        let near = || MemberRequest {
             in_order: true,
-            ..wish(1, &["a", "b"], 1)
+            ..device_request(1, &["a", "b"], 1)
         };
         let held = take(&host, "one", host.start(1, 10), near());
         assert_eq!(held.unwrap(), ["vfio:a"]);
@@ -958,7 +1044,7 @@ mod tests {
     fn drained_members_are_passed_over_and_named_where_no_other_is_free() {
         let host = Host::new();
         drain(&host, &["0000:81:10.0"]);
-        let two = |count| wish(count, &["0000:81:10.0", "b"], 1);
+        let two = |count| device_request(count, &["0000:81:10.0", "b"], 1);
         let taken = take(&host, "one", host.start(1, 10), two(1)).unwrap();
         assert_eq!(taken, ["vfio:b"]);
         let line = take(&host, "two", host.start(2, 10), two(1)).unwrap_err();
@@ -973,7 +1059,7 @@ mod tests {
     #[test]
     fn a_shared_member_is_given_as_often_as_its_pool_says() {
         let host = Host::new();
-        let one = || wish(1, &["a", "b"], 2);
+        let one = || device_request(1, &["a", "b"], 2);
         let taken: Vec<String> = (1..=4)
             .map(|pid| take(&host, &format!("c{pid}"), host.start(pid, 10), one()).unwrap())
             .map(|taken| taken[0].clone())
@@ -996,12 +1082,25 @@ mod tests {
         let host = Host::new();
         let holder = host.start(1, 10);
         for id in ["one", "two", "three"] {
-            take(&host, id, holder.clone(), wish(1, &["a"], 3)).unwrap();
+            take(&host, id, holder.clone(), device_request(1, &["a"], 3)).unwrap();
         }
         host.end(1);
-        let taken = take(&host, "four", host.start(2, 10), wish(1, &["a"], 1));
+        let taken = take(
+            &host,
+            "four",
+            host.start(2, 10),
+            device_request(1, &["a"], 1),
+        );
         assert_eq!(taken.unwrap(), ["vfio:a"]);
-        assert!(take(&host, "five", host.start(3, 10), wish(1, &["a"], 1)).is_err());
+        assert!(
+            take(
+                &host,
+                "five",
+                host.start(3, 10),
+                device_request(1, &["a"], 1)
+            )
+            .is_err()
+        );
     }
 
     #[test]
@@ -1012,7 +1111,7 @@ mod tests {
             is_used.then(|| "process 7 (\"qemu\")".to_owned())
         };
         let take = |id: &str, pid| {
-            let one = wish(1, &["a", "b", "c"], 1);
+            let one = device_request(1, &["a", "b", "c"], 1);
             take_beside(&host, id, host.start(pid, 10), one, &user)
         };
         assert_eq!(take("one", 1).unwrap(), ["vfio:c"]);
@@ -1030,9 +1129,9 @@ mod tests {
         gone.facts.insert(NODES.to_owned(), "241:0".to_owned());
         let web = host.start(1, 10);
         host.claim_all("web", web, None, &[gone]).unwrap();
-        let wishes = [wish(1, &["a", "b"], 1)];
-        let claim = Claim {
-            wishes: &wishes,
+        let device_requests = [device_request(1, &["a", "b"], 1)];
+        let request = LeaseRequest {
+            devices: &device_requests,
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: &bundle("one"),
@@ -1046,9 +1145,9 @@ mod tests {
             _ => "241:1",
         };
         let user = |device: &Device, holders: &Holders<'_>| {
-            holders.opener(&claim, device, numbers(device))
+            holders.opener(&request, device, numbers(device))
         };
-        let given = host.leases.claim(&claim, &user).unwrap();
+        let given = host.leases.claim(&request, &user).unwrap();
         assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
 
@@ -1056,9 +1155,20 @@ mod tests {
     fn a_lease_that_is_not_understood_counts_as_held() {
         let host = Host::new();
         host.file("run/@leases/vfio=a#0", "{");
-        let taken = take(&host, "one", host.start(1, 10), wish(1, &["a", "b"], 1));
+        let taken = take(
+            &host,
+            "one",
+            host.start(1, 10),
+            device_request(1, &["a", "b"], 1),
+        );
         assert_eq!(taken.unwrap(), ["vfio:b"]);
-        let line = take(&host, "two", host.start(2, 10), wish(1, &["a", "b"], 1)).unwrap_err();
+        let line = take(
+            &host,
+            "two",
+            host.start(2, 10),
+            device_request(1, &["a", "b"], 1),
+        )
+        .unwrap_err();
         assert!(line.contains("a is held by an unknown container"), "{line}");
     }
 
@@ -1066,8 +1176,20 @@ mod tests {
     fn of_a_long_list_of_holders_a_few_are_named() {
         let host = Host::new();
         let members = ["a", "b", "c", "d", "e"];
-        take(&host, "one", host.start(1, 10), wish(5, &members, 1)).unwrap();
-        let line = take(&host, "two", host.start(2, 10), wish(1, &members, 1)).unwrap_err();
+        take(
+            &host,
+            "one",
+            host.start(1, 10),
+            device_request(5, &members, 1),
+        )
+        .unwrap();
+        let line = take(
+            &host,
+            "two",
+            host.start(2, 10),
+            device_request(1, &members, 1),
+        )
+        .unwrap_err();
         assert!(line.contains("; c is held by container one"), "{line}");
         assert!(
             line.contains("; 2 more are held; \"onload-ctk lease list\""),
@@ -1078,8 +1200,9 @@ mod tests {
     #[test]
     fn members_and_devices_by_name_are_given_together_or_not_at_all() {
         let host = Host::new();
-        let wishes = [wish(1, &["a", "b"], 1), claimed(vfio())];
-        let ask = |id: &str, pid: u32| host.claim_all(id, host.start(pid, 10), None, &wishes);
+        let device_requests = [device_request(1, &["a", "b"], 1), claimed(vfio())];
+        let ask =
+            |id: &str, pid: u32| host.claim_all(id, host.start(pid, 10), None, &device_requests);
         ask("one", 1).unwrap();
         assert_eq!(host.files(), ["vfio=0000:81:10.0#0", "vfio=a#0"]);
         let line = ask("two", 2).unwrap_err();
@@ -1100,7 +1223,7 @@ mod tests {
             None
         };
         take_once(&host, "one", &[claimed(vfio())], &user).unwrap();
-        take_once(&host, "one", &[wish(1, &["a"], 1)], &user).unwrap();
+        take_once(&host, "one", &[device_request(1, &["a"], 1)], &user).unwrap();
         let found = found.into_inner();
         assert_eq!(found.len(), 2);
         assert!(
@@ -1117,9 +1240,9 @@ mod tests {
         let token: Token = [5; 16].into();
         let reservation = Holder::reserved_by(token.clone(), None);
         host.claim_by("one", reservation.clone(), None).unwrap();
-        let claim = Claim {
+        let request = LeaseRequest {
             token: Some(&token),
-            wishes: &[claimed(vfio())],
+            devices: &[claimed(vfio())],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: &bundle("one"),
@@ -1128,10 +1251,10 @@ mod tests {
             entry_point: "createRuntime",
         };
         let busy = |_: &Device, _: &Holders<'_>| Some("process 7".to_owned());
-        assert!(host.leases.claim(&claim, &busy).is_err());
+        assert!(host.leases.claim(&request, &busy).is_err());
         let kept = host.leases.list().unwrap().remove(0).lease.unwrap();
         assert_eq!(kept.holder, reservation);
-        host.leases.claim(&claim, &|_, _| None).unwrap();
+        host.leases.claim(&request, &|_, _| None).unwrap();
     }
 
     #[test]
@@ -1153,8 +1276,8 @@ mod tests {
         let host = Host::new();
         let container = "one".parse().unwrap();
         let bundle = bundle("one");
-        let of = |wishes| Claim {
-            wishes,
+        let of = |device_requests| LeaseRequest {
+            devices: device_requests,
             numa: Numa::Any,
             container: &container,
             bundle: &bundle,
@@ -1163,7 +1286,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let asked = [wish(1, &["a", "b"], 1)];
+        let asked = [device_request(1, &["a", "b"], 1)];
         let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
         assert_eq!(host.files(), [""; 0]);
         take_once(&host, "two", &asked, &|_, _| None).unwrap();
@@ -1176,9 +1299,14 @@ mod tests {
     }
 
     /// What a reservation for a container gives, without asking first what it would.
-    fn take_once(host: &Host, id: &str, wishes: &[Wish], user: User<'_>) -> Result<(), String> {
-        let claim = Claim {
-            wishes,
+    fn take_once(
+        host: &Host,
+        id: &str,
+        device_requests: &[MemberRequest],
+        user: User<'_>,
+    ) -> Result<(), String> {
+        let request = LeaseRequest {
+            devices: device_requests,
             numa: Numa::Any,
             container: &id.parse().unwrap(),
             bundle: &bundle(id),
@@ -1187,7 +1315,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let taken = host.leases.claim(&claim, user);
+        let taken = host.leases.claim(&request, user);
         taken.map(drop).map_err(|error| format!("{error:#}"))
     }
 
@@ -1199,11 +1327,11 @@ mod tests {
         let holders: Vec<Holder> = (1..=40).map(|pid| host.start(pid, 10)).collect();
         let taken: Vec<Result<Vec<Device>, LeaseError>> = std::thread::scope(|scope| {
             let tries = holders.iter().enumerate().map(|(index, holder)| {
-                let (host, wish) = (&host, wish(1, &members, 1));
+                let (host, device_request) = (&host, device_request(1, &members, 1));
                 scope.spawn(move || {
                     let id = format!("c{index}");
-                    let claim = Claim {
-                        wishes: &[wish],
+                    let request = LeaseRequest {
+                        devices: &[device_request],
                         numa: Numa::Any,
                         container: &id.parse().unwrap(),
                         bundle: &bundle(&id),
@@ -1212,7 +1340,7 @@ mod tests {
                         claim: None,
                         entry_point: "onload-container-runtime",
                     };
-                    host.leases.claim(&claim, &|_, _| None)
+                    host.leases.claim(&request, &|_, _| None)
                 })
             });
             let tries: Vec<_> = tries.collect();

@@ -8,21 +8,21 @@ mod choice;
 mod claim;
 mod file;
 mod moved;
+mod request;
 mod returning;
 mod store;
 #[cfg(test)]
 mod test_host;
-mod wish;
 
-pub use choice::held;
+pub use choice::in_use_error;
 pub use claim::{Holders, Used, take_unleased};
 pub use file::{ClaimUid, Device, Holder, Lease, NODES, POD, Token, is_pod};
 pub use moved::{
     Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,
     VfFacts,
 };
+pub use request::{MemberRequest, LeaseRequest, Numa};
 pub use store::{LeaseError, Leases, Listed};
-pub use wish::{Claim, Numa, Wish};
 
 /// Gives the parsers of a lease file's name and content something foreign. They are private, so only a
 /// fuzzer sees them.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::choice::{Choice, Slot, State, held};
+use super::choice::{HolderState, Slot, SlotChoice, in_use_error};
 use super::file::{Device, Holder, Lease, Token};
 use super::moved::{Moved, STAYS};
 use super::store::Leases;
@@ -53,7 +53,7 @@ impl Leases {
             let Some(lease) = slot.lease() else { continue };
             match lease.away() {
                 Some(moved) if !is_with(&others, moved.namespace) => {
-                    self.publish(device, Choice::Kept(slot.number), &returning(lease))?;
+                    self.publish(device, SlotChoice::Keep(slot.number), &returning(lease))?;
                     last = Some(moved.clone());
                 }
                 _ => drop(self.remove(device, slot.number)?),
@@ -70,8 +70,8 @@ impl Leases {
         token: Option<&Token>,
     ) -> bool {
         let is_its = |lease: &Lease| match slot.state {
-            State::Over | State::Returning => true,
-            State::Remains | State::Held => {
+            HolderState::Ended | HolderState::Returning => true,
+            HolderState::InitExited | HolderState::Alive => {
                 lease.bundle == bundle && self.is_its_start(lease, token)
             }
         };
@@ -97,7 +97,7 @@ impl Leases {
         let (_lock, own, _) = self.own(device, container, bundle)?;
         for slot in own {
             if let Some(lease) = slot.lease() {
-                self.publish(device, Choice::Kept(slot.number), &returning(lease))?;
+                self.publish(device, SlotChoice::Keep(slot.number), &returning(lease))?;
             }
         }
         Ok(())
@@ -126,7 +126,7 @@ impl Leases {
             };
             let mut lease = lease.clone();
             lease.moved.iter_mut().for_each(change);
-            self.publish(device, Choice::Kept(slot.number), &lease)?;
+            self.publish(device, SlotChoice::Keep(slot.number), &lease)?;
         }
         Ok(())
     }
@@ -139,8 +139,8 @@ impl Leases {
         // Of what stays on the host, a new holder knows nothing before this is back.
         let stays = moved.is_some_and(|moved| moved.namespace == STAYS);
         let is_held = |slot: &Slot| match slot.state {
-            State::Over | State::Returning => false,
-            State::Remains | State::Held => {
+            HolderState::Ended | HolderState::Returning => false,
+            HolderState::InitExited | HolderState::Alive => {
                 let lease = slot.lease();
                 lease.is_none_or(|lease| !stays || lease.moved.is_some())
             }
@@ -155,7 +155,9 @@ impl Leases {
     pub fn moved_to(&self, device: &Device, namespace: u64) -> Result<Option<Moved>> {
         let _lock = self.lock()?;
         let found = self.slots(device)?;
-        let moved = found.iter().find_map(|slot| slot.moved_to(namespace));
+        let moved = found
+            .iter()
+            .find_map(|slot| slot.moved_device_in(namespace));
         Ok(moved.cloned())
     }
 
@@ -168,7 +170,7 @@ impl Leases {
     ) -> Result<bool> {
         let _lock = self.lock()?;
         let found = self.slots(device)?;
-        let set_up = found.iter().filter(|slot| slot.given().is_some());
+        let set_up = found.iter().filter(|slot| slot.moved_device().is_some());
         let mut leases = set_up.filter_map(Slot::lease);
         Ok(leases.any(|lease| lease.claim.is_some() && lease.is_for(container, bundle)))
     }
@@ -186,7 +188,7 @@ impl Leases {
     pub fn moved_as(&self, pci: PciAddress) -> Result<Vec<Device>> {
         let mut found = self.slots_of(&|device| device.class == Class::Netdev)?;
         found.retain(|(_, slot)| {
-            let moved = moved_of_returning(slot).or(slot.given());
+            let moved = moved_of_returning(slot).or(slot.moved_device());
             moved.is_some_and(|moved| moved.facts.pci() == pci)
         });
         Ok(found.into_iter().map(|(device, _)| device).collect())
@@ -201,11 +203,11 @@ impl Leases {
             Some(Holder::Reservation { token: own, .. }) => Some(own) != token,
             _ => true,
         });
-        let holders: Vec<String> = found.iter().filter_map(Slot::holder).collect();
+        let holders: Vec<String> = found.iter().filter_map(Slot::describe_holder).collect();
         if holders.is_empty() {
             return Ok(None);
         }
-        let refused: Result<()> = Err(held(&holders)).with_context(|| device.to_string());
+        let refused: Result<()> = Err(in_use_error(&holders)).with_context(|| device.to_string());
         Ok(refused.err())
     }
 
@@ -223,14 +225,14 @@ impl Leases {
 
 /// Whether one of these containers has the device in a network namespace.
 fn is_with(others: &[Slot], namespace: u64) -> bool {
-    let has_it = |other: &Slot| other.moved_to(namespace).is_some();
+    let has_it = |other: &Slot| other.moved_device_in(namespace).is_some();
     others.iter().any(has_it)
 }
 
 fn moved_of_returning(slot: &Slot) -> Option<&Moved> {
     let lease = slot.lease();
     lease
-        .filter(|_| slot.state == State::Returning)?
+        .filter(|_| slot.state == HolderState::Returning)?
         .moved
         .as_ref()
 }
@@ -253,7 +255,7 @@ mod tests {
     use super::super::moved::{Facts, FunctionFacts, InterfaceFacts, RdmaFacts, VfFacts};
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{Claim, Listed, Numa, Wish};
+    use crate::lease::{MemberRequest, LeaseRequest, Listed, Numa};
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
     const NAMESPACE: u64 = 4711;
@@ -299,7 +301,7 @@ mod tests {
 
     /// A container takes the interface to a namespace.
     fn take(host: &Host, id: &str, pid: u32, namespace: u64) -> Result<(), String> {
-        let device = Wish {
+        let device = MemberRequest {
             moved: Some(moved(namespace)),
             ..claimed(vf())
         };
@@ -447,7 +449,7 @@ mod tests {
     #[test]
     fn what_did_not_move_for_a_container_is_given_up_at_once() {
         let host = Host::new();
-        let abandon = |id: &str, device: Wish| {
+        let abandon = |id: &str, device: MemberRequest| {
             let (class, name) = (device.class, device.name.clone());
             let of = Device { class, name };
             host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device))
@@ -472,7 +474,7 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let by_other = Wish {
+        let by_other = MemberRequest {
             moved: Some(moved),
             ..claimed("rdma:mlx5_0".parse().unwrap())
         };
@@ -498,7 +500,7 @@ mod tests {
         let with = |mtu: u32| {
             let mut moved = moved(NAMESPACE);
             interface(&mut moved).mtu = mtu;
-            Wish {
+            MemberRequest {
                 moved: Some(moved),
                 ..claimed(vf())
             }
@@ -522,7 +524,7 @@ mod tests {
             let mut moved = moved(namespace);
             interface(&mut moved).mtu = mtu;
             moved.addresses = vec![address.parse().unwrap()];
-            Wish {
+            MemberRequest {
                 moved: Some(moved),
                 ..claimed(vf())
             }
@@ -531,7 +533,7 @@ mod tests {
             let found = host.leases.moved_to(&vf(), namespace);
             found.unwrap()
         };
-        let start = |pid, devices: &[Wish]| {
+        let start = |pid, devices: &[MemberRequest]| {
             host.claim_all("one", host.start(pid, 10), None, devices)
                 .unwrap();
         };
@@ -583,13 +585,14 @@ mod tests {
     #[test]
     fn a_function_comes_back_before_one_that_is_to_share_it_has_it() {
         let host = Host::new();
-        let wish = |moved: Option<Moved>| Wish {
+        let device_request = |moved: Option<Moved>| MemberRequest {
             moved,
-            ..Wish::of_device(vfio(), 2)
+            ..MemberRequest::of_device(vfio(), 2)
         };
         let take = |id: &str, pid, moved| {
             let holder = host.start(pid, 10);
-            host.claim_all(id, holder, None, &[wish(moved)]).unwrap();
+            host.claim_all(id, holder, None, &[device_request(moved)])
+                .unwrap();
         };
         let returning = || -> Option<Moved> { host.leases.returning(&vfio()).unwrap() };
         take("one", 1, Some(function(100, 7)));
@@ -610,12 +613,13 @@ mod tests {
         let take = |pid, vf: VfFacts| {
             let mut moved = moved(u64::from(pid));
             interface(&mut moved).vf = Some(Box::new(vf));
-            let wish = Wish {
+            let device_request = MemberRequest {
                 moved: Some(moved),
                 ..claimed(self::vf())
             };
             let holder = host.start(pid, 10);
-            host.claim_all("one", holder, None, &[wish]).unwrap();
+            host.claim_all("one", holder, None, &[device_request])
+                .unwrap();
             host.end_process(pid);
         };
         let facts = |moved: Moved| *moved.facts.vf().unwrap();
@@ -643,12 +647,12 @@ mod tests {
         };
         let claim = |id: &str, pid, of: Option<&str>, moved: Option<Moved>| {
             let of = of.map(|of| of.parse().unwrap());
-            let wish = Wish {
+            let device_request = MemberRequest {
                 moved,
-                ..Wish::of_device(vfio(), 3)
+                ..MemberRequest::of_device(vfio(), 3)
             };
-            let claim = Claim {
-                wishes: &[wish],
+            let request = LeaseRequest {
+                devices: &[device_request],
                 numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
@@ -657,7 +661,7 @@ mod tests {
                 claim: of.as_ref(),
                 entry_point: "createRuntime",
             };
-            host.leases.claim(&claim, &|_, _| None).unwrap();
+            host.leases.claim(&request, &|_, _| None).unwrap();
         };
         claim("one", 1, Some("u1"), None);
         assert!(!is_for_claim("one"), "it is not set up yet");
@@ -690,7 +694,7 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let device = Wish {
+        let device = MemberRequest {
             moved: Some(moved),
             ..claimed(ibdev())
         };
@@ -740,7 +744,7 @@ mod tests {
             ..moved(u64::from(pid))
         };
         let device: Device = format!("netdev:{name}").parse().unwrap();
-        let device = Wish {
+        let device = MemberRequest {
             moved: Some(moved),
             ..claimed(device)
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::choice::{Choice, Slot, State, Unreadable};
+use super::choice::{HolderState, Slot, SlotChoice, UnreadableLease};
 use super::file::{Device, Holder, Lease, Token};
 use crate::container_id::ContainerId;
 use crate::run_dir::{LEASES, RunDir, open_private, text_names};
@@ -139,10 +139,10 @@ impl Leases {
         for slot in self.slots(device)? {
             let Some(lease) = slot.lease() else { continue };
             let is_its = match slot.state {
-                State::Over => lease.container == *container,
+                HolderState::Ended => lease.container == *container,
                 // It ends when the interface is back ([`Leases::leave`]).
-                State::Returning => false,
-                State::Remains | State::Held => {
+                HolderState::Returning => false,
+                HolderState::InitExited | HolderState::Alive => {
                     lease.away().is_none()
                         && lease.is_for(container, bundle)
                         && self.is_its_start(lease, token)
@@ -197,11 +197,12 @@ impl Leases {
     /// The container that has a slot, if it may still run, for people.
     fn running(&self, slot: &Slot) -> Option<String> {
         let is_init = |lease: &&Lease| matches!(lease.holder, Holder::Init { .. });
-        match &slot.read {
-            Ok(_) => slot.living().filter(is_init).map(ToString::to_string),
-            Err(Unreadable { why, may_live }) => {
-                may_live.then(|| format!("a container of another version ({why})"))
-            }
+        match &slot.content {
+            Ok(_) => slot.live_lease().filter(is_init).map(ToString::to_string),
+            Err(UnreadableLease {
+                reason,
+                may_be_running,
+            }) => may_be_running.then(|| format!("a container of another version ({reason})")),
         }
     }
 
@@ -212,9 +213,9 @@ impl Leases {
             listed.push(Listed {
                 device,
                 slot: slot.number,
-                lease: slot.read.map_err(|unreadable| unreadable.why),
-                is_over: slot.state == State::Over,
-                is_returning: slot.state == State::Returning,
+                lease: slot.content.map_err(|unreadable| unreadable.reason),
+                is_over: slot.state == HolderState::Ended,
+                is_returning: slot.state == HolderState::Returning,
             });
         }
         listed.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
@@ -224,7 +225,7 @@ impl Leases {
     /// Whether a container, or what lives on of it, has one of these devices, or has not given it back yet.
     pub fn has_any(&self, devices: &[Device], container: &ContainerId) -> Result<bool> {
         let is_its = |slot: &Slot| {
-            let lease = slot.lease().filter(|_| slot.state != State::Over);
+            let lease = slot.lease().filter(|_| slot.state != HolderState::Ended);
             lease.is_some_and(|lease| lease.container == *container)
         };
         let found = self.slots_of(&|device| devices.contains(device))?;
@@ -272,10 +273,13 @@ impl Leases {
     /// A slot with what stands in its file; none where that is gone.
     pub(super) fn slot(&self, device: &Device, number: u32, boot: &str) -> Option<Slot> {
         let name = device.file_name(number);
-        let unreadable = |why, may_live| Slot {
+        let unreadable = |reason, may_be_running| Slot {
             number,
-            state: State::Held,
-            read: Err(Unreadable { why, may_live }),
+            state: HolderState::Alive,
+            content: Err(UnreadableLease {
+                reason,
+                may_be_running,
+            }),
         };
         let bytes = match self.read(&name) {
             Ok(bytes) => bytes?,
@@ -285,7 +289,7 @@ impl Leases {
             Ok(lease) => Slot {
                 number,
                 state: self.judge(&lease, boot),
-                read: Ok(lease),
+                content: Ok(lease),
             },
             Err(error) => {
                 let holder = Lease::parse_holder(&bytes);
@@ -296,15 +300,17 @@ impl Leases {
     }
 
     /// How it stands with a lease. A boot brings every device home.
-    fn judge(&self, lease: &Lease, boot: &str) -> State {
+    fn judge(&self, lease: &Lease, boot: &str) -> HolderState {
         let is_over = self.is_over(&lease.boot, &lease.holder, boot);
         match (lease.away(), &lease.holder) {
             (Some(moved), _) if lease.boot == boot && (is_over || moved.returning) => {
-                State::Returning
+                HolderState::Returning
             }
-            _ if is_over => State::Over,
-            (_, Holder::Init { process, .. }) if self.has_ended(*process) => State::Remains,
-            _ => State::Held,
+            _ if is_over => HolderState::Ended,
+            (_, Holder::Init { process, .. }) if self.has_ended(*process) => {
+                HolderState::InitExited
+            }
+            _ => HolderState::Alive,
         }
     }
 
@@ -353,14 +359,14 @@ impl Leases {
         self.processes.has_ended(process).ok().flatten() == Some(false)
     }
 
-    pub(super) fn publish(&self, device: &Device, choice: Choice, lease: &Lease) -> Result<()> {
+    pub(super) fn publish(&self, device: &Device, choice: SlotChoice, lease: &Lease) -> Result<()> {
         let written = self.write(device, choice, lease);
         written.with_context(|| self.writing(device))
     }
 
-    fn write(&self, device: &Device, choice: Choice, lease: &Lease) -> Result<()> {
-        let name = device.file_name(choice.slot());
-        let bytes = lease.to_bytes(device, choice.slot());
+    fn write(&self, device: &Device, choice: SlotChoice, lease: &Lease) -> Result<()> {
+        let name = device.file_name(choice.number());
+        let bytes = lease.to_bytes(device, choice.number());
         let bytes = bytes.with_context(|| format!("writing {name}"))?;
         // Nobody could read it again, so the device would never be free.
         if bytes.len() as u64 > MAX_BYTES {
@@ -369,8 +375,8 @@ impl Leases {
         let mut file = TempFile::create(self.dir.as_fd(), OsStr::new(&name), 0o600)?;
         file.write(&bytes)?;
         Ok(match choice {
-            Choice::New(_) => file.commit_new(),
-            Choice::Over(_) | Choice::Kept(_) => file.commit_over(),
+            SlotChoice::Create(_) => file.commit_new(),
+            SlotChoice::TakeOver(_) | SlotChoice::Keep(_) => file.commit_over(),
         }?)
     }
 
@@ -388,7 +394,7 @@ impl Leases {
 mod tests {
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{Claim, Holders, Numa, Wish};
+    use crate::lease::{MemberRequest, Holders, LeaseRequest, Numa};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -523,7 +529,7 @@ mod tests {
         let device = |name: &str| format!("vfio:{name}").parse::<Device>().unwrap();
         host.claim_all("one", host.start(1, 10), None, &[claimed(device("10.1"))])
             .unwrap();
-        let group = Wish {
+        let group = MemberRequest {
             aliases: vec![device("10.0"), device("10.1")],
             ..claimed(device("10.0"))
         };
@@ -620,12 +626,12 @@ mod tests {
         let host = Host::new();
         let token: Token = [5; 16].into();
         let ticket: Token = [6; 16].into();
-        let given = Wish {
+        let given = MemberRequest {
             ticket: Some(ticket.clone()),
             ..claimed(vfio())
         };
-        let claim = Claim {
-            wishes: &[given],
+        let request = LeaseRequest {
+            devices: &[given],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: &bundle("one"),
@@ -634,7 +640,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        host.leases.claim(&claim, &|_, _| None).unwrap();
+        host.leases.claim(&request, &|_, _| None).unwrap();
         let noted = || host.leases.list().unwrap()[0].lease.clone().unwrap().ticket;
         assert_eq!(noted(), Some(ticket.clone()));
         host.claim_by("one", host.start(1, 10), Some(&token))
@@ -651,8 +657,8 @@ mod tests {
         let host = Host::new();
         let token = Token::new().unwrap();
         let reserve = || {
-            let claim = Claim {
-                wishes: &[claimed(vfio())],
+            let request = LeaseRequest {
+                devices: &[claimed(vfio())],
                 numa: Numa::Any,
                 container: &"one".parse().unwrap(),
                 bundle: Path::new(""),
@@ -661,7 +667,7 @@ mod tests {
                 claim: None,
                 entry_point: "onload-nri",
             };
-            host.leases.claim(&claim, &|_, _| None).unwrap();
+            host.leases.claim(&request, &|_, _| None).unwrap();
         };
         reserve();
         let init = || host.start(1, 10);
@@ -763,8 +769,8 @@ mod tests {
     fn who_uses_a_device_without_a_lease_is_named() {
         let host = Host::new();
         let claim = |user: &dyn Fn(&Device, &Holders<'_>) -> Option<String>| {
-            let claim = Claim {
-                wishes: &[claimed(vfio())],
+            let request = LeaseRequest {
+                devices: &[claimed(vfio())],
                 numa: Numa::Any,
                 container: &"one".parse().unwrap(),
                 bundle: &bundle("one"),
@@ -773,7 +779,7 @@ mod tests {
                 claim: None,
                 entry_point: "createRuntime",
             };
-            let claimed = host.leases.claim(&claim, user);
+            let claimed = host.leases.claim(&request, user);
             claimed.map_err(|error| format!("{error:#}"))
         };
         let busy = |_: &Device, _: &Holders<'_>| Some("process 7 (\"qemu\")".to_owned());
@@ -873,9 +879,9 @@ mod tests {
                 let (leases, device) = (&host.leases, &device);
                 scope.spawn(move || {
                     let id = format!("c{index}");
-                    let shared = Wish::of_device(device.clone(), 16);
-                    let claim = Claim {
-                        wishes: &[shared],
+                    let shared = MemberRequest::of_device(device.clone(), 16);
+                    let request = LeaseRequest {
+                        devices: &[shared],
                         numa: Numa::Any,
                         container: &id.parse().unwrap(),
                         bundle: &bundle(&id),
@@ -884,7 +890,7 @@ mod tests {
                         claim: None,
                         entry_point: "createRuntime",
                     };
-                    match leases.claim(&claim, &|_, _| None) {
+                    match leases.claim(&request, &|_, _| None) {
                         Ok(_) => 1,
                         Err(error) if format!("{error:#}").contains("it is held by") => 0,
                         Err(error) => panic!("{error:#}"),

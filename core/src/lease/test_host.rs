@@ -9,8 +9,8 @@ use std::time::Duration;
 use onload_test_tree::Tree;
 
 use super::file::{Device, Holder, Token};
+use super::request::{MemberRequest, LeaseRequest, Numa};
 use super::store::Leases;
-use super::wish::{Claim, Numa, Wish};
 use crate::run_dir::RunDir;
 use onload_sys::processes::{Cgroup, Processes};
 
@@ -93,10 +93,10 @@ impl Host {
         id: &str,
         holder: Holder,
         token: Option<&Token>,
-        wishes: &[Wish],
+        device_requests: &[MemberRequest],
     ) -> Result<(), String> {
-        let claim = Claim {
-            wishes,
+        let request = LeaseRequest {
+            devices: device_requests,
             numa: Numa::Any,
             container: &id.parse().unwrap(),
             bundle: &bundle(id),
@@ -105,7 +105,7 @@ impl Host {
             claim: None,
             entry_point: "createRuntime",
         };
-        let claimed = self.leases.claim(&claim, &|_, _| None);
+        let claimed = self.leases.claim(&request, &|_, _| None);
         claimed.map(drop).map_err(|error| format!("{error:#}"))
     }
 
@@ -147,6 +147,6 @@ pub(super) fn bundle(id: &str) -> PathBuf {
 }
 
 /// A device that one container may have.
-pub(super) fn claimed(device: Device) -> Wish {
-    Wish::of_device(device, 1)
+pub(super) fn claimed(device: Device) -> MemberRequest {
+    MemberRequest::of_device(device, 1)
 }

@@ -12,7 +12,7 @@ use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
-use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
+use onload_core::lease::{Device as LeasedDevice, MemberRequest, Numa, Token};
 use onload_core::near::Nearness;
 use onload_core::pool::Pool;
 use onload_core::request::{Origin, Request, Wanted, WantedFor};
@@ -30,7 +30,7 @@ use super::subject::{Container, Subject};
 
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
-    pub wishes: &'a [Wish],
+    pub devices: &'a [MemberRequest],
     /// The NUMA node that all come from.
     pub numa: Numa,
     /// Devices by their names, which tickets give the container for itself, each with its ticket.
@@ -48,7 +48,7 @@ pub struct PoolRequest<'a> {
 pub struct Reserved {
     /// What the container's hook has to name.
     pub token: Token,
-    /// The members, in the order of the wishes, and the devices by their names.
+    /// The members, in the order of the device requests, and the devices by their names.
     pub devices: Vec<LeasedDevice>,
 }
 
@@ -86,16 +86,18 @@ pub(super) fn choose(
     pools: &dyn Pools,
 ) -> Result<Chosen> {
     let request = subject.request;
-    let (wishes, hook) = wishes(subject, specs, host)?;
+    let (device_requests, hook) = device_requests(subject, specs, host)?;
     // A name that nothing offers is refused later, with those that are.
     if let Some(near) = &request.near
-        && wishes.is_empty()
+        && device_requests.is_empty()
         && is_offered(request, specs)
     {
         return Err(no_pool(&near.origin));
     }
     let named = named(subject, specs);
-    let first = wishes.first().map(|wish| wish.class);
+    let first = device_requests
+        .first()
+        .map(|device_request| device_request.class);
     let first = first.or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         if let Some(numa) = &request.numa {
@@ -104,10 +106,17 @@ pub(super) fn choose(
         return Ok(Chosen::default());
     };
     let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
-    let chosen = members(subject, &wishes, &named, specs, pools, &first.origin);
+    let chosen = members(
+        subject,
+        &device_requests,
+        &named,
+        specs,
+        pools,
+        &first.origin,
+    );
     let (members, reserved) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
-    let (request, given) = resolved(request, &wishes, devices);
+    let (request, given) = resolved(request, &device_requests, devices);
     Ok(Chosen {
         request: Some(request),
         given,
@@ -121,13 +130,13 @@ pub(super) fn choose(
 /// already, and keeps them.
 fn members(
     subject: Subject<'_>,
-    wishes: &[Wish],
+    device_requests: &[MemberRequest],
     named: &[(LeasedDevice, Token)],
     specs: &Specs,
     pools: &dyn Pools,
     origin: &Origin,
 ) -> Result<(Members, Option<Reserved>)> {
-    if let Some(members) = held(subject.config, wishes, named).context(CONFIG_JSON)? {
+    if let Some(members) = held(subject.config, device_requests, named).context(CONFIG_JSON)? {
         return Ok((members, None));
     }
     let numa = subject.request.numa.as_ref();
@@ -137,7 +146,7 @@ fn members(
         );
     };
     let reserved = pools.choose(PoolRequest {
-        wishes,
+        devices: device_requests,
         numa: numa.map(|numa| numa.value).unwrap_or_default(),
         named,
         id,
@@ -201,38 +210,40 @@ fn no_pool(origin: &Origin) -> Error {
 }
 
 /// What is wanted of each pool that a request names, and a hook of one of them.
-fn wishes(
+fn device_requests(
     subject: Subject<'_>,
     specs: &Specs,
     host: &dyn HostView,
-) -> Result<(Vec<Wish>, Option<Hook>)> {
+) -> Result<(Vec<MemberRequest>, Option<Hook>)> {
     let request = subject.request;
     let near = request.near.as_ref();
     let near = near.map(|_| Gpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
     let near = near.transpose()?;
-    let mut wishes = Vec::new();
+    let mut device_requests = Vec::new();
     let mut hook = None;
     for (class, asked) in &request.devices {
         for wanted in &asked.value {
-            let wish = wish(*class, wanted, &asked.value, specs, near.as_ref());
-            if let Some((wish, of_pool)) = wish.with_context(|| asked.origin.to_string())? {
-                wishes.push(wish);
+            let device_request = device_request(*class, wanted, &asked.value, specs, near.as_ref());
+            if let Some((device_request, of_pool)) =
+                device_request.with_context(|| asked.origin.to_string())?
+            {
+                device_requests.push(device_request);
                 hook = hook.or(Some(of_pool));
             }
         }
     }
-    Ok((wishes, hook))
+    Ok((device_requests, hook))
 }
 
 /// What is wanted of a pool, and its hook; `None` for a device, and for a name that no specification offers, which
 /// is refused later. `asked` is all that is asked of the class, `near` where it is asked to be near these GPUs.
-fn wish(
+fn device_request(
     class: Class,
     wanted: &Wanted,
     asked: &[Wanted],
     specs: &Specs,
     near: Option<&Gpus>,
-) -> Result<Option<(Wish, Hook)>> {
+) -> Result<Option<(MemberRequest, Hook)>> {
     let name = &wanted.name;
     let Some(found) = specs.find(class, name) else {
         return Ok(None);
@@ -274,18 +285,18 @@ fn wish(
         )
     })?;
     let name = found.name.device().clone();
-    let wish = Wish {
+    let device_request = MemberRequest {
         in_order: near.is_some(),
-        ..Wish::of_pool(class, name, count, pool)
+        ..MemberRequest::of_pool(class, name, count, pool)
     };
-    Ok(Some((wish, hook.clone())))
+    Ok(Some((device_request, hook.clone())))
 }
 
 /// The members that a configuration holds already, with the tokens in its hooks; `None` if it does not
 /// hold all that is wanted. Only engines and the operator's specifications write hooks.
 fn held(
     config: &OciConfig,
-    wishes: &[Wish],
+    device_requests: &[MemberRequest],
     named: &[(LeasedDevice, Token)],
 ) -> Result<Option<Members>, OciConfigError> {
     let mut given = Members::new();
@@ -302,11 +313,12 @@ fn held(
         }
     })?;
     let mut held = Vec::new();
-    for wish in wishes {
-        for _ in 0..wish.count {
+    for device_request in device_requests {
+        for _ in 0..device_request.count {
             let is_member = |(device, _): &(LeasedDevice, Token)| {
-                let mut members = wish.pool.members.iter();
-                device.class == wish.class && members.any(|member| member.name == device.name)
+                let mut members = device_request.pool.members.iter();
+                device.class == device_request.class
+                    && members.any(|member| member.name == device.name)
             };
             let Some(at) = given.iter().position(is_member) else {
                 return Ok(None);
@@ -323,10 +335,10 @@ fn held(
     Ok(Some(held))
 }
 
-/// The request with members in place of pools, and which those are; they are in the order of the wishes.
+/// The request with members in place of pools, and which those are; they are in the order of the device requests.
 fn resolved<'a>(
     request: &Request,
-    wishes: &[Wish],
+    device_requests: &[MemberRequest],
     mut members: impl Iterator<Item = &'a LeasedDevice>,
 ) -> (Request, Given) {
     let mut request = request.clone();
@@ -334,12 +346,14 @@ fn resolved<'a>(
     for (class, asked) in &mut request.devices {
         let mut names: Vec<Wanted> = Vec::new();
         for wanted in std::mem::take(&mut asked.value) {
-            let is_it = |wish: &&Wish| wish.class == *class && wish.name.as_str() == wanted.name;
+            let is_it = |device_request: &&MemberRequest| {
+                device_request.class == *class && device_request.name.as_str() == wanted.name
+            };
             let pool = wanted.name.clone();
-            let add: Vec<Wanted> = match wishes.iter().find(is_it) {
-                Some(wish) => members
+            let add: Vec<Wanted> = match device_requests.iter().find(is_it) {
+                Some(device_request) => members
                     .by_ref()
-                    .take(usize::try_from(wish.count).unwrap_or(usize::MAX))
+                    .take(usize::try_from(device_request.count).unwrap_or(usize::MAX))
                     .map(|device| Wanted {
                         name: device.name.to_string(),
                         count: None,
@@ -436,12 +450,13 @@ mod tests {
             members: Vec::new(),
             share: 1,
         };
-        let wish = Wish::of_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
+        let device_request =
+            MemberRequest::of_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
         let members = ["ens1v3", "ens1v1"].map(|name| LeasedDevice {
             class: Class::Netdev,
             name: name.parse().unwrap(),
         });
-        let (resolved, given) = resolved(&request, &[wish], members.iter());
+        let (resolved, given) = resolved(&request, &[device_request], members.iter());
         let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
         assert_eq!(of_pool, &["ens1v3", "ens1v1"]);
         let names = resolved.devices[&Class::Netdev].value.iter();

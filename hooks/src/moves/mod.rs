@@ -377,7 +377,7 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    use onload_core::lease::{Claim, Holder, Numa, Token, Wish};
+    use onload_core::lease::{MemberRequest, Holder, LeaseRequest, Numa, Token};
     use onload_core::run_dir::RunDir;
     use onload_sys::processes::Processes;
     use onload_test_tree::Tree;
@@ -410,12 +410,12 @@ mod tests {
         let leases = || Leases::open(&run, Processes::default()).unwrap();
         let device: Device = "rdma:mlx5_3".parse().unwrap();
         let moved = r#"{"rdma":{"name":"mlx5_3","pci":"0000:3b:00.3","index":3},"namespace":7,"returning":true}"#;
-        let wish = Wish {
+        let device_request = MemberRequest {
             moved: Some(serde_json::from_str(moved).unwrap()),
-            ..Wish::of_device(device.clone(), 1)
+            ..MemberRequest::of_device(device.clone(), 1)
         };
-        let claim = Claim {
-            wishes: &[wish],
+        let request = LeaseRequest {
+            devices: &[device_request],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: Path::new("/bundle"),
@@ -424,7 +424,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        leases().claim(&claim, &|_, _| None).unwrap();
+        leases().claim(&request, &|_, _| None).unwrap();
         assert!(leases().list().unwrap()[0].is_returning);
         let _moving = leases().lock_moving(&device).unwrap();
         let begun = Instant::now();

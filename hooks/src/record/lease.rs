@@ -11,8 +11,8 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
-    Claim, Device, Holder, Holders, LeaseError, Leases, Moved, NODES, Numa, POD, Token, Used, Wish,
-    take_unleased,
+    Device, MemberRequest, Holder, Holders, LeaseError, LeaseRequest, Leases, Moved, NODES, Numa,
+    POD, Token, Used, take_unleased,
 };
 use onload_core::request::Origin;
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -72,7 +72,7 @@ pub struct Keeper<'a> {
 struct Chosen {
     leases: Leases,
     token: Token,
-    wishes: Vec<Wish>,
+    devices: Vec<MemberRequest>,
     numa: Numa,
     id: ContainerId,
     bundle: PathBuf,
@@ -147,14 +147,14 @@ impl<'a> Keeper<'a> {
         } else {
             None
         };
-        let claim = chosen.claim(maker, self.entry_point);
+        let request = chosen.lease_request(maker, self.entry_point);
         let user = |device: &Device, holders: &Holders<'_>| {
-            let opener = opener_by_number(holders, &claim, device);
+            let opener = opener_by_number(holders, &request, device);
             let by = opener.or_else(|| user(device, &chosen.expect, &self.processes, until))?;
             self.used.borrow_mut().insert(device.clone(), by.clone());
             Some(by)
         };
-        match chosen.leases.claim(&claim, &user) {
+        match chosen.leases.claim(&request, &user) {
             Err(LeaseError::NoneFree(_)) => Ok(false),
             kept => Ok(kept.map(|_| true)?),
         }
@@ -169,9 +169,9 @@ impl<'a> Keeper<'a> {
 }
 
 impl Chosen {
-    fn claim(&self, maker: Option<Process>, entry_point: &'static str) -> Claim<'_> {
-        Claim {
-            wishes: &self.wishes,
+    fn lease_request(&self, maker: Option<Process>, entry_point: &'static str) -> LeaseRequest<'_> {
+        LeaseRequest {
+            devices: &self.devices,
             numa: self.numa,
             container: &self.id,
             bundle: &self.bundle,
@@ -185,22 +185,22 @@ impl Chosen {
 
 /// The members of pools and the devices that tickets name, which a task has for itself: its engine knows what belongs to
 /// one network namespace, or has one holder in a pool, and the configuration may count nobody.
-fn all_wishes(wanted: PoolRequest<'_>) -> Vec<Wish> {
-    let mut wishes = wanted.wishes.to_vec();
+fn all_device_requests(wanted: PoolRequest<'_>) -> Vec<MemberRequest> {
+    let mut device_requests = wanted.devices.to_vec();
     let named = wanted.named.iter();
-    wishes.extend(named.map(|(device, ticket)| Wish {
+    device_requests.extend(named.map(|(device, ticket)| MemberRequest {
         ticket: Some(ticket.clone()),
-        ..wish(device, 1)
+        ..device_request(device, 1)
     }));
-    wishes
+    device_requests
 }
 
 /// A device by its name, which so many containers may have at once.
-fn wish(device: &Device, most: u32) -> Wish {
-    Wish {
+fn device_request(device: &Device, most: u32) -> MemberRequest {
+    MemberRequest {
         aliases: group_members(device),
         facts: facts(device),
-        ..Wish::of_device(device.clone(), most)
+        ..MemberRequest::of_device(device.clone(), most)
     }
 }
 
@@ -212,37 +212,44 @@ impl Pools for Keeper<'_> {
             let until = self.until();
             let user =
                 |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
-            let devices = take_unleased(wanted.wishes, wanted.numa, &user)?;
+            let devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             return Ok(Reserved { token, devices });
         }
         let mut chosen = Chosen {
             leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
             token: token.clone(),
-            wishes: all_wishes(wanted),
+            devices: all_device_requests(wanted),
             numa: wanted.numa,
             id: wanted.id.clone(),
             bundle: canonical(wanted.bundle)?,
             expect: Vec::new(),
             origin: wanted.origin.clone(),
         };
-        let claim = chosen.claim(None, self.entry_point);
+        let request = chosen.lease_request(None, self.entry_point);
         let used = self.used.borrow();
-        let mut wishes = chosen.leases.choose(&claim, &used);
-        let is_refused = matches!(&wishes, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)));
+        let mut device_requests = chosen.leases.choose(&request, &used);
+        let is_refused = matches!(
+            &device_requests,
+            Err(LeaseError::NoneFree(_) | LeaseError::Other(_))
+        );
         if let Some(fetch) = self.fetch.filter(|_| is_refused) {
             // Those that ended containers have left may come back now, until there are enough or the time is over.
             let until = *self.fetching.get_or_init(|| Instant::now() + FETCHING);
             fetch(&chosen.leases, &|device| {
                 let left = until.checked_duration_since(Instant::now())?;
-                let mut wanted = claim.wishes.iter().flat_map(Wish::devices);
+                let mut wanted = request.devices.iter().flat_map(MemberRequest::devices);
                 let is_wanted = wanted.any(|one| one == *device)
-                    && chosen.leases.choose(&claim, &used).is_err();
+                    && chosen.leases.choose(&request, &used).is_err();
                 is_wanted.then_some(left)
             });
-            wishes = chosen.leases.choose(&claim, &used);
+            device_requests = chosen.leases.choose(&request, &used);
         }
-        (chosen.wishes, chosen.numa) = (wishes?, Numa::Any);
-        let devices: Vec<Device> = chosen.wishes.iter().flat_map(Wish::devices).collect();
+        (chosen.devices, chosen.numa) = (device_requests?, Numa::Any);
+        let devices: Vec<Device> = chosen
+            .devices
+            .iter()
+            .flat_map(MemberRequest::devices)
+            .collect();
         chosen.expect = devices.iter().flat_map(wanted.expect).collect();
         self.chosen.replace(Some(chosen));
         Ok(Reserved { token, devices })
@@ -321,12 +328,12 @@ impl Pools for Viewer {
         let until = Instant::now() + OPENERS;
         let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
         let Some(leases) = &self.leases else {
-            let mut devices = take_unleased(wanted.wishes, wanted.numa, &user)?;
+            let mut devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
             return Ok(Reserved { token, devices });
         };
-        let claim = Claim {
-            wishes: &all_wishes(wanted),
+        let request = LeaseRequest {
+            devices: &all_device_requests(wanted),
             numa: wanted.numa,
             container: wanted.id,
             bundle: &canonical(wanted.bundle)?,
@@ -336,9 +343,9 @@ impl Pools for Viewer {
             entry_point: "container explain",
         };
         let user = |device: &Device, holders: &Holders<'_>| {
-            opener_by_number(holders, &claim, device).or_else(|| user(device))
+            opener_by_number(holders, &request, device).or_else(|| user(device))
         };
-        let devices = leases.would_claim(&claim, &user)?;
+        let devices = leases.would_claim(&request, &user)?;
         Ok(Reserved { token, devices })
     }
 
@@ -425,16 +432,19 @@ pub(crate) fn claim(
         _ if wanted.alone => 1,
         share => share.unwrap_or(u32::MAX),
     };
-    let wishes = wanted.devices.iter();
-    let mut wishes: Vec<Wish> = wishes.map(|device| wish(device, most(device))).collect();
+    let devices = wanted.devices.iter();
+    let mut device_requests: Vec<MemberRequest> = devices
+        .map(|device| device_request(device, most(device)))
+        .collect();
     let pod = pod::of(container.id, container.bundle);
-    for wish in &mut wishes {
-        wish.facts
+    for device_request in &mut device_requests {
+        device_request
+            .facts
             .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
-        wish.moved = wanted.moved.cloned();
+        device_request.moved = wanted.moved.cloned();
     }
-    let claim = Claim {
-        wishes: &wishes,
+    let request = LeaseRequest {
+        devices: &device_requests,
         numa: Numa::Any,
         container: container.id,
         bundle: &canonical(container.bundle)?,
@@ -446,7 +456,7 @@ pub(crate) fn claim(
     let until = Instant::now() + OPENERS;
     let user =
         |device: &Device, _: &Holders<'_>| user(device, &wanted.asked.expect, &processes, until);
-    leases.claim(&claim, &user)?;
+    leases.claim(&request, &user)?;
     Ok(None)
 }
 
@@ -590,8 +600,12 @@ fn node_user(
 }
 
 /// Who may open a member of a pool, by its node's number, for another device.
-fn opener_by_number(holders: &Holders<'_>, claim: &Claim<'_>, device: &Device) -> Option<String> {
-    holders.opener(claim, device, facts(device).get(NODES)?)
+fn opener_by_number(
+    holders: &Holders<'_>,
+    request: &LeaseRequest<'_>,
+    device: &Device,
+) -> Option<String> {
+    holders.opener(request, device, facts(device).get(NODES)?)
 }
 
 /// Who has one of these groups open.
@@ -657,10 +671,10 @@ mod tests {
         let tree = Tree::new();
         tree.directory("run");
         let host = ThisHost::below(tree.root(), Path::new(CONFIG_PATH)).unwrap();
-        let wishes = [wish(&"vfio:0000:81:10.0".parse().unwrap(), 1)];
+        let device_requests = [device_request(&"vfio:0000:81:10.0".parse().unwrap(), 1)];
         let choose = |keeper: &Keeper<'_>, id: &str| {
             keeper.choose(PoolRequest {
-                wishes: &wishes,
+                devices: &device_requests,
                 numa: Numa::Any,
                 named: &[],
                 id: &id.parse().unwrap(),
@@ -673,7 +687,7 @@ mod tests {
         first.keep_what(|| choose(&first, "c1")).unwrap();
         let left = RefCell::new(Vec::new());
         let fetch = |_: &Leases, left_for: Left<'_>| {
-            let one = &wishes[0].devices().next().unwrap();
+            let one = &device_requests[0].devices().next().unwrap();
             left.borrow_mut().extend(left_for(one));
         };
         let mut second = Keeper::creating(&host, "onload-hook");

@@ -272,7 +272,7 @@ fn listed(dir: impl AsFd) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::record::maker::{Maker, Stage};
-    use onload_core::lease::{Claim, Holder, Leases, Moved, Numa, RdmaFacts, Wish};
+    use onload_core::lease::{MemberRequest, Holder, LeaseRequest, Leases, Moved, Numa, RdmaFacts};
     use onload_sys::processes::{Cgroup, Processes};
     use std::fs;
 
@@ -395,14 +395,19 @@ mod tests {
         }
 
         /// A container that holds a device, and whose first process has ended.
-        fn leave_holding(&self, id: &str, wish: Wish, cgroup: Option<Cgroup>) -> Leases {
+        fn leave_holding(
+            &self,
+            id: &str,
+            device_request: MemberRequest,
+            cgroup: Option<Cgroup>,
+        ) -> Leases {
             let mut init = std::process::Command::new("/bin/sleep");
             let mut init = init.arg("60").spawn().unwrap();
             let process = Processes::default().find(init.id()).unwrap().unwrap();
             let leases = Leases::open(&self.dir(), Processes::default()).unwrap();
             let (container, bundle) = (id.parse().unwrap(), PathBuf::from("/b"));
-            let claim = Claim {
-                wishes: &[wish],
+            let request = LeaseRequest {
+                devices: &[device_request],
                 numa: Numa::Any,
                 container: &container,
                 bundle: &bundle,
@@ -414,7 +419,7 @@ mod tests {
             let live = Live {
                 pid: process.pid,
                 start_time: process.start_time,
-                leases: leases.claim(&claim, &|_, _| None).unwrap(),
+                leases: leases.claim(&request, &|_, _| None).unwrap(),
                 bundle,
                 ..Live::default()
             };
@@ -482,21 +487,22 @@ mod tests {
     #[test]
     fn the_record_of_what_is_to_come_back_or_lives_on_stays_for_its_poststop() {
         let fixture = Fixture::new();
-        let wish = |name: &str| Wish::of_device(format!("rdma:{name}").parse().unwrap(), 1);
-        fixture.leave_holding("over", wish("m0"), None);
+        let device_request =
+            |name: &str| MemberRequest::of_device(format!("rdma:{name}").parse().unwrap(), 1);
+        fixture.leave_holding("over", device_request("m0"), None);
         // None of those that can be looked at.
         let cgroup = Cgroup {
             path: "/elsewhere".into(),
             inode: 1,
         };
-        fixture.leave_holding("lives-on", wish("m1"), Some(cgroup));
+        fixture.leave_holding("lives-on", device_request("m1"), Some(cgroup));
         let facts = RdmaFacts {
             name: "m2".to_owned(),
             pci: "0000:03:02.3".parse().unwrap(),
             index: 3,
             moved_by_other: false,
         };
-        let moved = Wish {
+        let moved = MemberRequest {
             moved: Some(Moved {
                 facts: facts.into(),
                 namespace: 4711,
@@ -505,7 +511,7 @@ mod tests {
                 left: None,
                 rebound: None,
             }),
-            ..wish("m2")
+            ..device_request("m2")
         };
         let leases = fixture.leave_holding("away", moved, None);
         let stay = |names: [&str; 3]| {

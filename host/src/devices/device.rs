@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
-use onload_core::lease::{Lease, held};
+use onload_core::lease::{Lease, in_use_error};
 use onload_core::select::LinkLayer;
 use onload_core::vf::VfConfig;
 use onload_sys::pci::PciAddress;
@@ -160,7 +160,7 @@ impl Device {
             return None;
         }
         let number = u32::try_from(others.len()).unwrap_or(u32::MAX);
-        let reason = held(&[Listed(&others).to_string()]).to_string();
+        let reason = in_use_error(&[Listed(&others).to_string()]).to_string();
         Some((most.saturating_sub(number), reason))
     }
 }

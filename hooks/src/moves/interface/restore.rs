@@ -219,7 +219,9 @@ fn not_restored(facts: &InterfaceFacts, left: &str, why: &str) -> NotBack {
 mod tests {
     use std::path::Path;
 
-    use onload_core::lease::{Claim, Device, Holder, Leases, Moved, Numa, Token, Wish};
+    use onload_core::lease::{
+        Device, MemberRequest, Holder, LeaseRequest, Leases, Moved, Numa, Token,
+    };
     use onload_core::run_dir::RunDir;
     use onload_sys::error::Error;
     use onload_sys::pci::PciAddress;
@@ -495,12 +497,12 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let wish = Wish {
+        let device_request = MemberRequest {
             moved: Some(moved),
-            ..Wish::of_device(device.clone(), 1)
+            ..MemberRequest::of_device(device.clone(), 1)
         };
-        let claim = Claim {
-            wishes: &[wish],
+        let request = LeaseRequest {
+            devices: &[device_request],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: Path::new("/bundle"),
@@ -509,7 +511,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        leases.claim(&claim, &|_, _| None).unwrap();
+        leases.claim(&request, &|_, _| None).unwrap();
         leases
     }
 

@@ -14,8 +14,8 @@ use onload_sys::error::{Error, error};
 
 /// What a container asks for.
 #[derive(Clone, Debug)]
-pub struct Claim<'a> {
-    pub wishes: &'a [Wish],
+pub struct LeaseRequest<'a> {
+    pub devices: &'a [MemberRequest],
     /// The NUMA node that all members of pools come from.
     pub numa: Numa,
     pub container: &'a ContainerId,
@@ -31,7 +31,7 @@ pub struct Claim<'a> {
 
 /// Members of a pool, or one device by its name, which is a pool of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct MemberRequest {
     /// The class of the pool.
     pub class: Class,
     /// That of the device where one is asked for by its name: no pool has the name of a member.
@@ -62,14 +62,14 @@ pub enum Numa {
     Node(u32),
 }
 
-impl Claim<'_> {
+impl LeaseRequest<'_> {
     /// Whether a lease is of the same container, be it of an earlier start.
     pub(super) fn is_same_container(&self, lease: &Lease) -> bool {
         lease.container == *self.container && lease.bundle == self.bundle
     }
 
     /// Whether a lease is this container's already: no annotation says so, only what the runtime and the kernel know.
-    pub(super) fn holds(&self, lease: &Lease) -> bool {
+    pub(super) fn owns(&self, lease: &Lease) -> bool {
         lease.is_for(self.container, self.bundle)
             && match (&lease.holder, &self.holder, self.token) {
                 (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
@@ -81,11 +81,11 @@ impl Claim<'_> {
     }
 }
 
-impl Wish {
+impl MemberRequest {
     /// `count` members of a pool.
     pub fn of_pool(class: Class, name: DeviceName, count: u32, pool: Pool) -> Self {
         let facts = BTreeMap::from([("pool".to_owned(), name.to_string())]);
-        Wish {
+        MemberRequest {
             class,
             name,
             count,
@@ -109,15 +109,15 @@ impl Wish {
             members: vec![member],
             share: most,
         };
-        Wish {
+        MemberRequest {
             facts: BTreeMap::new(),
-            ..Wish::of_pool(class, name, 1, pool)
+            ..MemberRequest::of_pool(class, name, 1, pool)
         }
     }
 
     /// For one of its members and no other.
     pub(super) fn of_one(&self, name: &DeviceName) -> Self {
-        let mut one = Wish {
+        let mut one = MemberRequest {
             count: 1,
             ..self.clone()
         };
@@ -144,7 +144,10 @@ impl Wish {
 
     pub(super) fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
         let members = self.pool.members.iter();
-        members.map(|member| Candidate { wish: self, member })
+        members.map(|member| Candidate {
+            device_request: self,
+            member,
+        })
     }
 }
 
@@ -175,44 +178,46 @@ fn held(holders: &[String]) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
     /// What it would be chosen for.
-    pub(crate) wish: &'a Wish,
+    pub(crate) device_request: &'a MemberRequest,
     pub(crate) member: &'a Member,
 }
 
 impl Candidate<'_> {
     pub(crate) fn device(self) -> Device {
         Device {
-            class: self.wish.class,
+            class: self.device_request.class,
             name: self.member.name.clone(),
         }
     }
 }
 
-/// The wishes that leave a choice.
-pub(super) fn pools(wishes: &[Wish]) -> impl Iterator<Item = &Wish> {
-    wishes.iter().filter(|wish| !wish.is_device())
+/// The device requests that leave a choice.
+pub(super) fn pools(device_requests: &[MemberRequest]) -> impl Iterator<Item = &MemberRequest> {
+    device_requests
+        .iter()
+        .filter(|device_request| !device_request.is_device())
 }
 
 /// Chooses among the free members of pools: the first ones, in the order of the pools. Of two pools
-/// that have a member in common it serves one. None where not all wishes can be met.
+/// that have a member in common it serves one. None where not all device requests can be met.
 pub(crate) fn pick<'a>(
-    wishes: &'a [Wish],
+    device_requests: &'a [MemberRequest],
     numa: Numa,
     is_free: &mut dyn FnMut(Candidate<'a>) -> bool,
 ) -> Option<Vec<Candidate<'a>>> {
     match numa {
-        Numa::Any => pick_where(wishes, &|_| true, is_free),
-        Numa::Node(node) => pick_where(wishes, &|own| own == Some(node), is_free),
-        Numa::Same => nodes(wishes)
+        Numa::Any => pick_where(device_requests, &|_| true, is_free),
+        Numa::Node(node) => pick_where(device_requests, &|own| own == Some(node), is_free),
+        Numa::Same => nodes(device_requests)
             .into_iter()
-            .find_map(|node| pick_where(wishes, &|own| own == node, is_free)),
+            .find_map(|node| pick_where(device_requests, &|own| own == node, is_free)),
     }
 }
 
 /// The nodes of all members, in the order of these; those without one are on a node of their own, since
 /// nothing says that they are near another.
-fn nodes(wishes: &[Wish]) -> Vec<Option<u32>> {
-    let members = pools(wishes).flat_map(|wish| &wish.pool.members);
+fn nodes(device_requests: &[MemberRequest]) -> Vec<Option<u32>> {
+    let members = pools(device_requests).flat_map(|device_request| &device_request.pool.members);
     let mut known = BTreeSet::new();
     let nodes = members.map(|member| member.numa_node);
     let nodes = nodes.filter(|node| known.insert(*node));
@@ -221,20 +226,21 @@ fn nodes(wishes: &[Wish]) -> Vec<Option<u32>> {
 }
 
 fn pick_where<'a>(
-    wishes: &'a [Wish],
+    device_requests: &'a [MemberRequest],
     is_on: &dyn Fn(Option<u32>) -> bool,
     is_free: &mut dyn FnMut(Candidate<'a>) -> bool,
 ) -> Option<Vec<Candidate<'a>>> {
     let mut picked: Vec<Candidate<'a>> = Vec::new();
-    for wish in pools(wishes) {
-        let mut missing = wish.count;
-        for candidate in wish.candidates() {
+    for device_request in pools(device_requests) {
+        let mut missing = device_request.count;
+        for candidate in device_request.candidates() {
             if missing == 0 {
                 break;
             }
             let member = candidate.member;
             let is_picked = |other: &Candidate<'_>| {
-                other.wish.class == wish.class && other.member.name == member.name
+                other.device_request.class == device_request.class
+                    && other.member.name == member.name
             };
             if is_on(member.numa_node) && !picked.iter().any(is_picked) && is_free(candidate) {
                 picked.push(candidate);
@@ -253,7 +259,7 @@ mod tests {
     use super::*;
 
     /// `count` members of a pool of class vfio, whose members are `NAME` or `NAME@NODE`.
-    fn wish(pool: &str, count: u32, members: &[&str]) -> Wish {
+    fn device_request(pool: &str, count: u32, members: &[&str]) -> MemberRequest {
         let member = |text: &&str| {
             let (name, node) = text.split_once('@').map_or((*text, None), |(name, node)| {
                 (name, Some(node.parse().unwrap()))
@@ -266,14 +272,14 @@ mod tests {
         let members = members.iter().map(member).collect();
         let share = 1;
         let name = pool.try_into().unwrap();
-        Wish::of_pool(Class::Vfio, name, count, Pool { members, share })
+        MemberRequest::of_pool(Class::Vfio, name, count, Pool { members, share })
     }
 
     /// The names of what is picked where these are not free.
-    fn picked(wishes: &[Wish], numa: Numa, held: &[&str]) -> Option<Vec<String>> {
+    fn picked(device_requests: &[MemberRequest], numa: Numa, held: &[&str]) -> Option<Vec<String>> {
         let mut is_free =
             |candidate: Candidate<'_>| !held.contains(&candidate.member.name.as_str());
-        let picked = pick(wishes, numa, &mut is_free)?;
+        let picked = pick(device_requests, numa, &mut is_free)?;
         Some(
             picked
                 .iter()
@@ -284,62 +290,95 @@ mod tests {
 
     #[test]
     fn the_first_free_members_are_picked() {
-        let wishes = [wish("fast", 2, &["a", "b", "c"])];
-        assert_eq!(picked(&wishes, Numa::Any, &[]).unwrap(), ["a", "b"]);
-        assert_eq!(picked(&wishes, Numa::Any, &["a"]).unwrap(), ["b", "c"]);
-        assert_eq!(picked(&wishes, Numa::Any, &["a", "b"]), None);
+        let device_requests = [device_request("fast", 2, &["a", "b", "c"])];
+        assert_eq!(
+            picked(&device_requests, Numa::Any, &[]).unwrap(),
+            ["a", "b"]
+        );
+        assert_eq!(
+            picked(&device_requests, Numa::Any, &["a"]).unwrap(),
+            ["b", "c"]
+        );
+        assert_eq!(picked(&device_requests, Numa::Any, &["a", "b"]), None);
     }
 
     #[test]
     fn a_member_of_two_pools_serves_one_wish() {
-        let wishes = [wish("fast", 1, &["a", "b"]), wish("any", 1, &["a", "b"])];
-        assert_eq!(picked(&wishes, Numa::Any, &[]).unwrap(), ["a", "b"]);
-        assert_eq!(picked(&wishes, Numa::Any, &["b"]), None);
+        let device_requests = [
+            device_request("fast", 1, &["a", "b"]),
+            device_request("any", 1, &["a", "b"]),
+        ];
+        assert_eq!(
+            picked(&device_requests, Numa::Any, &[]).unwrap(),
+            ["a", "b"]
+        );
+        assert_eq!(picked(&device_requests, Numa::Any, &["b"]), None);
     }
 
     #[test]
     fn members_of_one_node_are_picked_together() {
-        let wishes = [wish("any", 2, &["a@0", "b@1", "c@1", "d"])];
-        assert_eq!(picked(&wishes, Numa::Any, &[]).unwrap(), ["a", "b"]);
-        assert_eq!(picked(&wishes, Numa::Same, &[]).unwrap(), ["b", "c"]);
-        assert_eq!(picked(&wishes, Numa::Node(1), &[]).unwrap(), ["b", "c"]);
-        assert_eq!(picked(&wishes, Numa::Node(0), &[]), None);
-        assert_eq!(picked(&wishes, Numa::Same, &["b"]), None);
+        let device_requests = [device_request("any", 2, &["a@0", "b@1", "c@1", "d"])];
+        assert_eq!(
+            picked(&device_requests, Numa::Any, &[]).unwrap(),
+            ["a", "b"]
+        );
+        assert_eq!(
+            picked(&device_requests, Numa::Same, &[]).unwrap(),
+            ["b", "c"]
+        );
+        assert_eq!(
+            picked(&device_requests, Numa::Node(1), &[]).unwrap(),
+            ["b", "c"]
+        );
+        assert_eq!(picked(&device_requests, Numa::Node(0), &[]), None);
+        assert_eq!(picked(&device_requests, Numa::Same, &["b"]), None);
     }
 
     #[test]
     fn the_node_of_the_first_member_comes_first() {
-        let wishes = [wish("any", 2, &["d@1", "a@0", "b@0", "c@1"])];
-        assert_eq!(picked(&wishes, Numa::Same, &[]).unwrap(), ["d", "c"]);
-        assert_eq!(picked(&wishes, Numa::Same, &["c"]).unwrap(), ["a", "b"]);
+        let device_requests = [device_request("any", 2, &["d@1", "a@0", "b@0", "c@1"])];
+        assert_eq!(
+            picked(&device_requests, Numa::Same, &[]).unwrap(),
+            ["d", "c"]
+        );
+        assert_eq!(
+            picked(&device_requests, Numa::Same, &["c"]).unwrap(),
+            ["a", "b"]
+        );
     }
 
     #[test]
     fn one_node_holds_for_all_pools() {
-        let wishes = [
-            wish("one", 1, &["a@0", "b@1"]),
-            wish("two", 1, &["c@1", "d@2"]),
+        let device_requests = [
+            device_request("one", 1, &["a@0", "b@1"]),
+            device_request("two", 1, &["c@1", "d@2"]),
         ];
-        assert_eq!(picked(&wishes, Numa::Same, &[]).unwrap(), ["b", "c"]);
-        assert_eq!(picked(&wishes, Numa::Same, &["c"]), None);
+        assert_eq!(
+            picked(&device_requests, Numa::Same, &[]).unwrap(),
+            ["b", "c"]
+        );
+        assert_eq!(picked(&device_requests, Numa::Same, &["c"]), None);
     }
 
     #[test]
     fn members_without_a_node_are_together_where_none_has_one() {
-        let wishes = [wish("any", 2, &["a", "b"])];
-        assert_eq!(picked(&wishes, Numa::Same, &[]).unwrap(), ["a", "b"]);
-        assert_eq!(picked(&wishes, Numa::Node(0), &[]), None);
+        let device_requests = [device_request("any", 2, &["a", "b"])];
+        assert_eq!(
+            picked(&device_requests, Numa::Same, &[]).unwrap(),
+            ["a", "b"]
+        );
+        assert_eq!(picked(&device_requests, Numa::Node(0), &[]), None);
     }
 
     #[test]
     fn what_is_not_needed_is_not_looked_at() {
-        let wishes = [wish("any", 1, &["a", "b", "c"])];
+        let device_requests = [device_request("any", 1, &["a", "b", "c"])];
         let mut looked = Vec::new();
         let mut is_free = |candidate: Candidate<'_>| {
             looked.push(candidate.member.name.to_string());
             true
         };
-        assert!(pick(&wishes, Numa::Any, &mut is_free).is_some());
+        assert!(pick(&device_requests, Numa::Any, &mut is_free).is_some());
         assert_eq!(looked, ["a"]);
     }
 }
