@@ -109,6 +109,8 @@ machine-aarch64:
 # The form of the sources
 fmt:
     cargo fmt --all --check
+    cargo fmt --manifest-path fuzz/Cargo.toml --check
+    cargo fmt --manifest-path tests/tools/cdi-crate-oracle/Cargo.toml --check
 
 # What clippy says, in tests and benchmarks too
 clippy:

@@ -21,17 +21,12 @@ use onload_test_tree::Tree;
 
 fn hosts(criterion: &mut Criterion) {
     let config = Config::default();
-    let surroundings = Surroundings {
-        hook: true,
-        ..Surroundings::default()
-    };
+    let surroundings = Surroundings { hook: true, ..Surroundings::default() };
     for vfs in [64, 512, 4096] {
         let tree = Tree::new();
         synthetic::build(&tree, vfs);
         let mut group = criterion.benchmark_group("host");
-        group
-            .throughput(Throughput::Elements(vfs as u64))
-            .sample_size(10);
+        group.throughput(Throughput::Elements(vfs as u64)).sample_size(10);
         group.measurement_time(Duration::from_secs(5));
         group.bench_function(BenchmarkId::new("discover", vfs), |bencher| {
             bencher.iter(|| discover(&Host::open(tree.root()).unwrap(), &config));
@@ -42,10 +37,7 @@ fn hosts(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let pools = resolve(&inventory, &config).offered;
                 let specs = generate(&inventory, &pools, &config, surroundings).unwrap();
-                specs
-                    .values()
-                    .map(|spec| to_json(spec).len())
-                    .sum::<usize>()
+                specs.values().map(|spec| to_json(spec).len()).sum::<usize>()
             });
         });
         let pools = resolve(&inventory, &config);

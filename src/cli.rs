@@ -340,11 +340,7 @@ pub struct Drain {
 #[command(after_long_help = "Example: onload-ctk undrain rdma=mlx5_0")]
 pub struct Undrain {
     /// What is drained, as for drain; a class offers its drained devices too
-    #[arg(
-        value_name = "NAME",
-        conflicts_with = "all",
-        required_unless_present = "all"
-    )]
+    #[arg(value_name = "NAME", conflicts_with = "all", required_unless_present = "all")]
     pub names: Vec<String>,
     /// Offer everything again
     #[arg(long)]
@@ -771,9 +767,7 @@ impl TypedValueParser for ClassWord {
 }
 
 fn class_words() -> impl Iterator<Item = PossibleValue> {
-    Class::ALL
-        .into_iter()
-        .map(|class| PossibleValue::new(class.as_str()))
+    Class::ALL.into_iter().map(|class| PossibleValue::new(class.as_str()))
 }
 
 fn engine() -> impl TypedValueParser<Value = Engine> {

@@ -57,18 +57,9 @@ const NO: [(&str, &str); 12] = [
     ("cdi validate", "a file is not a valid specification"),
     ("container explain", "the container would not start"),
     ("doctor", "a check fails"),
-    (
-        "drain",
-        "containers still hold what is drained; it stays drained",
-    ),
-    (
-        "host plan",
-        "this host differs from its configuration, and \"host apply\" can change it",
-    ),
-    (
-        "lease release",
-        "a running container holds the device; stop it first",
-    ),
+    ("drain", "containers still hold what is drained; it stays drained"),
+    ("host plan", "this host differs from its configuration, and \"host apply\" can change it"),
+    ("lease release", "a running container holds the device; stop it first"),
     (
         "lease restore",
         "an interface could not be returned or fully restored; the line says who keeps it or what is in the way",
@@ -77,14 +68,8 @@ const NO: [(&str, &str); 12] = [
         "runtime configure",
         "--remove leaves the entry in place, because containers or the engine's default need it",
     ),
-    (
-        "status",
-        "the named container does not use its devices as it should",
-    ),
-    (
-        "try",
-        "the device does not work in a container; the line says why",
-    ),
+    ("status", "the named container does not use its devices as it should"),
+    ("try", "the device does not work in a container; the line says why"),
 ];
 
 /// When a command answers no; none where it never does.

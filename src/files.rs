@@ -38,71 +38,48 @@ impl File {
     }
 }
 
-pub(crate) const CONFIGURATION: File = At(
-    &[CONFIG_PATH],
-    "The configuration. The option --config names another file.",
-);
-pub(crate) const DRAINED: File = At(
-    &[DRAIN_PATH],
-    "What is drained. It is there while something is.",
-);
+pub(crate) const CONFIGURATION: File =
+    At(&[CONFIG_PATH], "The configuration. The option --config names another file.");
+pub(crate) const DRAINED: File =
+    At(&[DRAIN_PATH], "What is drained. It is there while something is.");
 pub(crate) const VARIABLES: File = At(
     &["/etc/default/onload-ctk"],
     "Variables for the service onload-cdi.service, which writes the specifications at boot and after changes.",
 );
-pub(crate) const KERNEL: File = At(
-    &["/sys, /proc, /dev"],
-    "What the kernel and its drivers report.",
-);
+pub(crate) const KERNEL: File =
+    At(&["/sys, /proc, /dev"], "What the kernel and its drivers report.");
 pub(crate) const SPECIFICATIONS: File = At(
     &[DEFAULT_DIRS[0], ", ", DEFAULT_DIRS[1]],
     "CDI specifications of every vendor. A device in the second directory takes precedence over one in the first.",
 );
-pub(crate) const OWN_DEVICES: File = At(
-    &[OUTPUT_DIR, "/onload.dev-CLASS.json"],
-    "The specification of a class.",
-);
-pub(crate) const OWN_POOLS: File = At(
-    &[OUTPUT_DIR, "/onload.dev-CLASS-pools.json"],
-    "The specification of the pools of a class.",
-);
+pub(crate) const OWN_DEVICES: File =
+    At(&[OUTPUT_DIR, "/onload.dev-CLASS.json"], "The specification of a class.");
+pub(crate) const OWN_POOLS: File =
+    At(&[OUTPUT_DIR, "/onload.dev-CLASS-pools.json"], "The specification of the pools of a class.");
 pub(crate) const MANIFEST: File = At(
     &[OUTPUT_DIR, "/", MANIFEST_NAME],
     "Which of the files there onload-ctk wrote, and with which options.",
 );
-pub(crate) const LEASES: File = At(
-    &[RUN_DIR, "/", run_dir::LEASES],
-    "Leases, one file each. Only root can enter.",
-);
+pub(crate) const LEASES: File =
+    At(&[RUN_DIR, "/", run_dir::LEASES], "Leases, one file each. Only root can enter.");
 pub(crate) const TICKETS: File = At(
     &[RUN_DIR, "/", run_dir::REQUESTS],
     "What cluster engines have reserved for their tasks, one file per ticket. Only root can enter.",
 );
-pub(crate) const CONTAINERS: File = At(
-    &[RUN_DIR],
-    "Which runtime created which container, and the lock on configuration files.",
-);
+pub(crate) const CONTAINERS: File =
+    At(&[RUN_DIR], "Which runtime created which container, and the lock on configuration files.");
 pub(crate) const HOST_UNIT: File = At(
     &["/usr/lib/systemd/system/onload-host.service"],
     "The unit that runs host apply at boot. The package does not enable it.",
 );
 pub(crate) const SCRIPTS: Files = Files(&[
-    At(
-        &["/usr/share/bash-completion/completions/onload-ctk"],
-        "The packaged script for bash.",
-    ),
+    At(&["/usr/share/bash-completion/completions/onload-ctk"], "The packaged script for bash."),
     At(
         &["/usr/share/zsh/vendor-completions/_onload-ctk"],
         "The packaged script for zsh on Debian.",
     ),
-    At(
-        &["/usr/share/zsh/site-functions/_onload-ctk"],
-        "The packaged script for zsh elsewhere.",
-    ),
-    At(
-        &["/usr/share/fish/vendor_completions.d/onload-ctk.fish"],
-        "The packaged script for fish.",
-    ),
+    At(&["/usr/share/zsh/site-functions/_onload-ctk"], "The packaged script for zsh elsewhere."),
+    At(&["/usr/share/fish/vendor_completions.d/onload-ctk.fish"], "The packaged script for fish."),
 ]);
 pub(crate) const READ_OF_ENGINES: File = Engines("Read for ", ", with the files beside it.");
 pub(crate) const EDITED_OF_ENGINES: File = Engines("Edited for ", ".");

@@ -42,12 +42,7 @@ pub(crate) fn labelled(label: &str, text: &str, columns: Option<usize>) -> Strin
 /// As [`labelled`], of a part of what has a label: its own is indented, and no heading.
 pub(crate) fn part(label: &str, text: &str, columns: Option<usize>) -> String {
     let label = format!("{INDENT}{label}");
-    paragraph(
-        &format!("{label:LABEL$}"),
-        &" ".repeat(LABEL),
-        text,
-        columns,
-    )
+    paragraph(&format!("{label:LABEL$}"), &" ".repeat(LABEL), text, columns)
 }
 
 /// A text whose quotations stay on one line each, with a mark behind them, as far as one has room: a
@@ -82,18 +77,13 @@ pub(crate) fn table<const N: usize>(
     rows: impl IntoIterator<Item = [String; N]>,
     columns: Option<usize>,
 ) -> String {
-    let rows: Vec<[String; N]> = rows
-        .into_iter()
-        .map(|row| row.map(|cell| in_a_line(&cell)))
-        .collect();
+    let rows: Vec<[String; N]> =
+        rows.into_iter().map(|row| row.map(|cell| in_a_line(&cell))).collect();
     let Some(columns) = columns else {
         return aligned(header, rows);
     };
     let room = columns.saturating_sub(before_last(header, &rows));
-    let words = rows
-        .iter()
-        .filter_map(|row| row.last())
-        .flat_map(|text| text.split(' '));
+    let words = rows.iter().filter_map(|row| row.last()).flat_map(|text| text.split(' '));
     if room < words.map(display_width).max().unwrap_or(0).max(LEAST_TEXT) {
         return entries(&rows, columns);
     }
@@ -136,10 +126,7 @@ fn before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize
     let widest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         let cells = cells.map(|cell| display_width(cell));
-        cells
-            .chain(header.get(column).map(|text| display_width(text)))
-            .max()
-            .unwrap_or(0)
+        cells.chain(header.get(column).map(|text| display_width(text))).max().unwrap_or(0)
     };
     let columns = (0..N.saturating_sub(1)).map(|column| widest(column) + INDENT.len());
     INDENT.len() + columns.sum::<usize>()
@@ -150,9 +137,7 @@ fn aligned<const N: usize>(
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
     let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header);
     for row in rows {
         table.add_row(row);
@@ -253,12 +238,7 @@ mod tests {
     fn a_table_that_leaves_too_little_room_becomes_entries() {
         let row = |cells: [&str; 4]| cells.map(str::to_owned);
         let rows = [
-            row([
-                "hugepages",
-                "2Mi",
-                "-",
-                "32 of 32 pages free, mounted at /dev/hugepages",
-            ]),
+            row(["hugepages", "2Mi", "-", "32 of 32 pages free, mounted at /dev/hugepages"]),
             row(["vfio", "0000:41:10.0", "0000:41:10.0", "group 14"]),
         ];
         let header = ["CLASS", "NAME", "PCI ADDRESS", "DETAILS"];
@@ -281,18 +261,12 @@ mod tests {
     #[test]
     fn a_pair_stands_side_by_side_where_it_fits() {
         let pair = |what: &str, how: &str| (what.to_owned(), how.to_owned());
-        let lines = [
-            pair("/dev/onload", "rw"),
-            pair("/dev/vfio/vfio", "rw from /x"),
-        ];
+        let lines = [pair("/dev/onload", "rw"), pair("/dev/vfio/vfio", "rw from /x")];
         let plain = |columns| anstream::adapter::strip_str(&pairs(&lines, columns)).to_string();
         let beside = "  /dev/onload     rw\n  /dev/vfio/vfio  rw from /x\n";
         assert_eq!(plain(None), beside);
         assert_eq!(plain(Some(28)), beside);
-        assert_eq!(
-            plain(Some(27)),
-            "  /dev/onload     rw\n  /dev/vfio/vfio\n      rw from /x\n"
-        );
+        assert_eq!(plain(Some(27)), "  /dev/onload     rw\n  /dev/vfio/vfio\n      rw from /x\n");
     }
 
     #[test]

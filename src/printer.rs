@@ -152,9 +152,7 @@ fn columns_of_stdout() -> Option<usize> {
 /// None where it is no terminal.
 fn columns_of_stderr() -> Option<usize> {
     let stderr = io::stderr();
-    let size = stderr
-        .is_terminal()
-        .then(|| rustix::termios::tcgetwinsize(&stderr))?;
+    let size = stderr.is_terminal().then(|| rustix::termios::tcgetwinsize(&stderr))?;
     let columns = size.map_or(0, |size| usize::from(size.ws_col));
     // A serial line says nothing of its width.
     Some(if columns == 0 { 80 } else { columns })
@@ -192,10 +190,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_written_out_and_nothing_else_is() {
-        assert_eq!(
-            harmless("a\u{1b}[31mb\u{7f}\tc"),
-            "a\\u{1b}[31mb\\u{7f}\\tc"
-        );
+        assert_eq!(harmless("a\u{1b}[31mb\u{7f}\tc"), "a\\u{1b}[31mb\\u{7f}\\tc");
         assert_eq!(harmless("eth\u{202e}0\u{2066}"), "eth\\u{202e}0\\u{2066}");
         // serde_json leaves these as they are.
         let name = "a\u{9b}31m\u{7f}\u{202e}\u{1b} é\"\\\n";

@@ -8,11 +8,7 @@ use rustix::io::Errno;
 
 /// The end of a line about this error.
 pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
-    if is_of(error, &[io::ErrorKind::PermissionDenied]) {
-        as_root()
-    } else {
-        ""
-    }
+    if is_of(error, &[io::ErrorKind::PermissionDenied]) { as_root() } else { "" }
 }
 
 /// Whether the system said something of these kinds, in the error or a cause of it.

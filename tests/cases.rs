@@ -28,9 +28,8 @@ fn main() -> ExitCode {
     let cases = Path::new(REPOSITORY).join("tests/cases");
     let paths = WalkDir::new(&cases).sort_by_file_name().into_iter();
     let paths = paths.map(|entry| entry.unwrap().into_path());
-    let trials = paths
-        .filter(|path| path.extension().is_some_and(|end| end == "case"))
-        .map(|path| {
+    let trials =
+        paths.filter(|path| path.extension().is_some_and(|end| end == "case")).map(|path| {
             let name = path.strip_prefix(&cases).unwrap().with_extension("");
             Trial::test(name.display().to_string(), move || compare(&path))
         });
@@ -104,10 +103,8 @@ fn replay(case: &str) -> Result<String, Failed> {
 fn changed(old: &Files, new: &Files) -> BTreeSet<String> {
     let text = |files: &Files, path: &String| files.get(path).map(|(_, text)| text.clone());
     let paths = old.keys().chain(new.keys());
-    let mut changed: BTreeSet<_> = paths
-        .filter(|path| text(old, path) != text(new, path))
-        .cloned()
-        .collect();
+    let mut changed: BTreeSet<_> =
+        paths.filter(|path| text(old, path) != text(new, path)).cloned().collect();
     for path in changed.clone() {
         changed.remove(&format!("{path}.onload-ctk-backup"));
     }
@@ -157,9 +154,9 @@ impl Host {
                 None => format!("{text}\n"),
             };
             match path.split_once(" < ") {
-                Some((path, source)) => host
-                    .0
-                    .file(path, fs::read(Path::new(REPOSITORY).join(source))?),
+                Some((path, source)) => {
+                    host.0.file(path, fs::read(Path::new(REPOSITORY).join(source))?)
+                }
                 None => host.0.file(path, text),
             };
         }
@@ -171,13 +168,8 @@ impl Host {
         let root = self.0.root().to_str().unwrap();
         let programs = Path::new(PROGRAM).parent().unwrap().display();
         let mut shell = Command::new("/bin/sh");
-        shell
-            .args(["-c", &format!("exec 2>&1\n{commands}")])
-            .current_dir(root)
-            .env_clear();
-        shell
-            .env("PATH", format!("{programs}:/usr/bin:/bin"))
-            .env("ONLOAD_CTK_HOST_ROOT", root);
+        shell.args(["-c", &format!("exec 2>&1\n{commands}")]).current_dir(root).env_clear();
+        shell.env("PATH", format!("{programs}:/usr/bin:/bin")).env("ONLOAD_CTK_HOST_ROOT", root);
         // cargo llvm-cov
         shell.envs(env::vars_os().filter(|(name, _)| name == "LLVM_PROFILE_FILE"));
         let output = shell.output().unwrap();
@@ -191,14 +183,12 @@ impl Host {
 
     fn files(&self) -> Files {
         let entries = WalkDir::new(self.0.root()).into_iter().map(Result::unwrap);
-        let files = entries
-            .filter(|entry| entry.file_type().is_file())
-            .map(|entry| {
-                let path = entry.path().strip_prefix(self.0.root()).unwrap();
-                let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned();
-                let inode = entry.metadata().unwrap().ino();
-                (format!("/{}", path.display()), (inode, text))
-            });
+        let files = entries.filter(|entry| entry.file_type().is_file()).map(|entry| {
+            let path = entry.path().strip_prefix(self.0.root()).unwrap();
+            let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned();
+            let inode = entry.metadata().unwrap().ino();
+            (format!("/{}", path.display()), (inode, text))
+        });
         files.filter(|(path, _)| path != LOCK).collect()
     }
 
@@ -240,10 +230,7 @@ impl Host {
     fn expect(&self, command: &str, expected: &Files) -> Result<(), Failed> {
         let (status, printed) = self.run(command);
         let found = self.files();
-        let paths = expected
-            .keys()
-            .chain(found.keys())
-            .filter(|path| *path != POLICY);
+        let paths = expected.keys().chain(found.keys()).filter(|path| *path != POLICY);
         let lines = differences(expected, &found, &paths.cloned().collect());
         if status == 0 && lines.is_empty() {
             return Ok(());

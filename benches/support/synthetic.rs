@@ -47,11 +47,7 @@ struct Builder<'t> {
 
 /// Makes that many virtual functions.
 pub(crate) fn build(tree: &Tree, vfs: usize) {
-    let mut builder = Builder {
-        tree,
-        groups: 0,
-        rdma: 0,
-    };
+    let mut builder = Builder { tree, groups: 0, rdma: 0 };
     tree.vfio().iommufd().rdma_cm();
     for pf in 0..vfs.div_ceil(VFS_OF_A_PF) {
         builder.physical_function(pf, VFS_OF_A_PF.min(vfs - pf * VFS_OF_A_PF));
@@ -73,8 +69,7 @@ impl Builder<'_> {
         });
         self.unread(&directory, &UNREAD);
         self.tree.directory(&format!("{directory}/link"));
-        self.tree
-            .link(&format!("{directory}/subsystem"), "/sys/bus/pci");
+        self.tree.link(&format!("{directory}/subsystem"), "/sys/bus/pci");
         let group = format!("/sys/kernel/iommu_groups/{}", self.groups);
         self.tree.attribute(&format!("{group}/type"), "DMA-FQ");
         self.tree.group(&directory, self.groups);
@@ -112,9 +107,7 @@ impl Builder<'_> {
         let directory = self.tree.interface(function, name);
         let more = [("dev_id", "0x0"), ("address", "02:00:00:00:00:01")];
         self.tree.attributes(&directory, &more);
-        let unread = [
-            "carrier", "duplex", "flags", "ifindex", "iflink", "mtu", "type", "uevent",
-        ];
+        let unread = ["carrier", "duplex", "flags", "ifindex", "iflink", "mtu", "type", "uevent"];
         self.unread(&directory, &unread);
     }
 
@@ -122,18 +115,10 @@ impl Builder<'_> {
         let (number, name) = (self.rdma, format!("mlx5_{}", self.rdma));
         self.rdma += 1;
         let directory = self.tree.rdma(function, &name, number);
-        let unread = [
-            "board_id",
-            "hca_type",
-            "hw_rev",
-            "node_desc",
-            "sys_image_guid",
-        ];
+        let unread = ["board_id", "hca_type", "hw_rev", "node_desc", "sys_image_guid"];
         self.unread(&directory, &unread);
         let (umad, minor) = (format!("umad{number}"), 10_000 + number);
-        let directory = self
-            .tree
-            .character("infiniband_mad", function, &umad, &name, minor);
+        let directory = self.tree.character("infiniband_mad", function, &umad, &name, minor);
         self.tree.attribute(&format!("{directory}/port"), "1");
     }
 }

@@ -21,16 +21,9 @@ struct Rule {
     inside_words: &'static str,
 }
 
-const VENDOR: Rule = Rule {
-    what: "vendor",
-    digit_first: false,
-    inside: "_-.",
-    inside_words: "'_', '-', '.'",
-};
-const CLASS: Rule = Rule {
-    what: "class",
-    ..VENDOR
-};
+const VENDOR: Rule =
+    Rule { what: "vendor", digit_first: false, inside: "_-.", inside_words: "'_', '-', '.'" };
+const CLASS: Rule = Rule { what: "class", ..VENDOR };
 const DEVICE: Rule = Rule {
     what: "device name",
     digit_first: true,
@@ -41,20 +34,12 @@ const DEVICE: Rule = Rule {
 fn check(rule: &Rule, part: &str, whole: &str) -> Result<(), NameError> {
     let what = rule.what;
     let (Some(first), Some(last)) = (part.chars().next(), part.chars().next_back()) else {
-        return Err(NameError(format!(
-            "invalid {what} in {whole:?}: it is empty"
-        )));
+        return Err(NameError(format!("invalid {what} in {whole:?}: it is empty")));
     };
     let invalid = |why: fmt::Arguments<'_>| NameError(format!("invalid {what} {part:?}: {why}"));
     if !(first.is_ascii_alphabetic() || rule.digit_first && first.is_ascii_digit()) {
-        let want = if rule.digit_first {
-            "letter or a digit"
-        } else {
-            "letter"
-        };
-        return Err(invalid(format_args!(
-            "it starts with {first:?}, want a {want}"
-        )));
+        let want = if rule.digit_first { "letter or a digit" } else { "letter" };
+        return Err(invalid(format_args!("it starts with {first:?}, want a {want}")));
     }
     let odd = |c: &char| !c.is_ascii_alphanumeric() && !rule.inside.contains(*c);
     if let Some(found) = part.chars().find(odd) {
@@ -64,9 +49,7 @@ fn check(rule: &Rule, part: &str, whole: &str) -> Result<(), NameError> {
         )));
     }
     if !last.is_ascii_alphanumeric() {
-        return Err(invalid(format_args!(
-            "it ends with {last:?}, want a letter or a digit"
-        )));
+        return Err(invalid(format_args!("it ends with {last:?}, want a letter or a digit")));
     }
     Ok(())
 }
@@ -187,9 +170,7 @@ impl FromStr for QualifiedName {
     /// Splits at the first `=`, then at the first `/`; a text that starts with `/` is a path.
     fn from_str(text: &str) -> Result<Self, NameError> {
         let unqualified = || {
-            NameError(format!(
-                "{text:?} is not a qualified device name: want vendor/class=device"
-            ))
+            NameError(format!("{text:?} is not a qualified device name: want vendor/class=device"))
         };
         if text.starts_with('/') {
             return Err(unqualified());
@@ -198,10 +179,7 @@ impl FromStr for QualifiedName {
         if !kind.contains('/') {
             return Err(unqualified());
         }
-        Ok(Self {
-            kind: kind.parse()?,
-            device: device.parse()?,
-        })
+        Ok(Self { kind: kind.parse()?, device: device.parse()? })
     }
 }
 
@@ -326,10 +304,7 @@ impl<T: FromStr<Err = NameError>> Default for Lenient<T> {
 
 impl<T: FromStr<Err = NameError>> From<&str> for Lenient<T> {
     fn from(text: &str) -> Self {
-        Self {
-            text: text.to_owned(),
-            name: text.parse(),
-        }
+        Self { text: text.to_owned(), name: text.parse() }
     }
 }
 

@@ -129,11 +129,7 @@ pub struct UnresolvableError {
 }
 
 fn list(names: &[QualifiedName]) -> String {
-    names
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A file that offers devices.
@@ -161,12 +157,7 @@ impl Registry {
         sources.sort_by_key(|source| source.priority);
         let mut registry = Self::default();
         let mut claims: BTreeMap<QualifiedName, Vec<(usize, usize)>> = BTreeMap::new();
-        for SpecSource {
-            path,
-            priority,
-            content,
-        } in sources
-        {
+        for SpecSource { path, priority, content } in sources {
             match content.map_err(RegistryError::from).and_then(valid) {
                 Err(error) => registry.error(&path, error),
                 Ok(spec) => {
@@ -174,11 +165,7 @@ impl Registry {
                         let place = (registry.files.len(), position);
                         claims.entry(name).or_default().push(place);
                     }
-                    registry.files.push(File {
-                        path,
-                        priority,
-                        spec,
-                    });
+                    registry.files.push(File { path, priority, spec });
                 }
             }
         }
@@ -200,11 +187,7 @@ impl Registry {
             match files(dir) {
                 Ok(paths) => sources.extend(paths.into_iter().map(|path| {
                     let content = read(&path);
-                    SpecSource {
-                        path,
-                        priority,
-                        content,
-                    }
+                    SpecSource { path, priority, content }
                 })),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => unread.push((dir, RegistryError::Directory(error))),
@@ -232,21 +215,13 @@ impl Registry {
         rivals.retain(|_, paths| paths.len() > 1);
         if !rivals.is_empty() {
             for (priority, paths) in rivals {
-                self.conflict(Conflict {
-                    name: name.clone(),
-                    priority,
-                    paths,
-                });
+                self.conflict(Conflict { name: name.clone(), priority, paths });
             }
         } else if let Some((winner, hidden)) = places.split_last() {
             for (index, _) in hidden {
                 let path = self.files[*index].path.clone();
                 let by = self.files[winner.0].path.clone();
-                self.shadowed.push(Shadowed {
-                    name: name.clone(),
-                    path,
-                    by,
-                });
+                self.shadowed.push(Shadowed { name: name.clone(), path, by });
             }
             self.devices.insert(name, *winner);
         }
@@ -266,9 +241,7 @@ impl Registry {
 
     /// The devices that can be requested, sorted by name.
     pub fn devices(&self) -> impl Iterator<Item = Resolved<'_>> {
-        self.devices
-            .iter()
-            .filter_map(|(name, place)| self.at(name, *place))
+        self.devices.iter().filter_map(|(name, place)| self.at(name, *place))
     }
 
     /// The device named `name`.
@@ -281,22 +254,14 @@ impl Registry {
     fn at<'a>(&'a self, name: &'a QualifiedName, place: (usize, usize)) -> Option<Resolved<'a>> {
         let file = self.files.get(place.0)?;
         let device = file.spec.devices.get(place.1)?;
-        Some(Resolved {
-            name,
-            path: &file.path,
-            priority: file.priority,
-            spec: &file.spec,
-            device,
-        })
+        Some(Resolved { name, path: &file.path, priority: file.priority, spec: &file.spec, device })
     }
 
     /// What was read: files, those that are not valid too, and directories that cannot be read.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<&Path> {
         let files = self.files.iter().map(|file| file.path.as_path());
-        files
-            .chain(self.errors.keys().map(PathBuf::as_path))
-            .collect()
+        files.chain(self.errors.keys().map(PathBuf::as_path)).collect()
     }
 
     /// What is wrong, by file or directory.
@@ -337,11 +302,7 @@ impl Registry {
             }
             edits.append(&found.device.container_edits);
         }
-        if missing.is_empty() {
-            Ok(edits)
-        } else {
-            Err(UnresolvableError { names: missing })
-        }
+        if missing.is_empty() { Ok(edits) } else { Err(UnresolvableError { names: missing }) }
     }
 }
 
@@ -381,18 +342,12 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// A file named `.json` counts, as for engines, although to Rust it has no extension.
 fn ends_in(path: &Path, extension: &str) -> bool {
-    path.as_os_str()
-        .as_encoded_bytes()
-        .ends_with(extension.as_bytes())
+    path.as_os_str().as_encoded_bytes().ends_with(extension.as_bytes())
 }
 
 fn read(path: &Path) -> Result<Spec, LoadError> {
     let bytes = read_file(path).map_err(LoadError::Read)?;
-    if ends_in(path, ".yaml") {
-        read_yaml(&bytes)
-    } else {
-        Ok(parse::from_json(&bytes)?)
-    }
+    if ends_in(path, ".yaml") { read_yaml(&bytes) } else { Ok(parse::from_json(&bytes)?) }
 }
 
 #[cfg(feature = "yaml")]
@@ -408,15 +363,10 @@ fn read_yaml(_: &[u8]) -> Result<Spec, LoadError> {
 /// Regular files only: opening a pipe would wait for its writer.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut bytes = Vec::new();
-    fs::File::open(path)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)?;
+    fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let message = format!("larger than {MAX_FILE_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));

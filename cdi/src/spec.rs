@@ -218,8 +218,7 @@ impl ContainerEdits {
         if other.intel_rdt.is_some() {
             self.intel_rdt.clone_from(&other.intel_rdt);
         }
-        self.additional_gids
-            .extend_from_slice(&other.additional_gids);
+        self.additional_gids.extend_from_slice(&other.additional_gids);
     }
 }
 
@@ -234,10 +233,7 @@ impl DeviceNode {
     }
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature serde asks for"
-)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
 fn is_false(value: &bool) -> bool {
     !value
 }

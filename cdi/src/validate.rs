@@ -67,10 +67,7 @@ impl Problems {
     }
 
     fn add(&mut self, location: impl Into<String>, fault: impl fmt::Display) {
-        self.0.push(Problem {
-            location: location.into(),
-            fault: fault.to_string(),
-        });
+        self.0.push(Problem { location: location.into(), fault: fault.to_string() });
     }
 
     fn done(self) -> Result<(), Self> {
@@ -100,10 +97,7 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
         }
         let name = device.name.as_str();
         if !seen.insert(name) {
-            problems.add(
-                format!("{at}.name"),
-                format_args!("{name:?} is there twice"),
-            );
+            problems.add(format!("{at}.name"), format_args!("{name:?} is there twice"));
         }
         let edits_at = format!("{at}.containerEdits");
         if device.container_edits.is_empty() {
@@ -136,10 +130,7 @@ fn check_version(spec: &Spec, problems: &mut Problems) {
             None => "the first that readers accept".to_owned(),
         };
         let needed = needed.version;
-        problems.add(
-            "cdiVersion",
-            format_args!("{declared} is too low, want {needed} {because}"),
-        );
+        problems.add("cdiVersion", format_args!("{declared} is too low, want {needed} {because}"));
     }
 }
 
@@ -176,10 +167,8 @@ fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
 fn check_env(env: &[String], at: &str, problems: &mut Problems) {
     for (index, entry) in env.iter().enumerate() {
         if entry.find('=').is_none_or(|position| position == 0) {
-            problems.add(
-                format!("{at}[{index}]"),
-                format_args!("want NAME=value, found {entry:?}"),
-            );
+            problems
+                .add(format!("{at}[{index}]"), format_args!("want NAME=value, found {entry:?}"));
         }
     }
 }
@@ -191,17 +180,11 @@ fn check_node(node: &DeviceNode, at: &str, problems: &mut Problems) {
     if let Some(kind) = node.type_.as_deref()
         && !["", "b", "c", "u", "p"].contains(&kind)
     {
-        problems.add(
-            format!("{at}.type"),
-            format_args!("want b, c, u or p, found {kind:?}"),
-        );
+        problems.add(format!("{at}.type"), format_args!("want b, c, u or p, found {kind:?}"));
     }
     for (field, number) in [("major", node.major), ("minor", node.minor)] {
         if let Some(number) = number.filter(|number| *number < 0) {
-            problems.add(
-                format!("{at}.{field}"),
-                format_args!("{number} is negative"),
-            );
+            problems.add(format!("{at}.{field}"), format_args!("{number} is negative"));
         }
     }
     if let Some(permissions) = node.permissions.as_deref()
@@ -239,10 +222,7 @@ fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Problems) {
     };
     let odd = id.len() >= 4096 || id == "." || id == ".." || id.contains(['/', '\n']);
     if id != "/" && odd {
-        problems.add(
-            format!("{at}.closID"),
-            "want a file name or / for the root class",
-        );
+        problems.add(format!("{at}.closID"), "want a file name or / for the root class");
     }
 }
 
@@ -253,25 +233,15 @@ pub fn lint(spec: &Spec) -> Vec<Problem> {
     if let Some(kind) = spec.kind.valid()
         && (kind.vendor().len() == 1 || kind.class().len() == 1)
     {
-        problems.add(
-            "kind",
-            "readers before July 2026 crash on a vendor or class of one character",
-        );
+        problems
+            .add("kind", "readers before July 2026 crash on a vendor or class of one character");
     }
     lint_annotations(&spec.annotations, "annotations", &mut problems);
     lint_edits(&spec.container_edits, "containerEdits", &mut problems);
     for (index, device) in spec.devices.iter().enumerate() {
         let at = format!("devices[{index}]");
-        lint_annotations(
-            &device.annotations,
-            &format!("{at}.annotations"),
-            &mut problems,
-        );
-        lint_edits(
-            &device.container_edits,
-            &format!("{at}.containerEdits"),
-            &mut problems,
-        );
+        lint_annotations(&device.annotations, &format!("{at}.annotations"), &mut problems);
+        lint_edits(&device.container_edits, &format!("{at}.containerEdits"), &mut problems);
     }
     problems.0
 }
@@ -280,10 +250,8 @@ fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
         let at = format!("{at}.deviceNodes[{index}]");
         if node.host_path.as_ref() == Some(&node.path) {
-            problems.add(
-                format!("{at}.hostPath"),
-                "it equals path, and asks for version 0.5.0 alone",
-            );
+            problems
+                .add(format!("{at}.hostPath"), "it equals path, and asks for version 0.5.0 alone");
         }
         if !node.path.starts_with('/') {
             problems.add(format!("{at}.path"), RELATIVE);
@@ -291,20 +259,9 @@ fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
     }
     for (index, mount) in edits.mounts.iter().enumerate() {
         let at = format!("{at}.mounts[{index}]");
-        let binds = mount
-            .options
-            .iter()
-            .any(|option| option == "bind" || option == "rbind");
-        if !binds
-            && mount
-                .type_
-                .as_deref()
-                .is_none_or(|kind| kind.is_empty() || kind == "bind")
-        {
-            problems.add(
-                format!("{at}.options"),
-                "neither bind nor rbind: runc will not bind it",
-            );
+        let binds = mount.options.iter().any(|option| option == "bind" || option == "rbind");
+        if !binds && mount.type_.as_deref().is_none_or(|kind| kind.is_empty() || kind == "bind") {
+            problems.add(format!("{at}.options"), "neither bind nor rbind: runc will not bind it");
         }
         if !mount.container_path.starts_with('/') {
             problems.add(format!("{at}.containerPath"), RELATIVE);
@@ -322,10 +279,7 @@ fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
             problems.add(format!("{at}.path"), RELATIVE);
         }
         if hook.timeout.is_none() {
-            problems.add(
-                format!("{at}.timeout"),
-                "none: a hook that hangs hangs the container",
-            );
+            problems.add(format!("{at}.timeout"), "none: a hook that hangs hangs the container");
         }
     }
 }
@@ -341,10 +295,7 @@ fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: 
         }
     }
     if size > MAX_ANNOTATION_BYTES {
-        problems.add(
-            at,
-            format_args!("{size} bytes in all, want at most {MAX_ANNOTATION_BYTES}"),
-        );
+        problems.add(at, format_args!("{size} bytes in all, want at most {MAX_ANNOTATION_BYTES}"));
     }
 }
 
@@ -359,14 +310,11 @@ fn annotation_key(key: &str) -> Result<(), &'static str> {
             && text.ends_with(|c: char| c.is_ascii_alphanumeric())
     };
     let inside = |text: &str, more: &str| {
-        text.chars()
-            .all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+        text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
     };
     if let Some(prefix) = prefix
         && !(prefix.len() <= 253
-            && prefix
-                .split('.')
-                .all(|label| edge(label) && inside(label, "-")))
+            && prefix.split('.').all(|label| edge(label) && inside(label, "-")))
     {
         return Err("the key's prefix is no DNS name of at most 253 bytes");
     }

@@ -101,16 +101,8 @@ pub struct Requirement {
 #[must_use]
 pub fn minimum_version(spec: &Spec) -> Requirement {
     let needs = needs(spec);
-    let version = needs
-        .iter()
-        .map(|need| need.0)
-        .max()
-        .unwrap_or(Version::EARLIEST);
-    let fields = needs
-        .into_iter()
-        .filter(|need| need.0 == version)
-        .map(|need| need.1)
-        .collect();
+    let version = needs.iter().map(|need| need.0).max().unwrap_or(Version::EARLIEST);
+    let fields = needs.into_iter().filter(|need| need.0 == version).map(|need| need.1).collect();
     Requirement { version, fields }
 }
 
@@ -139,11 +131,7 @@ fn needs(spec: &Spec) -> Vec<(Version, String)> {
         if !device.annotations.is_empty() {
             found.push((Version::V0_6_0, format!("{at}.annotations")));
         }
-        edits_need(
-            &device.container_edits,
-            &format!("{at}.containerEdits"),
-            &mut found,
-        );
+        edits_need(&device.container_edits, &format!("{at}.containerEdits"), &mut found);
     }
     found
 }
@@ -151,10 +139,7 @@ fn needs(spec: &Spec) -> Vec<(Version, String)> {
 fn edits_need(edits: &ContainerEdits, at: &str, found: &mut Vec<(Version, String)>) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
         if node.host_path.as_ref().is_some_and(|path| !path.is_empty()) {
-            found.push((
-                Version::V0_5_0,
-                format!("{at}.deviceNodes[{index}].hostPath"),
-            ));
+            found.push((Version::V0_5_0, format!("{at}.deviceNodes[{index}].hostPath")));
         }
     }
     if !edits.net_devices.is_empty() {

@@ -54,10 +54,7 @@ mod tests {
                 "invalid type: sequence, expected struct Device at line 2 column 3",
                 "invalid type: list, expected a map at line 2 column 3",
             ),
-            (
-                "invalid type: map, expected a sequence",
-                "invalid type: map, expected a list",
-            ),
+            ("invalid type: map, expected a sequence", "invalid type: map, expected a list"),
         ] {
             assert_eq!(plain(message), wanted);
         }

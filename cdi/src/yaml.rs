@@ -45,21 +45,14 @@ impl std::error::Error for ValueError {}
 
 impl serde::de::Error for ValueError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        ValueError {
-            path: String::new(),
-            message: message.to_string(),
-        }
+        ValueError { path: String::new(), message: message.to_string() }
     }
 }
 
 impl ValueError {
     /// The same error, seen from one step further out: a key, or an index in brackets.
     fn below(mut self, step: &str) -> Self {
-        let joint = if self.path.is_empty() || self.path.starts_with('[') {
-            ""
-        } else {
-            "."
-        };
+        let joint = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{step}{joint}{}", self.path);
         self
     }
@@ -67,10 +60,7 @@ impl ValueError {
 
 /// A number as the library formats it: Go's `strconv.FormatFloat`, format `g`, 32 bits.
 fn written(number: f64) -> String {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the library rounds to 32 bits too"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the library rounds to 32 bits too")]
     let number = number as f32;
     let scientific = format!("{number:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else {
@@ -207,10 +197,7 @@ impl<'de> Deserializer<'de> for Value {
             },
             Value::Text(text) => visitor.visit_string(text),
             Value::List(list) => visitor.visit_seq(List(list.into_iter().enumerate())),
-            Value::Map(map) => visitor.visit_map(Map {
-                rest: map.into_iter(),
-                value: None,
-            }),
+            Value::Map(map) => visitor.visit_map(Map { rest: map.into_iter(), value: None }),
         }
     }
 
@@ -259,9 +246,7 @@ impl<'de> SeqAccess<'de> for List {
             return Ok(None);
         };
         let element = seed.deserialize(value);
-        element
-            .map(Some)
-            .map_err(|error| error.below(&format!("[{index}]")))
+        element.map(Some).map_err(|error| error.below(&format!("[{index}]")))
     }
 }
 

@@ -99,10 +99,7 @@ fn theirs(tool: &Tool, dirs: &[PathBuf]) -> Vec<String> {
 }
 
 fn ours(dirs: &[PathBuf]) -> Vec<String> {
-    Registry::scan(dirs)
-        .devices()
-        .map(|device| device.name.to_string())
-        .collect()
+    Registry::scan(dirs).devices().map(|device| device.name.to_string()).collect()
 }
 
 fn injected(dirs: &[PathBuf], names: &[&str], config: &[u8]) -> Value {
@@ -133,21 +130,9 @@ fn several_devices_change_each_configuration_as_the_crate_does() {
     };
     let (_dir, dirs) = directory(&SPECS);
     let requests: [&[&str]; 4] = [
-        &[
-            "vendor.com/sub.class=env",
-            "vendor.com/hooks=all",
-            "vendor.com/sub.class=preload",
-        ],
-        &[
-            "vendor.com/mounts=same",
-            "vendor.com/mounts=hugepages",
-            "vendor.com/mounts=library",
-        ],
-        &[
-            "vendor.com/nodes=moved",
-            "vendor.com/nodes=owned",
-            "vendor.com/sub.class=0",
-        ],
+        &["vendor.com/sub.class=env", "vendor.com/hooks=all", "vendor.com/sub.class=preload"],
+        &["vendor.com/mounts=same", "vendor.com/mounts=hugepages", "vendor.com/mounts=library"],
+        &["vendor.com/nodes=moved", "vendor.com/nodes=owned", "vendor.com/sub.class=0"],
         &["vendor.com/nodes=moved", "vendor.com/nodes=missing"],
     ];
     for config in CONFIGS {
@@ -176,44 +161,16 @@ fn a_file_that_the_crate_refuses_is_refused() {
         with_edits("0.3.0", "d", r#"{"env": ["=A"]}"#),
         with_edits("0.6.0", "d", r#"{"additionalGids": [1]}"#),
         with_edits("0.7.0", "d", r#"{"additionalGids": [1]}"#),
-        with_edits(
-            "1.0.0",
-            "d",
-            r#"{"netDevices": [{"hostInterfaceName": "a", "name": "b"}]}"#,
-        ),
-        with_edits(
-            "1.1.0",
-            "d",
-            r#"{"netDevices": [{"hostInterfaceName": "", "name": "b"}]}"#,
-        ),
+        with_edits("1.0.0", "d", r#"{"netDevices": [{"hostInterfaceName": "a", "name": "b"}]}"#),
+        with_edits("1.1.0", "d", r#"{"netDevices": [{"hostInterfaceName": "", "name": "b"}]}"#),
         with_edits("1.1.0", "d", r#"{"intelRdt": {"closID": ".."}}"#),
         with_edits("1.0.0", "d", r#"{"intelRdt": {"schemata": ["x"]}}"#),
-        with_edits(
-            "0.3.0",
-            "d",
-            r#"{"deviceNodes": [{"path": "/dev/a", "permissions": "x"}]}"#,
-        ),
-        with_edits(
-            "0.3.0",
-            "d",
-            r#"{"deviceNodes": [{"path": "/dev/a", "type": "x"}]}"#,
-        ),
+        with_edits("0.3.0", "d", r#"{"deviceNodes": [{"path": "/dev/a", "permissions": "x"}]}"#),
+        with_edits("0.3.0", "d", r#"{"deviceNodes": [{"path": "/dev/a", "type": "x"}]}"#),
         with_edits("0.3.0", "d", r#"{"deviceNodes": [{"path": ""}]}"#),
-        with_edits(
-            "0.3.0",
-            "d",
-            r#"{"hooks": [{"hookName": "precreate", "path": "/a"}]}"#,
-        ),
-        with_edits(
-            "0.3.0",
-            "d",
-            r#"{"hooks": [{"hookName": "poststop", "path": ""}]}"#,
-        ),
-        with_edits(
-            "0.3.0",
-            "d",
-            r#"{"mounts": [{"hostPath": "", "containerPath": "/b"}]}"#,
-        ),
+        with_edits("0.3.0", "d", r#"{"hooks": [{"hookName": "precreate", "path": "/a"}]}"#),
+        with_edits("0.3.0", "d", r#"{"hooks": [{"hookName": "poststop", "path": ""}]}"#),
+        with_edits("0.3.0", "d", r#"{"mounts": [{"hostPath": "", "containerPath": "/b"}]}"#),
         with_edits(
             "0.3.0",
             "d",
@@ -235,10 +192,7 @@ fn deviation_the_crate_reads_subdirectories() {
         return;
     };
     let (_dir, dirs) = directory(&[("a.json", &offer("a")), ("sub/b.json", &offer("b"))]);
-    assert_eq!(
-        theirs(tool, &dirs),
-        ["vendor.com/class=a", "vendor.com/class=b"]
-    );
+    assert_eq!(theirs(tool, &dirs), ["vendor.com/class=a", "vendor.com/class=b"]);
     assert_eq!(ours(&dirs), ["vendor.com/class=a"]);
 }
 
@@ -283,10 +237,7 @@ fn deviation_the_crate_does_not_sort_mounts() {
     let destinations = |config: &Value| config.pointer("/mounts/0/destination").cloned();
     let theirs = tool.inject(&dirs, &request, PLAIN).expect("an injection");
     assert_eq!(destinations(&theirs), Some(json!("/usr/lib/x/y/a")));
-    assert_eq!(
-        destinations(&injected(&dirs, &request, PLAIN)),
-        Some(json!("/a"))
-    );
+    assert_eq!(destinations(&injected(&dirs, &request, PLAIN)), Some(json!("/a")));
 }
 
 #[test]
@@ -298,15 +249,10 @@ fn deviation_the_crate_leaves_the_mode_open() {
     let request = ["vendor.com/nodes=moved"];
     let theirs = tool.inject(&dirs, &request, PLAIN).expect("an injection");
     assert!(
-        theirs
-            .pointer("/linux/devices/0")
-            .is_some_and(|device| device.get("fileMode").is_none())
+        theirs.pointer("/linux/devices/0").is_some_and(|device| device.get("fileMode").is_none())
     );
     let ours = injected(&dirs, &request, PLAIN);
-    assert!(
-        ours.pointer("/linux/devices/0/fileMode")
-            .is_some_and(Value::is_u64)
-    );
+    assert!(ours.pointer("/linux/devices/0/fileMode").is_some_and(Value::is_u64));
 }
 
 #[test]
@@ -332,9 +278,7 @@ fn deviation_the_crate_repeats_a_key_of_the_environment() {
     };
     let (_dir, dirs) = directory(&SPECS);
     let request = ["vendor.com/sub.class=preload"];
-    let theirs = tool
-        .inject(&dirs, &request, CONFIGS[0].as_bytes())
-        .expect("an injection");
+    let theirs = tool.inject(&dirs, &request, CONFIGS[0].as_bytes()).expect("an injection");
     let ours = injected(&dirs, &request, CONFIGS[0].as_bytes());
     let env = |config: &Value| config["process"]["env"].clone();
     let preloads = |config: &Value| env(config).to_string().matches("LD_PRELOAD=").count();
@@ -367,11 +311,6 @@ fn deviation_the_crate_invents_a_linux_section_with_namespaces_and_masked_paths(
     let theirs = tool.inject(&dirs, &request, config).expect("an injection");
     assert!(theirs["linux"]["namespaces"].is_array() && theirs["linux"]["maskedPaths"].is_array());
     let ours = injected(&dirs, &request, config);
-    let keys: Vec<_> = ours["linux"]
-        .as_object()
-        .expect("an object")
-        .keys()
-        .cloned()
-        .collect();
+    let keys: Vec<_> = ours["linux"].as_object().expect("an object").keys().cloned().collect();
     assert_eq!(keys, ["devices", "resources"]);
 }

@@ -125,10 +125,7 @@ fn each_device_changes_each_configuration_as_the_library_does() {
     let dirs = [dir.path().to_owned()];
     let registry = Registry::scan(&dirs);
     assert_eq!(registry.errors().len(), 0, "{:?}", registry.errors());
-    let names: Vec<String> = registry
-        .devices()
-        .map(|device| device.name.to_string())
-        .collect();
+    let names: Vec<String> = registry.devices().map(|device| device.name.to_string()).collect();
     assert_eq!(names.len(), 3 + 12 + 8 + 6 + 1 + 2);
     for config in CONFIGS {
         for name in &names {
@@ -147,17 +144,12 @@ fn bind_mounts_are_mapped_in_a_user_namespace_and_the_librarys_release_maps_none
         let config: Value = serde_json::from_slice(config).expect("JSON");
         let mounts = config["mounts"].as_array().expect("mounts").iter();
         let mount = mounts.filter(|mount| mount["destination"] == "/a");
-        mount
-            .map(|mount| mount["options"].clone())
-            .collect::<Vec<_>>()
+        mount.map(|mount| mount["options"].clone()).collect::<Vec<_>>()
     };
     let config = CONFIGS[0].as_bytes();
     let ours = inject(&dirs, &names, config).expect("ours");
     assert_eq!(options(&ours), [serde_json::json!(["idmap"])]);
-    let theirs = go
-        .inject(&dirs, &names, config)
-        .expect("theirs")
-        .to_string();
+    let theirs = go.inject(&dirs, &names, config).expect("theirs").to_string();
     assert_eq!(options(theirs.as_bytes()), [Value::Null]);
 }
 
@@ -204,10 +196,7 @@ fn scalars_of_yaml_are_read_as_the_library_reads_them() {
         let dir = yaml(name, "permissions: rw");
         let dirs = [dir.path().to_owned()];
         let registry = Registry::scan(&dirs);
-        let ours: Vec<String> = registry
-            .devices()
-            .map(|found| found.name.to_string())
-            .collect();
+        let ours: Vec<String> = registry.devices().map(|found| found.name.to_string()).collect();
         let theirs: Vec<String> = go.list(&dirs).devices.into_keys().collect();
         assert_eq!(ours, theirs, "{name}");
     }
@@ -243,16 +232,8 @@ fn several_devices_change_each_configuration_as_the_library_does() {
     let dirs = [dir.path().to_owned()];
     let requests: [&[&str]; 7] = [
         &["vendor.com/nic=ens1", "vendor.com/nic=0000:3b:00.0"],
-        &[
-            "vendor.com/env=new",
-            "vendor.com/nic=ens1",
-            "vendor.com/env=preload",
-        ],
-        &[
-            "vendor.com/nodes=0",
-            "vendor.com/nic=ens1",
-            "vendor.com/nodes=same-path",
-        ],
+        &["vendor.com/env=new", "vendor.com/nic=ens1", "vendor.com/env=preload"],
+        &["vendor.com/nodes=0", "vendor.com/nic=ens1", "vendor.com/nodes=same-path"],
         &["vendor.com/hooks=all", "vendor.com/hooks=all"],
         &["vendor.com/mounts=twice", "vendor.com/mounts=odd-paths"],
         &["vendor.com/mounts=same", "vendor.com/mounts=shallow"],
@@ -299,21 +280,9 @@ fn directories_offer_the_devices_that_the_library_finds_there() {
         &[("etc/a.json", "offers d1"), ("run/b.json", "offers d2")],
         &[("etc/a.json", "offers d1 d2"), ("run/a.json", "offers d1")],
         &[("run/a.json", "offers d1 d2"), ("run/b.json", "offers d1")],
-        &[
-            ("etc/a.json", "offers d1"),
-            ("etc/b.json", "offers d1"),
-            ("run/c.json", "offers d1 d3"),
-        ],
-        &[
-            ("etc/a.json", "offers d1"),
-            ("run/b.json", "offers d1"),
-            ("run/c.json", "offers d1"),
-        ],
-        &[
-            ("run/a.json", "offers d1"),
-            ("run/b.json", "offers d1"),
-            ("run/c.json", "offers d1"),
-        ],
+        &[("etc/a.json", "offers d1"), ("etc/b.json", "offers d1"), ("run/c.json", "offers d1 d3")],
+        &[("etc/a.json", "offers d1"), ("run/b.json", "offers d1"), ("run/c.json", "offers d1")],
+        &[("run/a.json", "offers d1"), ("run/b.json", "offers d1"), ("run/c.json", "offers d1")],
         &[
             ("run/a.json", "offers d1"),
             ("run/b.json", "{"),
@@ -346,22 +315,10 @@ fn directories_offer_the_devices_that_the_library_finds_there() {
             .devices()
             .map(|found| (found.name.to_string(), found.path.to_owned()))
             .collect();
-        assert_eq!(
-            ours,
-            theirs.devices.into_iter().collect::<Vec<_>>(),
-            "{files:?}"
-        );
-        let wrong: Vec<String> = registry
-            .errors()
-            .keys()
-            .map(|path| path.display().to_string())
-            .collect();
-        let theirs: Vec<&String> = theirs
-            .errors
-            .as_object()
-            .expect("an object")
-            .keys()
-            .collect();
+        assert_eq!(ours, theirs.devices.into_iter().collect::<Vec<_>>(), "{files:?}");
+        let wrong: Vec<String> =
+            registry.errors().keys().map(|path| path.display().to_string()).collect();
+        let theirs: Vec<&String> = theirs.errors.as_object().expect("an object").keys().collect();
         assert_eq!(wrong.iter().collect::<Vec<_>>(), theirs, "{files:?}");
     }
 }
@@ -451,11 +408,7 @@ fn deviation_the_library_repeats_a_key_of_the_environment_and_we_set_it_in_its_p
             .expect("a configuration");
     let ours = ours["process"]["env"].clone();
     let preloads = |env: &Value| env.to_string().matches("LD_PRELOAD=").count();
-    assert_eq!(
-        (preloads(&theirs), preloads(&ours)),
-        (2, 1),
-        "{theirs} {ours}"
-    );
+    assert_eq!((preloads(&theirs), preloads(&ours)), (2, 1), "{theirs} {ours}");
     assert_eq!(effective(&theirs), effective(&ours));
     assert_eq!(ours[1], "LD_PRELOAD=libvendor.so");
 }
@@ -470,11 +423,7 @@ fn deviation_the_library_leaves_the_mode_open_and_we_take_that_of_the_host_as_1_
     assert_eq!(theirs.pointer("/linux/devices/0/fileMode"), None);
     let ours = inject(&dirs, &request, b"{}").expect("an injection");
     let ours: Value = serde_json::from_slice(&ours).expect("a configuration");
-    assert!(
-        ours.pointer("/linux/devices/0/fileMode")
-            .is_some_and(Value::is_u64),
-        "{ours}"
-    );
+    assert!(ours.pointer("/linux/devices/0/fileMode").is_some_and(Value::is_u64), "{ours}");
 }
 
 #[test]
@@ -487,22 +436,12 @@ fn deviation_the_library_knows_fewer_versions_and_their_fields() {
         ("0.7.0", r#"{"intelRdt": {"closID": "x"}}"#),
         ("0.8.0", r#"{"env": ["A=b"]}"#),
         ("1.0.0", r#"{"env": ["A=b"]}"#),
-        (
-            "1.1.0",
-            r#"{"netDevices": [{"hostInterfaceName": "eth0", "name": "net0"}]}"#,
-        ),
+        ("1.1.0", r#"{"netDevices": [{"hostInterfaceName": "eth0", "name": "net0"}]}"#),
     ] {
         let content = with_edits(version, edits);
         let known = version.parse::<Version>().expect("a version") <= newest;
-        assert_eq!(
-            accepted_by(|dirs| go.list(dirs).devices.len(), &content),
-            known,
-            "{content}"
-        );
-        assert!(
-            accepted_by(|dirs| Registry::scan(dirs).devices().count(), &content),
-            "{content}"
-        );
+        assert_eq!(accepted_by(|dirs| go.list(dirs).devices.len(), &content), known, "{content}");
+        assert!(accepted_by(|dirs| Registry::scan(dirs).devices().count(), &content), "{content}");
     }
 }
 
@@ -532,21 +471,13 @@ fn deviation_the_library_orders_mounts_of_one_depth_by_destination_and_we_keep_t
     let request = ["vendor.com/mounts=shallow"];
     let destinations = |config: &Value| -> Vec<String> {
         let mounts = config["mounts"].as_array().expect("mounts").iter();
-        mounts
-            .map(|mount| mount["destination"].as_str().expect("a text").to_owned())
-            .collect()
+        mounts.map(|mount| mount["destination"].as_str().expect("a text").to_owned()).collect()
     };
     let theirs = go.inject(&dirs, &request, config).expect("an injection");
     let ours = inject(&dirs, &request, config).expect("an injection");
     let ours = serde_json::from_slice(&ours).expect("a configuration");
-    assert_eq!(
-        destinations(&theirs),
-        ["/a", "/y", "/z", "/b/c", "/usr/lib/x/y/a"]
-    );
-    assert_eq!(
-        destinations(&ours),
-        ["/z", "/y", "/a", "/b/c", "/usr/lib/x/y/a"]
-    );
+    assert_eq!(destinations(&theirs), ["/a", "/y", "/z", "/b/c", "/usr/lib/x/y/a"]);
+    assert_eq!(destinations(&ours), ["/z", "/y", "/a", "/b/c", "/usr/lib/x/y/a"]);
 }
 
 #[test]
@@ -556,9 +487,7 @@ fn deviation_the_library_crashes_on_a_class_of_one_character() {
         with_edits("0.3.0", r#"{"env": ["A=b"]}"#).replace("vendor.com/xx", "vendor.com/x");
     let dir = tree(&[("run/a.json", &content)]);
     let dirs = [dir.path().join("run")];
-    let error = go
-        .inject(&dirs, &["vendor.com/x=d"], b"{}")
-        .expect_err("a crash");
+    let error = go.inject(&dirs, &["vendor.com/x=d"], b"{}").expect_err("a crash");
     assert!(error.contains("slice bounds out of range"), "{error}");
     assert_eq!(Registry::scan(&dirs).devices().count(), 1);
     let spec = onload_cdi::from_json(content.as_bytes()).expect("a specification");
@@ -570,10 +499,7 @@ fn deviation_the_library_refuses_a_v_before_the_version_and_we_take_it_as_1_1_do
     let Some(go) = oracle::go() else { return };
     let content = with_edits("v0.3.0", r#"{"env": ["A=b"]}"#);
     assert!(!accepted_by(|dirs| go.list(dirs).devices.len(), &content));
-    assert!(accepted_by(
-        |dirs| Registry::scan(dirs).devices().count(),
-        &content
-    ));
+    assert!(accepted_by(|dirs| Registry::scan(dirs).devices().count(), &content));
 }
 
 #[test]
@@ -584,20 +510,11 @@ fn deviation_the_library_accepts_a_version_too_low_for_the_fields_and_we_refuse_
             "0.3.0",
             r#"{"mounts": [{"hostPath": "/a", "containerPath": "/b", "type": "x"}]}"#,
         ),
-        with_edits(
-            "0.4.0",
-            r#"{"deviceNodes": [{"path": "/dev/a", "hostPath": "/dev/b"}]}"#,
-        ),
+        with_edits("0.4.0", r#"{"deviceNodes": [{"path": "/dev/a", "hostPath": "/dev/b"}]}"#),
         with_edits("0.4.0", r#"{"env": ["A=b"]}"#).replace(r#""name": "d""#, r#""name": "0d""#),
         with_edits("0.1.0", r#"{"env": ["A=b"]}"#),
     ] {
-        assert!(
-            accepted_by(|dirs| go.list(dirs).devices.len(), &content),
-            "{content}"
-        );
-        assert!(
-            !accepted_by(|dirs| Registry::scan(dirs).devices().count(), &content),
-            "{content}"
-        );
+        assert!(accepted_by(|dirs| go.list(dirs).devices.len(), &content), "{content}");
+        assert!(!accepted_by(|dirs| Registry::scan(dirs).devices().count(), &content), "{content}");
     }
 }

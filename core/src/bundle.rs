@@ -77,11 +77,7 @@ impl TryFrom<Written> for Bundle {
                 "{key} = {value:?} needs a device that is near a NUMA node, and none of its devices is; name a list, or add a device"
             );
         }
-        Ok(Bundle {
-            devices,
-            cpus,
-            mems,
-        })
+        Ok(Bundle { devices, cpus, mems })
     }
 }
 
@@ -205,11 +201,7 @@ mod tests {
     #[test]
     fn cpus_near_devices_want_a_device_that_is_near_some() {
         let plain = ["profile=latency", "hugepages=2Mi"];
-        for (cpus, mems) in [
-            (Some("numa"), None),
-            (Some("isolated"), None),
-            (None, Some("numa")),
-        ] {
+        for (cpus, mems) in [(Some("numa"), None), (Some("isolated"), None), (None, Some("numa"))] {
             let refused = read(&plain, cpus, mems).unwrap_err().to_string();
             assert!(refused.contains("none of its devices is"), "{refused}");
         }

@@ -233,10 +233,7 @@ mod tests {
     #[test]
     fn a_word_that_is_no_class_is_refused_with_the_known_ones() {
         let kind = "onload.dev/nic".parse::<Class>().unwrap_err();
-        assert_eq!(
-            kind.to_string(),
-            "unknown class \"onload.dev/nic\"; write nic"
-        );
+        assert_eq!(kind.to_string(), "unknown class \"onload.dev/nic\"; write nic");
         let upper = "NIC".parse::<Class>().unwrap_err();
         assert_eq!(upper.to_string(), "unknown class \"NIC\"; write nic");
         let error = "gpu".parse::<Class>().unwrap_err();

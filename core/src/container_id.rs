@@ -43,9 +43,6 @@ impl FromStr for ContainerId {
         if named && text.chars().all(legal) {
             return Ok(ContainerId(text.to_owned()));
         }
-        bail!(
-            "{} is not a container id: want letters, digits, '_', '+', '-' and '.'",
-            Quoted(text)
-        )
+        bail!("{} is not a container id: want letters, digits, '_', '+', '-' and '.'", Quoted(text))
     }
 }

@@ -97,18 +97,10 @@ impl fmt::Display for Target {
 impl Drained {
     /// Since when and why, for people.
     pub fn since(&self) -> String {
-        let until = if self.boot.is_some() {
-            " until the next boot"
-        } else {
-            ""
-        };
+        let until = if self.boot.is_some() { " until the next boot" } else { "" };
         let reason = self.reason.as_ref();
         let reason = reason.map(|reason| format!(": {}", reason.escape_debug()));
-        format!(
-            "since {}{until}{}",
-            rfc3339(self.since),
-            reason.unwrap_or_default()
-        )
+        format!("since {}{until}{}", rfc3339(self.since), reason.unwrap_or_default())
     }
 }
 
@@ -116,10 +108,7 @@ impl fmt::Display for Drained {
     /// With what offers it again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (since, target) = (self.since(), &self.target);
-        write!(
-            f,
-            "drained {since}; \"onload-ctk undrain {target}\" offers it again"
-        )
+        write!(f, "drained {since}; \"onload-ctk undrain {target}\" offers it again")
     }
 }
 
@@ -150,10 +139,8 @@ impl Drain {
             reason: drained.reason.clone(),
             boot: drained.boot.clone(),
         });
-        let mut bytes = serde_json::to_vec_pretty(&File {
-            version: VERSION,
-            drained: entries.collect(),
-        })?;
+        let mut bytes =
+            serde_json::to_vec_pretty(&File { version: VERSION, drained: entries.collect() })?;
         bytes.push(b'\n');
         Ok(bytes)
     }
@@ -188,8 +175,7 @@ impl Drain {
             && let Some(boot) = boot()
         {
             let ends = |of: &String| *of != boot;
-            self.0
-                .retain(|_, drained| !drained.boot.as_ref().is_some_and(ends));
+            self.0.retain(|_, drained| !drained.boot.as_ref().is_some_and(ends));
         }
         self
     }
@@ -218,8 +204,7 @@ impl Drain {
     /// All of a class: itself, and devices of it.
     pub fn of_class(&self, class: Class) -> impl Iterator<Item = &Drained> {
         let class = Target::new(class, None).class;
-        self.iter()
-            .filter(move |drained| drained.target.class == class)
+        self.iter().filter(move |drained| drained.target.class == class)
     }
 
     pub fn add(&mut self, drained: Drained) {
@@ -265,20 +250,13 @@ mod tests {
 
     #[test]
     fn a_device_is_drained_by_its_name_or_with_its_class() {
-        let drain = drain([
-            drained(Class::Rdma, Some("mlx5_0")),
-            drained(Class::Vfio, None),
-        ]);
+        let drain = drain([drained(Class::Rdma, Some("mlx5_0")), drained(Class::Vfio, None)]);
         let why = |class, name| drain.find(class, name).map(ToString::to_string);
         assert_eq!(
             why(Class::Rdma, "mlx5_0").unwrap(),
             "drained since 2023-11-14T22:13:20Z: firmware upgrade; \"onload-ctk undrain rdma=mlx5_0\" offers it again"
         );
-        assert!(
-            why(Class::Vfio, "0000:81:10.0")
-                .unwrap()
-                .contains("\"onload-ctk undrain vfio\"")
-        );
+        assert!(why(Class::Vfio, "0000:81:10.0").unwrap().contains("\"onload-ctk undrain vfio\""));
         assert_eq!(why(Class::Rdma, "mlx5_1"), None);
         assert_eq!(why(Class::Netdev, "mlx5_0"), None);
     }
@@ -304,9 +282,7 @@ mod tests {
         let drain = drain([until, drained(Class::Vfio, None)]);
         let at = |boot: &str| {
             let now = drain.clone().now(|| Some(boot.to_owned()));
-            now.iter()
-                .map(|one| one.target.to_string())
-                .collect::<Vec<_>>()
+            now.iter().map(|one| one.target.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(at("this"), ["rdma", "vfio"]);
         assert_eq!(at("next"), ["vfio"]);

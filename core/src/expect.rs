@@ -30,10 +30,7 @@ pub struct Expect {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Expected {
     /// `rdma:IBDEV[@PCI]`: an RDMA device by name, and its PCI function if it has one.
-    Rdma {
-        ibdev: String,
-        pci: Option<PciAddress>,
-    },
+    Rdma { ibdev: String, pci: Option<PciAddress> },
     /// `vfio:PCI`: a PCI function that is a member of the node's group, or has the node as its
     /// cdev.
     Vfio { pci: PciAddress },
@@ -92,11 +89,7 @@ static DRIVER_NODES: [DriverNode; 9] = [
 ];
 
 const fn driver_node(class: &'static str, name: &'static str, listed: Listed) -> DriverNode {
-    DriverNode {
-        class,
-        name,
-        listed,
-    }
+    DriverNode { class, name, listed }
 }
 
 const fn in_sysfs(class: &'static str, reserved: Option<Numbers>) -> Listed {
@@ -127,11 +120,7 @@ impl Expected {
         let class = ["ptp", "pps"].into_iter().find(|known| *known == class)?;
         let number = name.strip_prefix(class)?;
         let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_numbered.then(|| Expected::Clock {
-            class,
-            name: name.to_owned(),
-            pci,
-        })
+        is_numbered.then(|| Expected::Clock { class, name: name.to_owned(), pci })
     }
 }
 
@@ -155,19 +144,14 @@ impl FromStr for Expect {
             bail!("{} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", Quoted(text));
         };
         let (id, written) = behind(id, '#');
-        Ok(Expect {
-            device: expected(class, id)?,
-            node: node_path(node)?,
-            written,
-        })
+        Ok(Expect { device: expected(class, id)?, node: node_path(node)?, written })
     }
 }
 
 /// Splits a text at the last `sign`, if what follows has the wanted form.
 fn behind<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
-    let split = text
-        .rsplit_once(sign)
-        .and_then(|(before, value)| Some((before, value.parse().ok()?)));
+    let split =
+        text.rsplit_once(sign).and_then(|(before, value)| Some((before, value.parse().ok()?)));
     split.map_or((text, None), |(before, value)| (before, Some(value)))
 }
 
@@ -194,10 +178,7 @@ fn rdma(id: &str) -> Result<Expected> {
     if matches!(ibdev, "" | "." | "..") || ibdev.contains(['/', '\0']) {
         bail!("{} cannot be the name of an RDMA device", Quoted(ibdev));
     }
-    Ok(Expected::Rdma {
-        ibdev: ibdev.to_owned(),
-        pci,
-    })
+    Ok(Expected::Rdma { ibdev: ibdev.to_owned(), pci })
 }
 
 fn node_path(path: &str) -> Result<String> {
@@ -211,8 +192,7 @@ fn node_path(path: &str) -> Result<String> {
 impl fmt::Display for Expect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.node, self.device)?;
-        self.written
-            .map_or(Ok(()), |numbers| write!(f, "#{numbers}"))
+        self.written.map_or(Ok(()), |numbers| write!(f, "#{numbers}"))
     }
 }
 
@@ -298,10 +278,7 @@ mod tests {
         assert_eq!(split("a@b@0000:3b:00.0"), "a@b 0000:3b:00.0 -");
         assert_eq!(split("a#b#231:192"), "a#b - 231:192");
         assert_eq!(split("a#1:2#231:192"), "a#1:2 - 231:192");
-        assert_eq!(
-            split("a#1:2@b@0000:3b:00.0#231:192"),
-            "a#1:2@b 0000:3b:00.0 231:192"
-        );
+        assert_eq!(split("a#1:2@b@0000:3b:00.0#231:192"), "a#1:2@b 0000:3b:00.0 231:192");
         assert_eq!(
             split("a@0000:3b:00.1@0000:3b:00.0#231:192"),
             "a@0000:3b:00.1 0000:3b:00.0 231:192"
@@ -374,19 +351,8 @@ mod tests {
 
     #[test]
     fn a_node_must_be_an_absolute_path_without_dots() {
-        for node in [
-            "dev/x",
-            "/",
-            "/dev/",
-            "/dev//x",
-            "/dev/../x",
-            "/dev/.",
-            "/dev/x\0y",
-        ] {
-            assert!(
-                refusal(&format!("{node}=rdma:m")).contains("device node"),
-                "{node}"
-            );
+        for node in ["dev/x", "/", "/dev/", "/dev//x", "/dev/../x", "/dev/.", "/dev/x\0y"] {
+            assert!(refusal(&format!("{node}=rdma:m")).contains("device node"), "{node}");
         }
     }
 }

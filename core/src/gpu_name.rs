@@ -48,9 +48,7 @@ mod tests {
         for name in ["3", "3:0", "3:11"] {
             assert_eq!(vendor_index(name), Some(3), "{name}");
         }
-        for name in [
-            "", "all", "GPU-4f2b", "03", "3:", "3:x", "x:3", ":3", "3:01", "3:0:1", "-3",
-        ] {
+        for name in ["", "all", "GPU-4f2b", "03", "3:", "3:x", "x:3", ":3", "3:01", "3:0:1", "-3"] {
             assert_eq!(vendor_index(name), None, "{name}");
         }
     }

@@ -64,25 +64,17 @@ struct Flag {
 /// Every flag, in the order in which they are written.
 const FLAGS: [Flag; 14] = [
     flag("--memlock", "unlimited|BYTES", |of| &mut of.memlock),
-    flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| {
-        &mut of.expect
-    }),
+    flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| &mut of.expect),
     flag("--lease", "CLASS:NAME", |of| &mut of.lease),
     flag("--token", "HEX", |of| &mut of.token),
     flag("--claim", "UID", |of| &mut of.claim),
     flag("--take", "CLASS:POOL[*N]", |of| &mut of.take),
     flag("--netdev", "IFNAME@PCI", |of| &mut of.netdev),
     flag("--rdma-netns", "IBDEV@PCI", |of| &mut of.rdma_netns),
-    flag("--rdma-libraries", "auto|image", |of| {
-        &mut of.rdma_libraries
-    }),
-    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |of| {
-        &mut of.vf
-    }),
+    flag("--rdma-libraries", "auto|image", |of| &mut of.rdma_libraries),
+    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |of| &mut of.vf),
     flag("--address", "IFNAME=ADDRESS/PREFIX", |of| &mut of.address),
-    flag("--route", "IFNAME=NETWORK[ via GATEWAY]", |of| {
-        &mut of.route
-    }),
+    flag("--route", "IFNAME=NETWORK[ via GATEWAY]", |of| &mut of.route),
     flag("--mtu", "IFNAME=BYTES", |of| &mut of.mtu),
     flag("--rename", "IFNAME=NAME", |of| &mut of.rename),
 ];
@@ -153,11 +145,7 @@ impl HookArguments {
 
     /// Whether devices are checked, or are the container's alone while it lives.
     pub fn concerns_devices(&self) -> bool {
-        let checked_or_had = HookArguments {
-            memlock: None,
-            rdma_libraries: None,
-            ..self.clone()
-        };
+        let checked_or_had = HookArguments { memlock: None, rdma_libraries: None, ..self.clone() };
         !checked_or_had.is_empty()
     }
 
@@ -417,11 +405,7 @@ mod tests {
         let (synopsis, options) = page.split_once(".SH OPTIONS").unwrap();
         for flag in FLAGS {
             assert!(usage().contains(&format!("[{} {}]", flag.name, flag.value)));
-            assert!(
-                synopsis.contains(&format!("[ {}\n", flag.name)),
-                "{}",
-                flag.name
-            );
+            assert!(synopsis.contains(&format!("[ {}\n", flag.name)), "{}", flag.name);
             let own =
                 |line: &str| line.starts_with(".B") && line.contains(&format!(" {} ", flag.name));
             assert!(options.lines().any(own), "{}", flag.name);
@@ -489,11 +473,8 @@ mod tests {
     #[test]
     fn members_of_a_pool_are_read_with_their_number() {
         let read = |text: &str| text.parse::<Take>();
-        let take = |pool: &str, count| Take {
-            class: Class::Vfio,
-            pool: pool.parse().unwrap(),
-            count,
-        };
+        let take =
+            |pool: &str, count| Take { class: Class::Vfio, pool: pool.parse().unwrap(), count };
         assert_eq!(read("vfio:any").unwrap(), take("any", 1));
         assert_eq!(read("vfio:any*1").unwrap(), take("any", 1));
         assert_eq!(read("vfio:a:b*128").unwrap(), take("a:b", 128));
@@ -544,10 +525,7 @@ mod tests {
         assert!(refusal(&["--take"]).contains("--take needs a value"));
         for text in ["off", "", "Auto"] {
             let said = refusal(&["--rdma-libraries", text]);
-            assert_eq!(
-                said,
-                format!("--rdma-libraries: {text:?} is neither auto nor image")
-            );
+            assert_eq!(said, format!("--rdma-libraries: {text:?} is neither auto nor image"));
         }
         assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
         assert!(refusal(&["--claim", "../a"]).contains("--claim: \"../a\" is no uid"));
@@ -595,45 +573,17 @@ mod tests {
         let ens1 = ["--netdev", "ens1@0000:3b:00.0"];
         let given = |flag, value| refusal(&[ens1[0], ens1[1], flag, value]);
         for (flag, value, says) in [
-            (
-                "--address",
-                "ens1",
-                "--address: \"ens1\" names no interface before its last \"=\"",
-            ),
+            ("--address", "ens1", "--address: \"ens1\" names no interface before its last \"=\""),
             ("--address", "=192.0.2.1/24", "names no interface"),
-            (
-                "--address",
-                "ens1=192.0.2.1",
-                "\"192.0.2.1\" is not ADDRESS/PREFIX",
-            ),
-            (
-                "--address",
-                "ens1=192.0.2.0/24",
-                "the address of its network",
-            ),
-            (
-                "--route",
-                "ens1=198.51.100.0/24 via",
-                "is not NETWORK, nor NETWORK via",
-            ),
+            ("--address", "ens1=192.0.2.1", "\"192.0.2.1\" is not ADDRESS/PREFIX"),
+            ("--address", "ens1=192.0.2.0/24", "the address of its network"),
+            ("--route", "ens1=198.51.100.0/24 via", "is not NETWORK, nor NETWORK via"),
             ("--route", "ens1=198.51.100.1/24", "is no network"),
-            (
-                "--mtu",
-                "ens1=67",
-                "--mtu: expected a number of bytes from 68 to 65535",
-            ),
+            ("--mtu", "ens1=67", "--mtu: expected a number of bytes from 68 to 65535"),
             ("--mtu", "ens1=01500", "\"01500\" is no number of bytes"),
             ("--mtu", "1500", "names no interface"),
-            (
-                "--rename",
-                "ens1=eth0",
-                "\"eth0\" is no name for an interface in a container",
-            ),
-            (
-                "--rename",
-                "ens1=",
-                "\"\" is no name for an interface in a container",
-            ),
+            ("--rename", "ens1=eth0", "\"eth0\" is no name for an interface in a container"),
+            ("--rename", "ens1=", "\"\" is no name for an interface in a container"),
         ] {
             let refused = given(flag, value);
             assert!(refused.contains(says), "{flag} {value}: {refused}");

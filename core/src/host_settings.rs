@@ -105,9 +105,7 @@ pub enum PhysicalFunction {
 impl PhysicalFunction {
     pub(crate) fn named(text: &str) -> Option<Self> {
         let address = text.parse().map(PhysicalFunction::Address);
-        address
-            .or_else(|_| text.parse().map(PhysicalFunction::Interface))
-            .ok()
+        address.or_else(|_| text.parse().map(PhysicalFunction::Interface)).ok()
     }
 }
 
@@ -160,10 +158,7 @@ impl TryFrom<u16> for Vlan {
         if number <= Vlan::MAX {
             return Ok(Vlan(number));
         }
-        Err(not(
-            "a VLAN from 1 to 4094, or 0 for none",
-            &number.to_string(),
-        ))
+        Err(not("a VLAN from 1 to 4094, or 0 for none", &number.to_string()))
     }
 }
 
@@ -273,9 +268,7 @@ impl FromStr for PageSize {
 impl fmt::Display for PageSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
-        let whole = units
-            .into_iter()
-            .find(|(unit, _)| self.kib.is_multiple_of(*unit));
+        let whole = units.into_iter().find(|(unit, _)| self.kib.is_multiple_of(*unit));
         let (unit, suffix) = whole.unwrap_or((1, "Ki"));
         write!(f, "{}{suffix}", self.kib / unit)
     }
@@ -318,16 +311,7 @@ mod tests {
         );
         let ens1 = Interface::try_from("ens1f0".to_owned()).unwrap();
         assert_eq!(read("ens1f0"), Ok(PhysicalFunction::Interface(ens1)));
-        for bad in [
-            "",
-            ".",
-            "..",
-            "a/b",
-            "a b",
-            "a\n",
-            "81:00.0",
-            "abcdefghijklmnop",
-        ] {
+        for bad in ["", ".", "..", "a/b", "a b", "a\n", "81:00.0", "abcdefghijklmnop"] {
             let error = read(bad).unwrap_err().to_string();
             assert!(
                 error.starts_with("expected the name of an interface or a PCI address, found "),
@@ -366,27 +350,12 @@ mod tests {
 
     #[test]
     fn a_page_size_is_named_in_its_largest_unit() {
-        for (text, kib) in [
-            ("64Ki", 64),
-            ("2Mi", 2048),
-            ("1Gi", 1 << 20),
-            ("16Gi", 16 << 20),
-        ] {
+        for (text, kib) in [("64Ki", 64), ("2Mi", 2048), ("1Gi", 1 << 20), ("16Gi", 16 << 20)] {
             let size: PageSize = text.parse().unwrap();
             assert_eq!((size.kib(), size.to_string().as_str()), (kib, text));
         }
         assert_eq!("2048Ki".parse::<PageSize>().unwrap().to_string(), "2Mi");
-        for bad in [
-            "",
-            "2",
-            "2M",
-            "Mi",
-            "+2Mi",
-            "3Mi",
-            "0Mi",
-            "2mi",
-            "99999999999999999999Ki",
-        ] {
+        for bad in ["", "2", "2M", "Mi", "+2Mi", "3Mi", "0Mi", "2mi", "99999999999999999999Ki"] {
             assert!(bad.parse::<PageSize>().is_err(), "{bad}");
         }
     }

@@ -88,18 +88,12 @@ impl<'de> Deserialize<'de> for OfferBy {
 
             fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OfferBy, E> {
                 let word = serde::de::value::StrDeserializer::new(word);
-                Ok(OfferBy {
-                    usual: Interface::deserialize(word)?,
-                    by_class: BTreeMap::new(),
-                })
+                Ok(OfferBy { usual: Interface::deserialize(word)?, by_class: BTreeMap::new() })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OfferBy, A::Error> {
                 let by_class = BTreeMap::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(OfferBy {
-                    usual: Interface::Auto,
-                    by_class,
-                })
+                Ok(OfferBy { usual: Interface::Auto, by_class })
             }
         }
         from.deserialize_any(Setting)
@@ -430,11 +424,9 @@ mod tests {
             [Class::Nic, Class::Vfio]
         );
         assert!(classes(&[]).unwrap().as_slice().is_empty());
-        for (word, why) in [
-            ("hugepages", "kubelet offers"),
-            ("profile", "no device"),
-            ("gpu", "unknown class"),
-        ] {
+        for (word, why) in
+            [("hugepages", "kubelet offers"), ("profile", "no device"), ("gpu", "unknown class")]
+        {
             let error = classes(&[word]).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }

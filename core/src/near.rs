@@ -48,26 +48,18 @@ impl Nearness {
             return BTreeMap::new();
         }
         let nics: Vec<String> = self.nics.iter().map(|members| ranges(members)).collect();
-        let gpus: Vec<String> = self
-            .gpus
-            .iter()
-            .map(|(address, gpu)| gpu.word(*address))
-            .collect();
+        let gpus: Vec<String> = self.gpus.iter().map(|(address, gpu)| gpu.word(*address)).collect();
         let entries = [(NICS, nics.join(" ")), (NEAR, gpus.join(" "))].into_iter();
         let unknown = self.unknown.clone().map(|why| (UNKNOWN, why));
         let entries = entries.filter(|(_, value)| !value.is_empty());
         let entries = entries.chain(unknown);
-        entries
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect()
+        entries.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     /// Reads the annotations of a pool with so many members.
     pub fn of_annotations(annotations: &BTreeMap<String, String>, members: usize) -> Result<Self> {
-        let mut nearness = Nearness {
-            unknown: annotations.get(UNKNOWN).cloned(),
-            ..Nearness::default()
-        };
+        let mut nearness =
+            Nearness { unknown: annotations.get(UNKNOWN).cloned(), ..Nearness::default() };
         for word in words(annotations, NICS) {
             let places = places(word, members);
             let places = places
@@ -85,10 +77,8 @@ impl Nearness {
     /// The members for a container with these GPUs that wants so many, nearest first. Of several members each GPU in
     /// turn gets its nearest; one member is the nearest to any of the GPUs. What is nowhere near is left out.
     pub fn order(&self, gpus: &[PciAddress], count: u32) -> Vec<usize> {
-        let of_gpus: Vec<&[Near]> = gpus
-            .iter()
-            .filter_map(|gpu| Some(self.gpus.get(gpu)?.nics.as_slice()))
-            .collect();
+        let of_gpus: Vec<&[Near]> =
+            gpus.iter().filter_map(|gpu| Some(self.gpus.get(gpu)?.nics.as_slice())).collect();
         if count > 1 {
             return self.in_turn(&of_gpus);
         }
@@ -112,9 +102,8 @@ impl Nearness {
         let mut lists: Vec<_> = lists.collect();
         let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
         loop {
-            let next = lists
-                .iter_mut()
-                .filter_map(|list| list.find(|(_, member)| !seen.contains(member)));
+            let next =
+                lists.iter_mut().filter_map(|list| list.find(|(_, member)| !seen.contains(member)));
             let mut turn: Vec<(u32, usize)> = next.collect();
             if turn.is_empty() {
                 return order;
@@ -181,10 +170,7 @@ fn gpu(word: &str, nics: usize) -> Result<(PciAddress, Gpu)> {
         Some((address, index)) => (address, Some(decimal(index).ok_or_else(not_understood)?)),
         None => (name, None),
     };
-    let mut gpu = Gpu {
-        index,
-        nics: Vec::new(),
-    };
+    let mut gpu = Gpu { index, nics: Vec::new() };
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (nic, rank) = part.split_once(':').ok_or_else(not_understood)?;
         let nic: u32 = decimal(nic).ok_or_else(not_understood)?;
@@ -224,17 +210,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let near = |nic, rank| Near { nic, rank };
-        let gpu = |index, nics: &[Near]| Gpu {
-            index,
-            nics: nics.to_vec(),
-        };
+        let gpu = |index, nics: &[Near]| Gpu { index, nics: nics.to_vec() };
         let nearness = Nearness {
             nics: vec![vec![0, 1, 2, 9], vec![3, 5, 6], vec![4]],
             gpus: BTreeMap::from([
-                (
-                    ONE.parse().unwrap(),
-                    gpu(Some(7), &[near(1, 0), near(0, 3)]),
-                ),
+                (ONE.parse().unwrap(), gpu(Some(7), &[near(1, 0), near(0, 3)])),
                 (OTHER.parse().unwrap(), gpu(None, &[])),
             ]),
             unknown: Some("the kernel does not say it".to_owned()),
@@ -247,15 +227,9 @@ mod tests {
 
     #[test]
     fn a_host_without_gpus_writes_nothing() {
-        let without = Nearness {
-            nics: vec![vec![0]],
-            ..Nearness::default()
-        };
+        let without = Nearness { nics: vec![vec![0]], ..Nearness::default() };
         assert!(without.to_annotations().is_empty());
-        assert_eq!(
-            Nearness::of_annotations(&BTreeMap::new(), 4),
-            Ok(Nearness::default())
-        );
+        assert_eq!(Nearness::of_annotations(&BTreeMap::new(), 4), Ok(Nearness::default()));
     }
 
     #[test]
@@ -287,36 +261,20 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused() {
         for (nics, near, says) in [
-            (
-                "0-4",
-                "",
-                "onload.dev/pool-nics has \"0-4\", which are no members",
-            ),
+            ("0-4", "", "onload.dev/pool-nics has \"0-4\", which are no members"),
             ("x", "", "which are no members"),
             ("0,", "", "which are no members"),
             ("0  1", "", "\"\", which are no members"),
             ("0-3,0-3", "", "which are no members"),
             ("3-0", "", "which are no members"),
             ("0-4294967296", "", "which are no members"),
-            (
-                "0",
-                "0000:1b:00.0",
-                "onload.dev/pool-near has a GPU: \"0000:1b:00.0\", which",
-            ),
+            ("0", "0000:1b:00.0", "onload.dev/pool-near has a GPU: \"0000:1b:00.0\", which"),
             ("0", "0000:1b:00.0#=0:0", "which is not understood"),
             ("0", "0000:1b:00.0#01=0:0", "which is not understood"),
             ("0", "0000:1b:00.0=0", "which is not understood"),
             ("0", "0000:1b:00.0=0:-1", "which is not understood"),
-            (
-                "0",
-                "0000:1b:00.0=1:0",
-                "with a NIC that onload.dev/pool-nics does not have",
-            ),
-            (
-                "0",
-                "0000:1b:00.0=0:0,0:0",
-                "with a NIC that onload.dev/pool-nics does not",
-            ),
+            ("0", "0000:1b:00.0=1:0", "with a NIC that onload.dev/pool-nics does not have"),
+            ("0", "0000:1b:00.0=0:0,0:0", "with a NIC that onload.dev/pool-nics does not"),
             ("0", "../etc=0:0", "\"../etc\" is not a PCI address"),
         ] {
             let said = format!("{:#}", read(nics, near, 4).unwrap_err());
@@ -334,14 +292,8 @@ mod tests {
             gpus: (0..GPUS)
                 .map(|number| {
                     let near = |nic| Near { nic, rank: 1000 };
-                    let gpu = Gpu {
-                        index: Some(number),
-                        nics: (0..64).map(near).collect(),
-                    };
-                    (
-                        format!("0000:{:02x}:00.0", number + 1).parse().unwrap(),
-                        gpu,
-                    )
+                    let gpu = Gpu { index: Some(number), nics: (0..64).map(near).collect() };
+                    (format!("0000:{:02x}:00.0", number + 1).parse().unwrap(), gpu)
                 })
                 .collect(),
             unknown: None,
@@ -349,10 +301,7 @@ mod tests {
         let written = nearness.to_annotations();
         let bytes: usize = written.values().map(String::len).sum();
         assert!(bytes < 32 * 1024, "{bytes}");
-        assert_eq!(
-            Nearness::of_annotations(&written, MEMBERS).unwrap(),
-            nearness
-        );
+        assert_eq!(Nearness::of_annotations(&written, MEMBERS).unwrap(), nearness);
         let gpus: Vec<PciAddress> = nearness.gpus.keys().copied().collect();
         for count in [1, 128] {
             assert_eq!(nearness.order(&gpus, count).len(), MEMBERS);

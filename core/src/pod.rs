@@ -28,9 +28,5 @@ const CRIO_ID: &str = "io.kubernetes.cri-o.ContainerID";
 /// each writes its own over them. No pod knows the id that an engine will give its container.
 pub fn keys(annotations: &BTreeMap<String, String>, id: &str) -> &'static Keys {
     let of_crio = annotations.get(CRIO_ID);
-    if of_crio.is_some_and(|own| own == id) {
-        &CRIO
-    } else {
-        &CONTAINERD
-    }
+    if of_crio.is_some_and(|own| own == id) { &CRIO } else { &CONTAINERD }
 }

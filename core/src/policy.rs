@@ -113,19 +113,15 @@ fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<()> {
 /// Networks as a configuration has them.
 fn list(allowed: &[Network], more: &Network) -> String {
     let networks = allowed.iter().filter(|network| *network != more);
-    let networks = networks
-        .chain([more])
-        .map(|network| format!("\"{network}\""));
+    let networks = networks.chain([more]).map(|network| format!("\"{network}\""));
     networks.collect::<Vec<_>>().join(", ")
 }
 
 /// CAP_IPC_LOCK goes with a class that may be requested where it is: a variable or a ticket that gives the
 /// class gives no capability.
 fn ipc_lock_allowed(request: &Request, origin: &Origin, policy: Policy<'_>) -> Result<()> {
-    let wanted: Vec<Class> = IPC_LOCK
-        .into_iter()
-        .filter(|class| request.wants(&[*class]))
-        .collect();
+    let wanted: Vec<Class> =
+        IPC_LOCK.into_iter().filter(|class| request.wants(&[*class])).collect();
     let Some(first) = wanted.first() else {
         bail!(
             "{origin} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
@@ -153,10 +149,7 @@ fn allowed(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<()> {
 }
 
 fn root_with_onload(request: &Request, policy: Policy<'_>, root: &HostRoot) -> Result<Vec<String>> {
-    let Some(asked) = Class::ONLOAD
-        .iter()
-        .find_map(|class| request.devices.get(class))
-    else {
+    let Some(asked) = Class::ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
     let key = &asked.origin;
@@ -217,18 +210,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn request(pairs: &[(&str, &str)]) -> Request {
-        let all: BTreeMap<String, String> = pairs
-            .iter()
-            .map(|(k, v)| (format!("onload.dev/{k}"), (*v).to_owned()))
-            .collect();
+        let all: BTreeMap<String, String> =
+            pairs.iter().map(|(k, v)| (format!("onload.dev/{k}"), (*v).to_owned())).collect();
         Request::parse(&all).unwrap().unwrap()
     }
 
     fn policy(allow: &[Class]) -> Annotations {
-        Annotations {
-            allow: allow.to_vec(),
-            ..Annotations::default()
-        }
+        Annotations { allow: allow.to_vec(), ..Annotations::default() }
     }
 
     fn verdict(
@@ -247,9 +235,7 @@ mod tests {
     ) -> Result<Vec<String>> {
         let policy = Policy {
             annotations,
-            environment: &Environment {
-                allow: vec![Class::Vfio],
-            },
+            environment: &Environment { allow: vec![Class::Vfio] },
             file: Path::new("/etc/c.toml"),
         };
         check(request, policy, root)
@@ -262,9 +248,8 @@ mod tests {
             let pairs = [("netdev", "ens1"), ("address", address.as_str())];
             let mut bounded = policy(&[Class::Netdev]);
             let none = verdict(&pairs, &bounded, false).unwrap_err();
-            bounded.addresses = ["192.0.2.0/24", "2001:db8::/64"]
-                .map(|network| network.parse().unwrap())
-                .to_vec();
+            bounded.addresses =
+                ["192.0.2.0/24", "2001:db8::/64"].map(|network| network.parse().unwrap()).to_vec();
             (none, verdict(&pairs, &bounded, false))
         };
         for allowed in ["192.0.2.10/24", "192.0.2.10/32", "2001:db8::10/64"] {
@@ -272,13 +257,9 @@ mod tests {
             assert!(none.contains("in none of the networks"), "{none}");
             assert_eq!(bounded, Ok(Vec::new()), "{allowed}");
         }
-        for refused in [
-            "192.0.2.10/23",
-            "192.0.3.10/24",
-            "192.0.2.255/32",
-            "2001:db8:0:1::1/64",
-            "fe80::1/64",
-        ] {
+        for refused in
+            ["192.0.2.10/23", "192.0.3.10/24", "192.0.2.255/32", "2001:db8:0:1::1/64", "fe80::1/64"]
+        {
             assert!(ask(refused).1.is_err(), "{refused}");
         }
         let said = ask("192.0.3.10/24").1.unwrap_err();
@@ -319,21 +300,14 @@ mod tests {
         let mut policy = policy(&[]);
         policy.root_with_onload = RootWithOnload::Refuse;
         let refused = checked(&request, &policy, &HostRoot::Is).unwrap_err();
-        assert!(
-            refused
-                .to_string()
-                .contains("root-with-onload = \"refuse\"")
-        );
+        assert!(refused.to_string().contains("root-with-onload = \"refuse\""));
     }
 
     #[test]
     fn nothing_is_allowed_unasked() {
         for class in Class::ALL {
             let message = verdict(&[(class.as_str(), "all")], &policy(&[]), false).unwrap_err();
-            assert!(
-                message.contains(&format!("allow = [\"{class}\"]")),
-                "{message}"
-            );
+            assert!(message.contains(&format!("allow = [\"{class}\"]")), "{message}");
             assert!(
                 message.contains("/etc/c.toml") && message.contains("onload.dev/"),
                 "{message}"
@@ -344,10 +318,7 @@ mod tests {
     #[test]
     fn a_class_is_allowed_by_its_own_name_only() {
         let message = verdict(&[("nic", "all")], &policy(&[Class::NicPlain]), false).unwrap_err();
-        assert!(
-            message.contains("allow = [\"nic-plain\", \"nic\"]"),
-            "{message}"
-        );
+        assert!(message.contains("allow = [\"nic-plain\", \"nic\"]"), "{message}");
         verdict(&[("nic", "all")], &policy(&[Class::Nic]), false).unwrap();
     }
 
@@ -369,11 +340,8 @@ mod tests {
         assert!(verdict(&[("ipc-lock", "true"), ("nic", "all")], &all, false).is_err());
         for class in IPC_LOCK {
             verdict(&[("ipc-lock", "true"), (class.as_str(), "x")], &all, false).unwrap();
-            let refused = verdict(
-                &[("ipc-lock", "true"), (class.as_str(), "x")],
-                &policy(&[]),
-                false,
-            );
+            let refused =
+                verdict(&[("ipc-lock", "true"), (class.as_str(), "x")], &policy(&[]), false);
             assert!(refused.unwrap_err().contains("does not allow"));
         }
     }
@@ -416,11 +384,7 @@ mod tests {
             assert_eq!(verdict(&ask, &policy, true).unwrap().len(), 1);
             assert_eq!(verdict(&ask, &policy, false).unwrap().len(), 0);
             policy.root_with_onload = RootWithOnload::Refuse;
-            assert!(
-                verdict(&ask, &policy, true)
-                    .unwrap_err()
-                    .contains("root-with-onload")
-            );
+            assert!(verdict(&ask, &policy, true).unwrap_err().contains("root-with-onload"));
             verdict(&ask, &policy, false).unwrap();
             policy.root_with_onload = RootWithOnload::Allow;
             assert_eq!(verdict(&ask, &policy, true).unwrap().len(), 0);

@@ -47,10 +47,9 @@ impl Pool {
             (None, None) => Ok(None),
             (None, Some(_)) => bail!("annotation {MEMBERS} is missing"),
             (Some(_), None) => bail!("annotation {SHARE} is missing"),
-            (Some(members), Some(share)) => Ok(Some(Pool {
-                members: parse_members(members)?,
-                share: parse_share(share)?,
-            })),
+            (Some(members), Some(share)) => {
+                Ok(Some(Pool { members: parse_members(members)?, share: parse_share(share)? }))
+            }
         }
     }
 
@@ -109,10 +108,7 @@ fn parse_member(word: &str, at: usize) -> Result<Member> {
 fn parse_share(text: &str) -> Result<u32> {
     match decimal(text) {
         Some(share @ 1..) => Ok(share),
-        _ => bail!(
-            "{SHARE} is a number of containers from 1, not {}",
-            Quoted(text)
-        ),
+        _ => bail!("{SHARE} is a number of containers from 1, not {}", Quoted(text)),
     }
 }
 
@@ -177,10 +173,7 @@ mod tests {
         let no_number = "no number behind the \"@\"";
         for (members, says) in [
             ("", "onload.dev/pool-members lists no device"),
-            (
-                "a b/c",
-                "word 2 of onload.dev/pool-members is \"b/c\": invalid device name \"b/c\"",
-            ),
+            ("a b/c", "word 2 of onload.dev/pool-members is \"b/c\": invalid device name \"b/c\""),
             ("a  b", "word 2 of onload.dev/pool-members is \"\": "),
             (" a", "word 1 of onload.dev/pool-members is \"\": "),
             ("a ", "word 2 of onload.dev/pool-members is \"\": "),
@@ -224,9 +217,6 @@ mod tests {
         let pool = Pool::of_annotations(&most).unwrap().unwrap();
         assert_eq!(pool.members.len(), MAX_MEMBERS);
         let said = refusal(&names.join(" "), "1");
-        assert_eq!(
-            said,
-            "onload.dev/pool-members lists more than 65536 devices"
-        );
+        assert_eq!(said, "onload.dev/pool-members lists more than 65536 devices");
     }
 }

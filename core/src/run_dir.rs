@@ -29,10 +29,8 @@ const CONTAINERS: &str = "containers";
 pub const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
 /// Nobody else may see, let alone open, locks and records.
 pub const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o700);
-const OPEN: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const OPEN: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open [`RUN_DIR`].
 #[derive(Debug)]

@@ -283,10 +283,7 @@ pub fn fuzz(text: &str) {
     }
     let (pattern, name) = text.split_once('\n').unwrap_or((text, text));
     if let Ok(glob) = pattern.parse::<Glob>() {
-        assert_eq!(
-            glob.matches(name),
-            slow_match(pattern.as_bytes(), name.as_bytes())
-        );
+        assert_eq!(glob.matches(name), slow_match(pattern.as_bytes(), name.as_bytes()));
     }
 }
 
@@ -393,14 +390,8 @@ mod tests {
             assert_eq!(text.parse::<HexId>().unwrap().to_string(), written);
         }
         let pf = |text: &str| text.parse::<PhysicalFunction>().unwrap().0;
-        assert!(matches!(
-            pf("0000:3b:00.0"),
-            host_settings::PhysicalFunction::Address(_)
-        ));
-        assert!(matches!(
-            pf("enp59s0f0np0"),
-            host_settings::PhysicalFunction::Interface(_)
-        ));
+        assert!(matches!(pf("0000:3b:00.0"), host_settings::PhysicalFunction::Address(_)));
+        assert!(matches!(pf("enp59s0f0np0"), host_settings::PhysicalFunction::Interface(_)));
         for text in ["Ethernet", "ethernet"] {
             assert_eq!(text.parse(), Ok(LinkLayer::Ethernet));
         }
@@ -412,10 +403,7 @@ mod tests {
             let said = text.parse::<T>().unwrap_err().to_string();
             assert_eq!(
                 said,
-                format!(
-                    "expected {wanted}, found {}",
-                    onload_sys::text::Quoted(text)
-                )
+                format!("expected {wanted}, found {}", onload_sys::text::Quoted(text))
             );
         }
     }
@@ -431,9 +419,7 @@ mod tests {
             "the name of an interface, or a PCI address such as \"0000:3b:00.0\"",
         );
         refused::<VfRanges>(
-            &[
-                "", "x", "1-", "-1", "7-2", "0,,1", "0,", "1-2-3", "+1", "65536", "0 2", "0x1",
-            ],
+            &["", "x", "1-", "-1", "7-2", "0,,1", "0,", "1-2-3", "+1", "65536", "0 2", "0x1"],
             "indexes of virtual functions such as \"0,2-7\"",
         );
         refused::<Glob>(

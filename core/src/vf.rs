@@ -235,10 +235,7 @@ impl FromStr for GivenVf {
                 Quoted(text)
             );
         };
-        Ok(GivenVf {
-            device: device.parse()?,
-            vf: vf.parse().with_context(|| device.to_owned())?,
-        })
+        Ok(GivenVf { device: device.parse()?, vf: vf.parse().with_context(|| device.to_owned())? })
     }
 }
 
@@ -267,11 +264,7 @@ mod tests {
         let given: GivenVf = format!("vfio:0000:81:10.0={all}").parse().unwrap();
         assert_eq!(given.to_string(), format!("vfio:0000:81:10.0={all}"));
         let settings = given.vf.settings().unwrap();
-        let tag = VlanTag {
-            id: 100,
-            priority: 3,
-            protocol: VlanProtocol::Ad,
-        };
+        let tag = VlanTag { id: 100, priority: 3, protocol: VlanProtocol::Ad };
         assert_eq!(settings.vlan, Some(tag));
         assert_eq!(settings.mac, Some([2, 0, 0, 0, 0x10, 1]));
         assert_eq!(settings.link_state, Some(LinkState::Enable));
@@ -295,10 +288,7 @@ mod tests {
             ("link-state=up", "is no setting"),
             ("color=red", "\"color=red\" is no setting"),
             ("vlan-priority=3", "add vlan or vlans"),
-            (
-                "min-rate=2000;max-rate=1000",
-                "min-rate 2000 is above max-rate 1000",
-            ),
+            ("min-rate=2000;max-rate=1000", "min-rate 2000 is above max-rate 1000"),
         ] {
             let said = text.parse::<VfConfig>().unwrap_err().to_string();
             assert!(said.contains(says), "{text}: {said}");
@@ -313,27 +303,18 @@ mod tests {
     fn a_container_chooses_from_what_it_may_and_has_to_where_nothing_is_fixed() {
         let mut open = config("vlans=100-199,300");
         let said = open.settings().unwrap_err().to_string();
-        assert!(
-            said.starts_with("it has to choose a VLAN from 100-199,300; "),
-            "{said}"
-        );
+        assert!(said.starts_with("it has to choose a VLAN from 100-199,300; "), "{said}");
         for good in [100, 199, 300] {
             open.choose(vlan(good)).unwrap();
             assert_eq!(open.settings().unwrap().vlan.unwrap().id, good);
         }
         for bad in [0, 99, 200, 4094] {
             let said = open.choose(vlan(bad)).unwrap_err().to_string();
-            assert_eq!(
-                said,
-                format!("it may choose from 100-199,300, and {bad} is none of them")
-            );
+            assert_eq!(said, format!("it may choose from 100-199,300, and {bad} is none of them"));
         }
         let mut fixed = config("vlan=100");
         fixed.choose(vlan(100)).unwrap();
-        assert_eq!(
-            fixed.choose(vlan(101)).unwrap_err().to_string(),
-            "it may choose no VLAN"
-        );
+        assert_eq!(fixed.choose(vlan(101)).unwrap_err().to_string(), "it may choose no VLAN");
         assert!(config("spoof-check=true").choose(vlan(100)).is_err());
         // Without a tag only where the operator lists it.
         config("vlans=0,100").choose(vlan(0)).unwrap();

@@ -31,10 +31,7 @@ impl FromStr for Wanted {
 
     fn from_str(text: &str) -> Result<Self> {
         match numbered(text, '*') {
-            Some((name, count)) => Ok(Wanted {
-                name: name.to_string(),
-                count,
-            }),
+            Some((name, count)) => Ok(Wanted { name: name.to_string(), count }),
             None => bail!(
                 "expected the name of a device or pool, or POOL*N with N from 1 to {MAX_NAMES}"
             ),

@@ -53,9 +53,9 @@ impl Layout {
         let version = match document.get("version") {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
-            Some(version) => version
-                .as_integer()
-                .ok_or_else(|| wrong_form("version", "a number"))?,
+            Some(version) => {
+                version.as_integer().ok_or_else(|| wrong_form("version", "a number"))?
+            }
         };
         let plugin = match version {
             ..NEW_VERSION => bail!(
@@ -88,10 +88,7 @@ impl Layout {
 pub(crate) fn beside(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<Beside>> {
     let Some(now) = now else {
         let drop_ins = file.with_file_name(DROP_INS);
-        return Ok(vec![Beside::Directories(
-            vec![drop_ins],
-            "*.toml".to_owned(),
-        )]);
+        return Ok(vec![Beside::Directories(vec![drop_ins], "*.toml".to_owned())]);
     };
     Ok(imports(file, &parse(now)?))
 }
@@ -184,11 +181,7 @@ pub(crate) fn wanted(
     if set_default {
         set_default_name(&mut document, &layout)?;
     }
-    refuse_without_default(
-        &document,
-        &layout,
-        others.iter().map(|(_, document)| document),
-    )?;
+    refuse_without_default(&document, &layout, others.iter().map(|(_, document)| document))?;
     if set_default {
         let key = layout.default_name();
         let other = others.iter();
@@ -250,9 +243,7 @@ fn default_name<'d>(document: &'d DocumentMut, layout: &Layout) -> &'d str {
 
 fn names<'d>(document: &'d DocumentMut, layout: &Layout) -> impl Iterator<Item = &'d str> {
     let runtimes = get(document, &layout.runtime(RUNTIME_NAME)[..4]).and_then(Item::as_table_like);
-    runtimes
-        .into_iter()
-        .flat_map(|runtimes| runtimes.iter().map(|(name, _)| name))
+    runtimes.into_iter().flat_map(|runtimes| runtimes.iter().map(|(name, _)| name))
 }
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
@@ -420,11 +411,7 @@ fn runtime_indent(document: &DocumentMut, layout: &Layout) -> String {
 }
 
 fn inner_indent(indent: &str) -> String {
-    if indent.is_empty() {
-        String::new()
-    } else {
-        format!("{indent}  ")
-    }
+    if indent.is_empty() { String::new() } else { format!("{indent}  ") }
 }
 
 /// Changes a value in place, so that the comments around it stay.
@@ -503,16 +490,9 @@ pub(crate) fn without_ours(
         remove_section(&mut document, &runtime);
         prune(&mut document, &runtime[..4], before.as_deref());
     }
-    let restore = Restore {
-        before: before.as_ref(),
-        was,
-    };
+    let restore = Restore { before: before.as_ref(), was };
     restore.key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
-    restore.key(
-        &mut document,
-        &layout.default_name(),
-        &Value::from(RUNTIME_NAME),
-    )?;
+    restore.key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
     restore.key(&mut document, &nri::DISABLE, &Value::from(false))?;
     // What the default was before us may be gone by now.
     let is_left = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();

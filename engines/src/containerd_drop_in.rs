@@ -43,10 +43,7 @@ pub(crate) fn main_file(file: &Path) -> PathBuf {
 
 pub(crate) fn beside(file: &Path) -> Vec<Beside> {
     let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
-    vec![
-        Beside::File(main_file(file)),
-        Beside::Directories(vec![directory], "*.toml".to_owned()),
-    ]
+    vec![Beside::File(main_file(file)), Beside::Directories(vec![directory], "*.toml".to_owned())]
 }
 
 /// Whether what stands in `config.toml` has the usual drop-in read, and nothing of ours itself. A text
@@ -131,9 +128,7 @@ pub(crate) fn wanted(
         let key = layout.default_name();
         default_runtime::refuse_other(&document, &key)?;
         set_default_name(&mut document, &layout)?;
-        let later = documents
-            .iter()
-            .filter(|(other, _)| other.is_read_after(file));
+        let later = documents.iter().filter(|(other, _)| other.is_read_after(file));
         warnings
             .extend(later.filter_map(|(other, text)| default_runtime::later(other, text, &key)));
     }

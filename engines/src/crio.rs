@@ -91,10 +91,7 @@ pub(crate) fn wanted(
             default_runtime::later(other, document, &DEFAULT_NAME)
         }));
     }
-    Ok(Wanted {
-        text: Some(render(&document, old.unwrap_or(HEADER))),
-        warnings,
-    })
+    Ok(Wanted { text: Some(render(&document, old.unwrap_or(HEADER))), warnings })
 }
 
 fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyhow::Result<()> {

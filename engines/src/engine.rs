@@ -15,13 +15,8 @@ pub enum Engine {
 }
 
 impl Engine {
-    pub const ALL: [Engine; 5] = [
-        Engine::Docker,
-        Engine::Containerd,
-        Engine::Crio,
-        Engine::Podman,
-        Engine::Nomad,
-    ];
+    pub const ALL: [Engine; 5] =
+        [Engine::Docker, Engine::Containerd, Engine::Crio, Engine::Podman, Engine::Nomad];
 
     pub fn kind(self) -> Kind {
         match self {

@@ -98,9 +98,7 @@ pub(crate) fn list_holds(tokens: &[Token<'_>], name: &str, text: &str) -> bool {
     });
     let inside = start.and_then(|start| tokens.get(start + 3..));
     let inside = inside.unwrap_or_default().iter();
-    inside
-        .take_while(|token| **token != Token::Mark(']'))
-        .any(|token| *token == Token::Text(text))
+    inside.take_while(|token| **token != Token::Mark(']')).any(|token| *token == Token::Text(text))
 }
 
 #[cfg(test)]
@@ -112,11 +110,7 @@ mod tests {
         let text = "# plugin \"docker\" {\n// }\n/* a { */ b-c = \"d \\\" } # e\" ";
         assert_eq!(
             tokens(text),
-            [
-                Token::Word("b-c"),
-                Token::Mark('='),
-                Token::Text("d \\\" } # e")
-            ]
+            [Token::Word("b-c"), Token::Mark('='), Token::Text("d \\\" } # e")]
         );
     }
 

@@ -27,10 +27,7 @@ pub struct Holder {
 
 impl Holder {
     fn new(id: &str, name: &str) -> Self {
-        Holder {
-            id: id.to_owned(),
-            name: name.to_owned(),
-        }
+        Holder { id: id.to_owned(), name: name.to_owned() }
     }
 }
 
@@ -53,10 +50,7 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holders = match self {
             Held::Unknown(reason) => {
-                return write!(
-                    f,
-                    "which containers use it could not be determined: {reason}"
-                );
+                return write!(f, "which containers use it could not be determined: {reason}");
             }
             Held::Default(key) => return write!(f, "{key} makes it the default; set another"),
             Held::By(holders) => holders,
@@ -211,10 +205,7 @@ mod tests {
         assert_eq!(of_crio(ID, config("", ID).as_bytes()), None);
         // What a pod says of another of its containers.
         assert_eq!(of_crio(ID, config("onload", "c1").as_bytes()), None);
-        assert_eq!(
-            of_crio(ID, br#"{"annotations":{"onload.dev/nic":"all"}}"#),
-            None
-        );
+        assert_eq!(of_crio(ID, br#"{"annotations":{"onload.dev/nic":"all"}}"#), None);
     }
 
     #[test]
@@ -223,10 +214,7 @@ mod tests {
         let options = format!(r#"{{"binary_name":"{RUNTIME_PATH}","systemd_cgroup":true}}"#);
         let ours = of_containerd(ID, options.as_bytes(), config);
         assert_eq!(ours, Some(Holder::new(ID, "pod/app")));
-        assert_eq!(
-            of_containerd(ID, br#"{"binary_name":"/usr/bin/runc"}"#, config),
-            None
-        );
+        assert_eq!(of_containerd(ID, br#"{"binary_name":"/usr/bin/runc"}"#, config), None);
         assert_eq!(of_containerd(ID, b"", config), None);
     }
 
@@ -248,10 +236,7 @@ mod tests {
         assert_eq!(of_conmon(ours.as_bytes()), Some(Holder::new(ID, "redis")));
         assert!(is_podmans(ours.as_bytes()));
         assert!(!is_podmans(b"/usr/bin/conmon\0-r\0/usr/bin/runc\0"));
-        assert_eq!(
-            of_conmon(line("/usr/bin/conmon", "/usr/bin/crun").as_bytes()),
-            None
-        );
+        assert_eq!(of_conmon(line("/usr/bin/conmon", "/usr/bin/crun").as_bytes()), None);
         assert_eq!(of_conmon(line("/bin/echo", RUNTIME_PATH).as_bytes()), None);
         assert_eq!(of_conmon(b""), None);
     }
@@ -262,10 +247,7 @@ mod tests {
         let default = Held::Default("default-runtime").to_string();
         assert_eq!(default, "default-runtime makes it the default; set another");
         let one = Held::By(vec![Holder::new("ab", "")]);
-        assert_eq!(
-            one.to_string(),
-            "1 container of it is left, to be removed first: ab"
-        );
+        assert_eq!(one.to_string(), "1 container of it is left, to be removed first: ab");
         let odd = Held::By(vec![Holder::new("ab", "a\nerror: b\u{1b}")]).to_string();
         assert!(odd.ends_with(r"a\nerror: b\u{1b} (ab)"), "{odd}");
         let many = Held::By((0..7).map(holder).collect());

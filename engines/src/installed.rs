@@ -11,13 +11,8 @@ use crate::version::Version;
 pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
 
 /// Where programs of engines are installed.
-pub const PROGRAM_DIRS: [&str; 5] = [
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/local/bin",
-    "/usr/local/sbin",
-    "/opt/bin",
-];
+pub const PROGRAM_DIRS: [&str; 5] =
+    ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/bin"];
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
 /// Its program, and its version where that is known.

@@ -43,9 +43,7 @@ impl JsonText {
     /// Parses a text; white space alone counts as an empty object.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let text = if text.trim().is_empty() { "{}\n" } else { text };
-        let json = JsonText {
-            text: text.to_owned(),
-        };
+        let json = JsonText { text: text.to_owned() };
         json.root()?;
         Ok(json)
     }
@@ -130,10 +128,7 @@ impl JsonText {
     fn style(&self) -> anyhow::Result<Style> {
         let root = self.root()?;
         let Some(first) = root.members.first() else {
-            return Ok(Style {
-                lines: Some(("\n", DEFAULT_INDENT.to_owned())),
-                colon: ": ",
-            });
+            return Ok(Style { lines: Some(("\n", DEFAULT_INDENT.to_owned())), colon: ": " });
         };
         let before = self.text.get(root.span.start + 1..first.start);
         let before = before.unwrap_or_default();
@@ -149,12 +144,7 @@ impl JsonText {
     }
 
     fn insert(&mut self, parent: &Object, style: &Style, depth: usize, key: &str, value: &Value) {
-        let member = format!(
-            "{}{}{}",
-            Value::from(key),
-            style.colon,
-            style.render(value, depth)
-        );
+        let member = format!("{}{}{}", Value::from(key), style.colon, style.render(value, depth));
         match parent.members.last() {
             Some(last) => {
                 let previous = parent.members.len().checked_sub(2);
@@ -199,9 +189,7 @@ impl Object {
 impl Style {
     fn line(&self, depth: usize) -> String {
         let line = self.lines.as_ref();
-        line.map_or_else(String::new, |(end, indent)| {
-            format!("{end}{}", indent.repeat(depth))
-        })
+        line.map_or_else(String::new, |(end, indent)| format!("{end}{}", indent.repeat(depth)))
     }
 
     fn render(&self, value: &Value, depth: usize) -> String {
@@ -252,11 +240,7 @@ fn object(text: &str, span: Range<usize>) -> anyhow::Result<Object> {
         let between = text.get(end..start).unwrap_or_default();
         let quote = end + between.find('"').unwrap_or_default();
         end = start + value.get().len();
-        members.push(Member {
-            key,
-            start: quote,
-            value: start..end,
-        });
+        members.push(Member { key, start: quote, value: start..end });
     }
     Ok(Object { span, members })
 }
@@ -286,18 +270,12 @@ mod tests {
             ("{}", "{\n  \"a\": {\n    \"b\": true\n  }\n}"),
             ("{\"x\":1}", "{\"x\":1,\"a\":{\"b\":true}}"),
             ("{ \"x\": 1 }\n", "{ \"x\": 1, \"a\": {\"b\": true} }\n"),
-            (
-                "{\n\t\"x\": 1.0e2\n}\n",
-                "{\n\t\"x\": 1.0e2,\n\t\"a\": {\n\t\t\"b\": true\n\t}\n}\n",
-            ),
+            ("{\n\t\"x\": 1.0e2\n}\n", "{\n\t\"x\": 1.0e2,\n\t\"a\": {\n\t\t\"b\": true\n\t}\n}\n"),
             (
                 "{\r\n    \"x\": 1,\r\n    \"a\": { }\r\n}",
                 "{\r\n    \"x\": 1,\r\n    \"a\": {\r\n        \"b\": true\r\n    }\r\n}",
             ),
-            (
-                "{\n  \"a\": {\"c\": null}\n}\n",
-                "{\n  \"a\": {\"c\": null, \"b\": true}\n}\n",
-            ),
+            ("{\n  \"a\": {\"c\": null}\n}\n", "{\n  \"a\": {\"c\": null, \"b\": true}\n}\n"),
             (
                 "{\n  \"a\": {\"c\": null, \"d\": 1}\n}\n",
                 "{\n  \"a\": {\"c\": null, \"d\": 1, \"b\": true}\n}\n",
@@ -332,11 +310,7 @@ mod tests {
 
     #[test]
     fn what_was_added_can_be_removed_to_the_byte() {
-        for text in [
-            "{\"x\":1}",
-            "{\n  \"x\": [1,\n 2]\n}\n",
-            "{ \"x\": \"\\u00e9\" }",
-        ] {
+        for text in ["{\"x\":1}", "{\n  \"x\": [1,\n 2]\n}\n", "{ \"x\": \"\\u00e9\" }"] {
             let mut json = JsonText::parse(text).unwrap();
             json.set(&["a", "b"], &json!({"c": "d"})).unwrap();
             assert_ne!(json.as_str(), text);
@@ -354,15 +328,7 @@ mod tests {
 
     #[test]
     fn what_is_no_object_is_refused() {
-        for text in [
-            "[]",
-            "{",
-            "{} {}",
-            "null",
-            "{\"a\": 1,}",
-            "// no\n{}",
-            "{'a': 1}",
-        ] {
+        for text in ["[]", "{", "{} {}", "null", "{\"a\": 1,}", "// no\n{}", "{'a': 1}"] {
             assert!(JsonText::parse(text).is_err(), "{text:?}");
         }
         let mut json = JsonText::parse("{\"a\": [1]}").unwrap();

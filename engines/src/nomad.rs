@@ -63,10 +63,7 @@ pub(crate) fn wanted(
         ),
         None => TEXT,
     };
-    Ok(Wanted {
-        text: Some(text.to_owned()),
-        warnings: Vec::new(),
-    })
+    Ok(Wanted { text: Some(text.to_owned()), warnings: Vec::new() })
 }
 
 /// Whether docker's plugin may use our runtime; none where the file does not configure that plugin.

@@ -28,9 +28,7 @@ pub(crate) enum Place {
 impl Place {
     /// None for a file of which nothing is known but its name.
     pub(crate) fn of(file: &Path) -> Option<Place> {
-        let has_rancher = file
-            .ancestors()
-            .any(|directory| directory.ends_with(RANCHER));
+        let has_rancher = file.ancestors().any(|directory| directory.ends_with(RANCHER));
         if has_rancher {
             let is_rke2 = file.components().any(|part| part.as_os_str() == "rke2");
             return Some(if is_rke2 { Place::Rke2 } else { Place::K3s });

@@ -72,8 +72,7 @@ pub(crate) fn beside(file: &Path) -> Vec<Beside> {
 fn is_read_after(other: &Other, file: &Path) -> bool {
     let is_drop_in = |path: &Path| {
         let mut all = DROP_INS.iter().map(Path::new);
-        path.parent()
-            .is_some_and(|parent| all.any(|directory| directory == parent))
+        path.parent().is_some_and(|parent| all.any(|directory| directory == parent))
     };
     other.is_read_after(file)
         || is_drop_in(&other.path) && is_drop_in(file) && other.path.file_name() > file.file_name()
@@ -102,9 +101,7 @@ fn said(file: &Path, others: &[Other]) -> anyhow::Result<Said> {
             return Err(other.registers_ours());
         }
         let later = default_runtime::later(other, &document, &DEFAULT_NAME);
-        said.other_default = later
-            .filter(|_| is_read_after(other, file))
-            .or(said.other_default);
+        said.other_default = later.filter(|_| is_read_after(other, file)).or(said.other_default);
         let Some(hooks) = get(&document, &HOOKS) else {
             continue;
         };
@@ -164,10 +161,7 @@ pub(crate) fn wanted(
         let path: Array = [RUNTIME_PATH].into_iter().collect();
         runtimes.insert(RUNTIME_NAME, toml_edit::value(path));
     }
-    Ok(Wanted {
-        text: Some(render(&document, old)),
-        warnings: said.warnings,
-    })
+    Ok(Wanted { text: Some(render(&document, old)), warnings: said.warnings })
 }
 
 fn is_our_runtime(runtime: &Item) -> bool {

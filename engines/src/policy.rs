@@ -87,10 +87,7 @@ mod tests {
                 "# mine\n[annotations]\nallow = [\"nic\"] # why\nlive-devices = false\n",
                 "# mine\n[annotations]\nallow = [\"nic\", \"rdma\"] # why\nlive-devices = false\n",
             ),
-            (
-                "annotations.allow = []\n",
-                "annotations.allow = [\"rdma\"]\n",
-            ),
+            ("annotations.allow = []\n", "annotations.allow = [\"rdma\"]\n"),
             (
                 "[cdi]\n#preload = \"env\"\n",
                 "[cdi]\n#preload = \"env\"\n\n[annotations]\nallow = [\"rdma\"]\n",

@@ -67,11 +67,7 @@ impl Settings {
         file: &Path,
         section: Option<String>,
     ) {
-        let said = dirs.map(|dirs| SpecDirs {
-            dirs,
-            file: file.to_owned(),
-            section,
-        });
+        let said = dirs.map(|dirs| SpecDirs { dirs, file: file.to_owned(), section });
         self.spec_dirs = said.or(self.spec_dirs.take());
     }
 
@@ -80,8 +76,7 @@ impl Settings {
         let at = |key: &[&str]| get(document, &[section, key].concat());
         let name = format!("[{}]", section.join("."));
         self.hear_dirs(list(at(&["cdi_spec_dirs"])), file, Some(name));
-        self.hook_dirs
-            .extend(texts(at(&["hooks_dir"])).map(str::to_owned));
+        self.hook_dirs.extend(texts(at(&["hooks_dir"])).map(str::to_owned));
         self.has_runtime |= at(&["runtimes", RUNTIME_NAME]).is_some();
     }
 }

@@ -50,20 +50,11 @@ impl Setup {
             Engine::Containerd => Form::Whole,
             Engine::Crio | Engine::Podman | Engine::Nomad => Form::DropIn,
         };
-        Setup {
-            engine,
-            file,
-            form,
-            set_default: false,
-            nri: false,
-        }
+        Setup { engine, file, form, set_default: false, nri: false }
     }
 
     pub fn with_default(self, set_default: bool) -> Setup {
-        Setup {
-            set_default,
-            ..self
-        }
+        Setup { set_default, ..self }
     }
 
     pub fn with_nri(self, nri: bool) -> Setup {
@@ -120,19 +111,12 @@ impl Setup {
     pub fn configure(&self, files: &Files) -> anyhow::Result<Decision> {
         self.refuse_generated()?;
         let wanted = self.wanted(files.now.as_deref(), &files.others)?;
-        let decision = |file, backup| Decision {
-            file,
-            backup,
-            warnings: wanted.warnings,
-        };
+        let decision = |file, backup| Decision { file, backup, warnings: wanted.warnings };
         if wanted.text == files.now {
             return Ok(decision(Action::Keep, Action::Keep));
         }
         let Some(text) = wanted.text else {
-            return Ok(decision(
-                self.remove(files, Keep::Nothing)?.file,
-                Action::Keep,
-            ));
+            return Ok(decision(self.remove(files, Keep::Nothing)?.file, Action::Keep));
         };
         let backup = match &files.now {
             _ if self.is_drop_in() => Action::Keep,
@@ -289,11 +273,7 @@ impl Setup {
             let file = self.file.display();
             format!("{file} was not written by onload-ctk; remove \"{RUNTIME_NAME}\" from allow_runtimes there yourself")
         });
-        Ok(Decision {
-            file,
-            backup,
-            warnings: warnings.collect(),
-        })
+        Ok(Decision { file, backup, warnings: warnings.collect() })
     }
 
     /// Whether a text is what we made of the one before, or what an earlier removal left of that
@@ -318,12 +298,7 @@ impl Setup {
         }
         let text = wanted.text.unwrap_or_default();
         Ok(Wanted {
-            text: Some(nri::turned_on(
-                &text,
-                others,
-                self.nri_switches()?,
-                !self.is_drop_in(),
-            )?),
+            text: Some(nri::turned_on(&text, others, self.nri_switches()?, !self.is_drop_in())?),
             ..wanted
         })
     }

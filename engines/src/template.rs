@@ -25,19 +25,12 @@ pub(crate) fn is_template(file: &Path) -> bool {
 /// `config.toml.tmpl` for format 2.
 pub fn plugin(file: &Path) -> &'static str {
     let name = file.file_name().unwrap_or_default();
-    if name == "config-v3.toml.tmpl" {
-        CRI_3
-    } else {
-        CRI_2
-    }
+    if name == "config-v3.toml.tmpl" { CRI_3 } else { CRI_2 }
 }
 
 /// The cgroup driver is the one of k3s for its own runtimes.
 fn block(file: &Path) -> String {
-    let runtime = format!(
-        "plugins.\"{}\".containerd.runtimes.{RUNTIME_NAME}",
-        plugin(file)
-    );
+    let runtime = format!("plugins.\"{}\".containerd.runtimes.{RUNTIME_NAME}", plugin(file));
     format!(
         r#"{BEGIN}[{runtime}]
   runtime_type = "{RUNTIME_TYPE}"
@@ -63,16 +56,10 @@ pub(crate) fn wanted(file: &Path, old: Option<&str>, set_default: bool) -> anyho
         return Err(taken(found));
     }
     if ours.is_some() {
-        return Ok(Wanted {
-            text: Some(old.to_owned()),
-            warnings: Vec::new(),
-        });
+        return Ok(Wanted { text: Some(old.to_owned()), warnings: Vec::new() });
     }
     let line_end = if old.ends_with('\n') { "" } else { "\n" };
-    Ok(Wanted {
-        text: Some(format!("{old}{line_end}\n{}", block(file))),
-        warnings: Vec::new(),
-    })
+    Ok(Wanted { text: Some(format!("{old}{line_end}\n{}", block(file))), warnings: Vec::new() })
 }
 
 /// What stands above our block, the block, and what stands below it; all above where there is none.
@@ -104,9 +91,8 @@ pub(crate) fn without_ours(now: &str, was: Before<'_>) -> anyhow::Result<Option<
         return Ok(Some(now.to_owned()));
     }
     // The empty line above the block came with it.
-    let above = above
-        .strip_suffix("\n\n")
-        .map_or_else(|| above.to_owned(), |above| format!("{above}\n"));
+    let above =
+        above.strip_suffix("\n\n").map_or_else(|| above.to_owned(), |above| format!("{above}\n"));
     let left = format!("{above}{below}");
     let is_made_by_us = left == BASE && was.text().is_none();
     Ok((!is_made_by_us).then_some(left))

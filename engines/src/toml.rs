@@ -8,8 +8,7 @@ use crate::ours::wrong_form;
 
 /// A document that is only read. The error has no lines of the file; people have those.
 pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {
-    text.parse::<DocumentMut>()
-        .map_err(|error| error.message().to_owned())
+    text.parse::<DocumentMut>().map_err(|error| error.message().to_owned())
 }
 
 /// It is an error if serialising it would change it (toml_edit writes only line feeds).
@@ -51,11 +50,8 @@ pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
     };
     let at = end_of_old(old_body, body);
     let (above, below) = body.split_at_checked(at).unwrap_or((body, ""));
-    let line_end = if below.is_empty() || trailing.is_empty() || trailing.ends_with('\n') {
-        ""
-    } else {
-        "\n"
-    };
+    let line_end =
+        if below.is_empty() || trailing.is_empty() || trailing.ends_with('\n') { "" } else { "\n" };
     format!("{above}{trailing}{line_end}{below}")
 }
 
@@ -69,8 +65,7 @@ fn end_of_old(old: &str, new: &str) -> usize {
 pub(crate) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
     let (first, rest) = path.split_first()?;
     let first = table.get(first)?;
-    rest.iter()
-        .try_fold(first, |item, key| item.as_table_like()?.get(key))
+    rest.iter().try_fold(first, |item, key| item.as_table_like()?.get(key))
 }
 
 /// Created if necessary; an error where an inline table, a value or an array is there.
@@ -158,9 +153,8 @@ fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
 pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
     for length in (1..=path.len()).rev() {
         let place = path.get(..length).unwrap_or_default();
-        let empty = get(document, place)
-            .and_then(Item::as_table_like)
-            .is_some_and(TableLike::is_empty);
+        let empty =
+            get(document, place).and_then(Item::as_table_like).is_some_and(TableLike::is_empty);
         let was_there = before.is_some_and(|before| get(before, place).is_some());
         if !empty || was_there {
             return;
@@ -188,9 +182,6 @@ pub(crate) fn add_text(array: &mut Array, text: &str) {
 
 /// Created if necessary.
 pub(crate) fn array<'a>(table: &'a mut Table, key: &str) -> anyhow::Result<&'a mut Array> {
-    let item = table
-        .entry(key)
-        .or_insert_with(|| toml_edit::value(Array::new()));
-    item.as_array_mut()
-        .ok_or_else(|| wrong_form(key, "an array"))
+    let item = table.entry(key).or_insert_with(|| toml_edit::value(Array::new()));
+    item.as_array_mut().ok_or_else(|| wrong_form(key, "an array"))
 }

@@ -26,8 +26,7 @@ impl Version {
         let word = word.strip_prefix('v').unwrap_or(word);
         let mut numbers = word.splitn(3, '.').map(|part| {
             let end = part.find(|c: char| !c.is_ascii_digit());
-            part.get(..end.unwrap_or(part.len()))
-                .and_then(|digits| digits.parse::<u32>().ok())
+            part.get(..end.unwrap_or(part.len())).and_then(|digits| digits.parse::<u32>().ok())
         });
         let (major, minor) = (numbers.next()??, numbers.next()??);
         let patch = numbers.next().flatten().unwrap_or(0);
@@ -88,10 +87,7 @@ mod tests {
     #[test]
     fn a_version_is_found_in_what_programs_and_packages_say() {
         for (text, version) in [
-            (
-                "Docker version 26.1.5+dfsg1, build 411e817",
-                Version(26, 1, 5),
-            ),
+            ("Docker version 26.1.5+dfsg1, build 411e817", Version(26, 1, 5)),
             (
                 "containerd github.com/containerd/containerd/v2 v2.0.5 fb4c30d4ede3531652d86197bf3fc9515e5276d9",
                 Version(2, 0, 5),
@@ -117,14 +113,8 @@ mod tests {
     #[test]
     fn an_engine_reads_what_its_library_does_and_an_old_one_nothing() {
         assert_eq!(Kind::Docker.newest_cdi(Version(24, 0, 9)), None);
-        assert_eq!(
-            Kind::Docker.newest_cdi(Version(26, 0, 2)),
-            Some(Cdi::V0_6_0)
-        );
-        assert_eq!(
-            Kind::Containerd.newest_cdi(Version(2, 0, 4)),
-            Some(Cdi::V0_8_0)
-        );
+        assert_eq!(Kind::Docker.newest_cdi(Version(26, 0, 2)), Some(Cdi::V0_6_0));
+        assert_eq!(Kind::Containerd.newest_cdi(Version(2, 0, 4)), Some(Cdi::V0_8_0));
         assert_eq!(Kind::Podman.newest_cdi(Version(4, 3, 1)), Some(Cdi::V0_5_0));
         assert_eq!(Kind::Crio.newest_cdi(Version(1, 40, 0)), Some(Cdi::V1_1_0));
     }

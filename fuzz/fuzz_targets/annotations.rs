@@ -55,7 +55,10 @@ fuzz_target!(|text: &str| {
         }
         Err(error) => {
             let message = error.to_string();
-            assert!(message.len() < 2048 && !message.contains(['\n', '\0', '\u{1b}']), "{message:?}");
+            assert!(
+                message.len() < 2048 && !message.contains(['\n', '\0', '\u{1b}']),
+                "{message:?}"
+            );
         }
     }
 });

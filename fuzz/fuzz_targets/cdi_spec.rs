@@ -4,23 +4,19 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_cdi::{Registry, Spec, SpecSource, from_json, from_yaml, lint, minimum_version, to_json, to_yaml, validate};
+use onload_cdi::{
+    Registry, Spec, SpecSource, from_json, from_yaml, lint, minimum_version, to_json, to_yaml,
+    validate,
+};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(spec) = from_json(bytes) {
-        assert_eq!(
-            from_json(to_json(&spec).as_bytes()).expect("our JSON is read"),
-            spec
-        );
+        assert_eq!(from_json(to_json(&spec).as_bytes()).expect("our JSON is read"), spec);
         check(spec);
     }
     if let Ok(spec) = from_yaml(bytes) {
         let yaml = to_yaml(&spec);
-        assert_eq!(
-            from_yaml(yaml.as_bytes()).expect("our YAML is read"),
-            spec,
-            "{yaml}"
-        );
+        assert_eq!(from_yaml(yaml.as_bytes()).expect("our YAML is read"), spec, "{yaml}");
         check(spec);
     }
 });
@@ -33,17 +29,10 @@ fn check(spec: Spec) {
         assert!(minimum_version(&spec).version <= declared);
     }
     let devices = spec.devices.len();
-    let source = SpecSource {
-        path: "a.json".into(),
-        priority: 0,
-        content: Ok(spec),
-    };
+    let source = SpecSource { path: "a.json".into(), priority: 0, content: Ok(spec) };
     let registry = Registry::from_sources(vec![source]);
     assert_eq!(registry.devices().count(), if valid { devices } else { 0 });
     assert_eq!(registry.errors().is_empty(), valid);
-    let names: Vec<_> = registry
-        .devices()
-        .map(|device| device.name.clone())
-        .collect();
+    let names: Vec<_> = registry.devices().map(|device| device.name.clone()).collect();
     assert!(registry.edits_for(&names).is_ok());
 }

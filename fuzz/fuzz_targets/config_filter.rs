@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use onload_sys::text::one_line;
 use onload_hooks::config::filter::apply;
 use onload_hooks::decide::subject::Container;
+use onload_sys::text::one_line;
 
 use fake_host::FakeHost;
 
@@ -36,7 +36,8 @@ fuzz_target!(|bytes: &[u8]| {
     match apply(bytes, container, &host, &host) {
         Ok(outcome) => {
             if let Some(config) = outcome.config {
-                let again = apply(&config, container, &host, &host).expect("what we wrote is taken");
+                let again =
+                    apply(&config, container, &host, &host).expect("what we wrote is taken");
                 assert_eq!(again.config, None, "{}", String::from_utf8_lossy(&config));
             }
         }

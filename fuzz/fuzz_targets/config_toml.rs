@@ -13,25 +13,16 @@ fuzz_target!(|text: &str| {
             let cdi = &config.cdi;
             assert!(cdi.hook_path.is_absolute() && cdi.hugepages_dir.is_absolute());
             assert!(cdi.host_library_dirs.iter().all(|dir| dir.is_absolute()));
-            assert!(
-                cdi.container_library_dirs
-                    .iter()
-                    .all(|dir| dir.is_absolute())
-            );
+            assert!(cdi.container_library_dirs.iter().all(|dir| dir.is_absolute()));
             assert!((1..=1 << 24).contains(&cdi.fdtable_size));
             assert!(!cdi.kinds.is_empty());
             assert_eq!(HookConfig::parse(text), Ok(HookConfig::from(&config)));
         }
         Err(error) => {
             let error = format!("{error:#}");
-            let line = error
-                .strip_prefix("line ")
-                .and_then(|rest| rest.split_once(':'));
+            let line = error.strip_prefix("line ").and_then(|rest| rest.split_once(':'));
             if let Some((line, _)) = line {
-                assert!(
-                    (1..=lines).contains(&line.parse().expect("a number")),
-                    "{error}"
-                );
+                assert!((1..=lines).contains(&line.parse().expect("a number")), "{error}");
             }
             assert!(!error.contains('\n'), "{error}");
             let (_, problems) = Config::parse_leniently(text);

@@ -9,17 +9,17 @@ use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::drain::Drain;
+use onload_core::lease::{Token, take_unleased};
+use onload_core::ticket::{self, Ticket};
+use onload_hooks::decide::host::{HostView, Privilege, Settings};
+use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
+use onload_hooks::decide::specs::Specs;
+use onload_hooks::decide::subject::Container;
+use onload_hooks::decide::sysfs::Sysfs;
 use onload_sys::elf::Summary;
 use onload_sys::error::Result;
 use onload_sys::fs::trust::{Owners, Trusted};
 use onload_sys::netlink::link::Link;
-use onload_core::lease::{Token, take_unleased};
-use onload_core::ticket::{self, Ticket};
-use onload_hooks::decide::subject::Container;
-use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
-use onload_hooks::decide::host::{HostView, Privilege, Settings};
-use onload_hooks::decide::specs::Specs;
-use onload_hooks::decide::sysfs::Sysfs;
 
 /// The member of its pool is no device, so that nothing is ever given of it.
 const NIC: &str = r#"{"cdiVersion":"0.6.0","kind":"onload.dev/nic","containerEdits":{
@@ -44,18 +44,10 @@ impl NodeInfo for FakeHost {
 impl Pools for FakeHost {
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let devices = take_unleased(wanted.devices, wanted.numa, &|_| None);
-        Ok(Reserved {
-            token: [7; 16].into(),
-            devices: devices?,
-        })
+        Ok(Reserved { token: [7; 16].into(), devices: devices? })
     }
 
-    fn ticket(
-        &self,
-        id: &Token,
-        _: Container<'_>,
-        _: Option<&Path>,
-    ) -> Result<Ticket> {
+    fn ticket(&self, id: &Token, _: Container<'_>, _: Option<&Path>) -> Result<Ticket> {
         Err(ticket::unknown(id))
     }
 }

@@ -40,7 +40,8 @@ fuzz_target!(|bytes: &[u8]| {
     let mut mux = Mux::new(Incoming(Cursor::new(bytes)));
     while mux.receive().is_ok() {}
     let host = FakeHost(PathBuf::from("/nonexistent"));
-    for (name, version) in [("containerd", "2.1.9"), ("containerd", "1.7.6"), ("docker", "29.0.0")] {
+    for (name, version) in [("containerd", "2.1.9"), ("containerd", "1.7.6"), ("docker", "29.0.0")]
+    {
         let runtime = Runtime::new(&ConfigureRequest {
             runtime_name: name.to_owned(),
             runtime_version: version.to_owned(),

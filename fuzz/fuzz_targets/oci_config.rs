@@ -14,12 +14,7 @@ struct OneNode;
 
 impl NodeInfo for OneNode {
     fn node(&self, _: &str) -> io::Result<Node> {
-        Ok(Node {
-            kind: NodeKind::Char,
-            major: 1,
-            minor: 3,
-            mode: 0o666,
-        })
+        Ok(Node { kind: NodeKind::Char, major: 1, minor: 3, mode: 0o666 })
     }
 }
 
@@ -44,15 +39,9 @@ fuzz_target!(|bytes: &[u8]| {
         let value = again.env_get("LD_PRELOAD").expect("an environment");
         assert_eq!(value.as_deref(), Some("libonload.so"));
     }
-    let limit = Rlimit {
-        type_: "RLIMIT_MEMLOCK".to_owned(),
-        hard: u64::MAX,
-        soft: u64::MAX,
-    };
+    let limit = Rlimit { type_: "RLIMIT_MEMLOCK".to_owned(), hard: u64::MAX, soft: u64::MAX };
     if config.rlimit_set(&limit).is_ok()
-        && config
-            .capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK")
-            .is_ok()
+        && config.capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK").is_ok()
     {
         let again = OciConfig::parse(&config.to_bytes()).expect("what we wrote is read");
         assert!(again.capabilities(CapabilitySet::Bounding).is_ok());
@@ -77,21 +66,12 @@ fn look(config: &OciConfig) {
         config.user(),
         config.rlimit("RLIMIT_NOFILE"),
     );
-    let _ = (
-        config.each_device(drop),
-        config.device_rules(),
-        config.hugepage_limits(),
-    );
+    let _ = (config.each_device(drop), config.device_rules(), config.hugepage_limits());
     let _ = config.has_namespace("user");
     for (key, _) in config.annotations_of("") {
         let _ = config.annotation(&key);
     }
     for mount in config.mounts() {
-        let _ = (
-            mount.destination(),
-            mount.type_(),
-            mount.source(),
-            mount.options(),
-        );
+        let _ = (mount.destination(), mount.type_(), mount.source(), mount.options());
     }
 }

@@ -38,7 +38,10 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Err(error) => {
             let message = error.to_string();
-            assert!(message.len() < 2048 && !message.contains(['\n', '\0', '\u{1b}']), "{message:?}");
+            assert!(
+                message.len() < 2048 && !message.contains(['\n', '\0', '\u{1b}']),
+                "{message:?}"
+            );
         }
     }
 });

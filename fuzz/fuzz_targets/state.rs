@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use libfuzzer_sys::fuzz_target;
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::HookArguments;
-use onload_hooks::entry::wrapper::args;
 use onload_hooks::config::state::State;
+use onload_hooks::entry::wrapper::args;
 
 fuzz_target!(|bytes: &[u8]| {
     for bundle_wanted in [true, false] {
@@ -22,10 +22,8 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let _ = State::recognise(bytes);
-    let words: Vec<OsString> = bytes
-        .split(|byte| *byte == b'\n')
-        .map(|word| OsStr::from_bytes(word).to_owned())
-        .collect();
+    let words: Vec<OsString> =
+        bytes.split(|byte| *byte == b'\n').map(|word| OsStr::from_bytes(word).to_owned()).collect();
     let _ = args::parse(&words);
     if let Ok(asked) = HookArguments::parse(&words) {
         for expect in asked.expect {

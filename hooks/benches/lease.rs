@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::lease::{
-    Device, MemberRequest, Holder, LeaseError, LeaseRequest, Leases, Numa, Token,
+    Device, Holder, LeaseError, LeaseRequest, Leases, MemberRequest, Numa, Token,
 };
 use onload_core::pool::{Member, Pool};
 use onload_core::run_dir::{LEASES, RunDir};
@@ -84,12 +84,7 @@ impl Bench {
 
     /// A listing, with nothing read.
     fn listing(&self) -> Duration {
-        time(|| {
-            std::fs::read_dir(self.dir.path().join(LEASES))
-                .unwrap()
-                .count()
-        })
-        .0
+        time(|| std::fs::read_dir(self.dir.path().join(LEASES)).unwrap().count()).0
     }
 }
 

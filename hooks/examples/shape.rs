@@ -11,9 +11,7 @@ mod shapes;
 fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [name, bytes] = args.as_slice() else {
-        shapes::SHAPES
-            .iter()
-            .for_each(|shape| println!("{}", shape.name));
+        shapes::SHAPES.iter().for_each(|shape| println!("{}", shape.name));
         return Ok(());
     };
     let shape = shapes::SHAPES.iter().find(|shape| shape.name == name);

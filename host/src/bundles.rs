@@ -34,9 +34,7 @@ pub const RUNTIMES_BY_NAMESPACE: [&str; 5] = [
 /// Those that are there, by namespace; `list` says what becomes of a directory that cannot be read.
 pub fn of_containerd(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
     let states = CONTAINERD.iter();
-    states
-        .flat_map(|state| list(&Path::new(state).join(TASKS)))
-        .collect()
+    states.flat_map(|state| list(&Path::new(state).join(TASKS))).collect()
 }
 
 /// By storage driver. Below the container's id the bundle is `userdata`.

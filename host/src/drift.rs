@@ -46,14 +46,10 @@ pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
     }
     let (inventory, config) = (compared.inventory, compared.config);
     let specs = generate(inventory, &pools.offered, config, compared.surroundings)?;
-    let specs = specs
-        .iter()
-        .filter(|(name, _)| asked.kinds.contains(&name.class));
+    let specs = specs.iter().filter(|(name, _)| asked.kinds.contains(&name.class));
     let wanted = Wanted {
         scope: Class::ALL.to_vec(),
-        files: specs
-            .map(|(name, spec)| (*name, render(spec, asked.format).into_bytes()))
-            .collect(),
+        files: specs.map(|(name, spec)| (*name, render(spec, asked.format).into_bytes())).collect(),
         format: asked.format,
         undecided: inventory.undecided(),
         asked: asked.clone(),

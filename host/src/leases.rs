@@ -57,10 +57,7 @@ impl Around {
         let stands = |device: &Device| now.iter().any(|listed| listed.device == *device);
         let ended = before.into_iter();
         let ended = ended.filter(|listed| !stands(&listed.device));
-        Around {
-            ended: ended.collect(),
-            now,
-        }
+        Around { ended: ended.collect(), now }
     }
 
     /// Each lease that is not over, with whether it stands.

@@ -13,12 +13,7 @@ use super::tree::{CapturedTree, Entry};
 pub(crate) fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
     let mut builder = Builder::new(Vec::new());
     let table = device_table(tree);
-    append_file(
-        &mut builder,
-        Path::new(DEVICE_TABLE),
-        table.as_bytes(),
-        0o644,
-    )?;
+    append_file(&mut builder, Path::new(DEVICE_TABLE), table.as_bytes(), 0o644)?;
     for (path, entry) in &tree.entries {
         let name = path.strip_prefix("/").unwrap_or(path);
         match entry {
@@ -30,20 +25,14 @@ pub(crate) fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
                 let mut header = header(EntryType::Symlink, 0o777, 0);
                 builder.append_link(&mut header, name, target)?;
             }
-            Entry::File {
-                content,
-                executable,
-            } => {
+            Entry::File { content, executable } => {
                 let mode = if *executable { 0o755 } else { 0o644 };
                 append_file(&mut builder, name, content, mode)?;
             }
         }
     }
     let archive = builder.into_inner()?;
-    Ok(compress_to_vec(
-        archive.as_slice(),
-        CompressionLevel::Fastest,
-    ))
+    Ok(compress_to_vec(archive.as_slice(), CompressionLevel::Fastest))
 }
 
 pub(crate) fn append_file(

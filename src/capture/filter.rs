@@ -48,22 +48,13 @@ fn lines_with(text: &str, prefix: &str) -> String {
 }
 
 fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
-    let lines = table
-        .split(|byte| *byte == b'\n')
-        .filter_map(parse_mounts_line);
+    let lines = table.split(|byte| *byte == b'\n').filter_map(parse_mounts_line);
     let mounts = lines.filter(|mount| mount.fs_type == b"hugetlbfs");
     let lines = mounts.map(|mount| {
         let mut options = mount.options.split(|byte| *byte == b',');
         let size = options.find(|option| option.starts_with(b"pagesize="));
         let size = size.map(|size| [b",", size].concat()).unwrap_or_default();
-        [
-            b"hugetlbfs ",
-            mount.point,
-            b" hugetlbfs rw",
-            &size,
-            b" 0 0\n",
-        ]
-        .concat()
+        [b"hugetlbfs ", mount.point, b" hugetlbfs rw", &size, b" 0 0\n"].concat()
     });
     lines.collect::<Vec<Vec<u8>>>().concat()
 }
@@ -131,9 +122,7 @@ fn section(name: &str, table: &dyn TableLike, result: &mut String) {
             values.push_str(&format!("{} = {value}\n", Key::new(key)));
         }
     }
-    let below = table
-        .iter()
-        .filter_map(|(key, item)| Some((key, item.as_table()?)));
+    let below = table.iter().filter_map(|(key, item)| Some((key, item.as_table()?)));
     let below: Vec<(&str, &Table)> = below.collect();
     if below.is_empty() || !values.is_empty() {
         result.push_str(&format!("[{name}]\n{values}"));
@@ -189,10 +178,7 @@ mod tests {
     #[test]
     fn of_the_memory_only_the_default_page_size_is_kept() {
         let meminfo = "MemTotal: 1 kB\nHugepagesize:    2048 kB\n";
-        assert_eq!(
-            filtered("/proc/meminfo", meminfo),
-            "Hugepagesize:    2048 kB\n"
-        );
+        assert_eq!(filtered("/proc/meminfo", meminfo), "Hugepagesize:    2048 kB\n");
     }
 
     #[test]
@@ -204,11 +190,7 @@ mod tests {
                     onload_set EF_C 2001:db8::1\nonload_set EF_D 192.0.2.1:0\n\
                     onload_set EF_E 0.0.0.0\n";
         assert_eq!(filtered("/p/a.opf", profile), kept);
-        let open = content(
-            Path::new("/p/a.opf"),
-            b"# x\nonload_set EF_A 10.1.2.3\n",
-            false,
-        );
+        let open = content(Path::new("/p/a.opf"), b"# x\nonload_set EF_A 10.1.2.3\n", false);
         assert_eq!(open, b"#\nonload_set EF_A 10.1.2.3\n");
     }
 

@@ -102,44 +102,16 @@ const SHAPES: [Shape; 6] = [
         between: Some(b':'),
         parts: &[Part::Plain, Part::Subnet, Part::Guid],
     },
-    Shape {
-        groups: &[4; 8],
-        between: Some(b':'),
-        parts: &[Part::Subnet, Part::Guid],
-    },
-    Shape {
-        groups: &[2; 6],
-        between: Some(b':'),
-        parts: &[Part::Mac],
-    },
-    Shape {
-        groups: &[2; 6],
-        between: Some(b'-'),
-        parts: &[Part::Mac],
-    },
-    Shape {
-        groups: &[4; 4],
-        between: Some(b':'),
-        parts: &[Part::Guid],
-    },
-    Shape {
-        groups: &[8, 4, 4, 4, 12],
-        between: Some(b'-'),
-        parts: &[Part::Uuid],
-    },
+    Shape { groups: &[4; 8], between: Some(b':'), parts: &[Part::Subnet, Part::Guid] },
+    Shape { groups: &[2; 6], between: Some(b':'), parts: &[Part::Mac] },
+    Shape { groups: &[2; 6], between: Some(b'-'), parts: &[Part::Mac] },
+    Shape { groups: &[4; 4], between: Some(b':'), parts: &[Part::Guid] },
+    Shape { groups: &[8, 4, 4, 4, 12], between: Some(b'-'), parts: &[Part::Uuid] },
 ];
 /// In names.
 const DIGITS: [Shape; 2] = [
-    Shape {
-        groups: &[12],
-        between: None,
-        parts: &[Part::Mac],
-    },
-    Shape {
-        groups: &[16],
-        between: None,
-        parts: &[Part::Guid],
-    },
+    Shape { groups: &[12], between: None, parts: &[Part::Mac] },
+    Shape { groups: &[16], between: None, parts: &[Part::Guid] },
 ];
 
 /// Masks texts in two passes: the first sees all of them, the second rewrites each.
@@ -186,8 +158,7 @@ impl Masker {
 
     pub(crate) fn mask_path(&self, path: &Path) -> PathBuf {
         let name = |name: &OsStr| {
-            name.to_str()
-                .map_or_else(|| name.to_owned(), |name| OsString::from(self.mask(name)))
+            name.to_str().map_or_else(|| name.to_owned(), |name| OsString::from(self.mask(name)))
         };
         path.iter().map(name).collect()
     }
@@ -212,11 +183,7 @@ impl Masker {
     }
 
     fn vendor(&self, bytes: Oui) -> Oui {
-        if self.random.contains(&vendor_of(bytes)) {
-            [bytes[0] & LOCAL, 0, 0]
-        } else {
-            bytes
-        }
+        if self.random.contains(&vendor_of(bytes)) { [bytes[0] & LOCAL, 0, 0] } else { bytes }
     }
 }
 
@@ -226,9 +193,7 @@ fn vendor_of([first, second, third]: Oui) -> Oui {
 
 /// All zeros or all ones, which is nobody's address.
 fn is_blank(bytes: &[u8]) -> bool {
-    [0x00, 0xff]
-        .iter()
-        .any(|blank| bytes.iter().all(|byte| byte == blank))
+    [0x00, 0xff].iter().any(|blank| bytes.iter().all(|byte| byte == blank))
 }
 
 /// The text with every part of an address replaced by the result of `replace`.
@@ -242,13 +207,7 @@ fn rewrite(text: &str, mut replace: impl FnMut(Part, &[u8]) -> Vec<u8>) -> Strin
             .then(|| first_of(&SHAPES, rest, 0).or_else(|| named(rest)))
             .flatten()
             .or_else(|| before.is_none().then(|| alone(rest)).flatten());
-        if let Some(Found {
-            shape,
-            bytes,
-            start,
-            length,
-        }) = found
-        {
+        if let Some(Found { shape, bytes, start, length }) = found {
             let (whole, tail) = rest.split_at(start + length);
             let parts = shape.parts(&bytes);
             let new: Vec<Vec<u8>> = parts.map(|(part, own)| replace(part, own)).collect();
@@ -276,12 +235,7 @@ struct Found {
 fn first_of(shapes: &'static [Shape], text: &str, start: usize) -> Option<Found> {
     shapes.iter().find_map(|shape| {
         let (bytes, length) = take(&text.as_bytes()[start..], shape)?;
-        Some(Found {
-            shape,
-            bytes,
-            start,
-            length,
-        })
+        Some(Found { shape, bytes, start, length })
     })
 }
 
@@ -298,10 +252,7 @@ fn named(text: &str) -> Option<Found> {
 /// (`%pm`).
 fn alone(text: &str) -> Option<Found> {
     let found = first_of(&DIGITS[..1], text, 0)?;
-    text[found.length..]
-        .trim_ascii()
-        .is_empty()
-        .then_some(found)
+    text[found.length..].trim_ascii().is_empty().then_some(found)
 }
 
 /// The bytes of groups of hexadecimal digits, and the length of the groups; `None` if something
@@ -393,67 +344,39 @@ mod tests {
 
     #[test]
     fn a_guid_that_is_made_of_an_address_stays_made_of_it() {
-        let texts = [
-            "52:54:00:12:34:60",
-            "5054:00ff:fe12:3460",
-            "5254:00ff:fe12:3460",
-        ];
+        let texts = ["52:54:00:12:34:60", "5054:00ff:fe12:3460", "5254:00ff:fe12:3460"];
         assert_eq!(
             masked(&texts),
-            [
-                "52:54:00:00:00:01",
-                "5054:00ff:fe00:0001",
-                "5254:00ff:fe00:0001"
-            ]
+            ["52:54:00:00:00:01", "5054:00ff:fe00:0001", "5254:00ff:fe00:0001"]
         );
     }
 
     #[test]
     fn an_address_that_is_random_or_made_of_another_keeps_nothing() {
-        let texts = [
-            "02:42:ac:11:00:02",
-            "0042:acff:fe11:0002",
-            "b6:1c:9a:00:00:01",
-        ];
+        let texts = ["02:42:ac:11:00:02", "0042:acff:fe11:0002", "b6:1c:9a:00:00:01"];
         assert_eq!(
             masked(&texts),
-            [
-                "02:00:00:00:00:01",
-                "0000:00ff:fe00:0001",
-                "02:00:00:00:00:02"
-            ]
+            ["02:00:00:00:00:01", "0000:00ff:fe00:0001", "02:00:00:00:00:02"]
         );
     }
 
     #[test]
     fn what_else_could_belong_to_the_number_of_a_guid_is_masked_with_it() {
-        let texts = [
-            "a088:c203:12ab:cdef",
-            "a088:c203:13ab:cdef",
-            "a088:c203:12ab:cdee",
-        ];
+        let texts = ["a088:c203:12ab:cdef", "a088:c203:13ab:cdef", "a088:c203:12ab:cdee"];
         let masks = masked(&texts);
         let distinct: BTreeSet<&String> = masks.iter().collect();
         assert_eq!(distinct.len(), 3, "{masks:?}");
-        assert!(
-            masks.iter().all(|mask| mask.starts_with("a088:c2")),
-            "{masks:?}"
-        );
+        assert!(masks.iter().all(|mask| mask.starts_with("a088:c2")), "{masks:?}");
         assert!(masks.iter().all(|mask| !mask.contains("cd")), "{masks:?}");
     }
 
     #[test]
     fn the_prefix_of_a_site_is_masked_and_the_identity_of_a_virtual_device() {
-        let texts = [
-            "2a01:04f8:1234:5678:0002:c903:00f9:bfa1",
-            "000d3a12-3456-000d-3a12-3456000d3a12",
-        ];
+        let texts =
+            ["2a01:04f8:1234:5678:0002:c903:00f9:bfa1", "000d3a12-3456-000d-3a12-3456000d3a12"];
         assert_eq!(
             masked(&texts),
-            [
-                "fec0:0000:0000:0001:0002:c903:0000:0003",
-                "00000000-0000-4000-8000-000000000002"
-            ]
+            ["fec0:0000:0000:0001:0002:c903:0000:0003", "00000000-0000-4000-8000-000000000002"]
         );
     }
 
@@ -502,9 +425,6 @@ mod tests {
         masker.notice("enx525400123456.7");
         masker.settle();
         let path = Path::new("/sys/class/net/enx525400123456.7/speed");
-        assert_eq!(
-            masker.mask_path(path),
-            Path::new("/sys/class/net/enx525400000001.7/speed")
-        );
+        assert_eq!(masker.mask_path(path), Path::new("/sys/class/net/enx525400000001.7/speed"));
     }
 }

@@ -47,11 +47,7 @@ pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
 
 /// Discovery loads nothing, so neither a file's definitions for others nor its word size matter.
 fn without_definitions(summary: Summary) -> Summary {
-    Summary {
-        version_definitions: Default::default(),
-        is_64: true,
-        ..summary
-    }
+    Summary { version_definitions: Default::default(), is_64: true, ..summary }
 }
 
 /// A little-endian 64-bit ELF file with that summary (System V gABI, chapters 4 and 5), followed by
@@ -60,16 +56,10 @@ fn write(summary: &Summary, texts: &[u8]) -> Vec<u8> {
     let mut kinds = vec![TYPE_LOAD];
     kinds.extend(summary.is_dynamic.then_some(TYPE_DYNAMIC));
     kinds.extend(summary.interpreter.is_some().then_some(TYPE_INTERPRETER));
-    let mut body = Body {
-        bytes: vec![0; HEADER_BYTES + kinds.len() * PROGRAM_HEADER_BYTES],
-    };
+    let mut body = Body { bytes: vec![0; HEADER_BYTES + kinds.len() * PROGRAM_HEADER_BYTES] };
     let interpreter = summary.interpreter.as_deref().unwrap_or_default();
     let interpreter = body.place(&[interpreter.as_bytes(), &[0]].concat());
-    let dynamic = if summary.is_dynamic {
-        body.dynamic(summary)
-    } else {
-        (0, 0)
-    };
+    let dynamic = if summary.is_dynamic { body.dynamic(summary) } else { (0, 0) };
     body.place(texts);
     let all = (0, body.bytes.len());
     let mut head = header(summary.machine, kinds.len());
@@ -95,11 +85,7 @@ fn header(machine: u16, program_headers: usize) -> Vec<u8> {
     header.extend(places.map(u64::to_le_bytes).concat());
     header.extend(0_u32.to_le_bytes());
     let of_program = [HEADER_BYTES, PROGRAM_HEADER_BYTES, program_headers];
-    header.extend(
-        of_program
-            .map(|count| (count as u16).to_le_bytes())
-            .concat(),
-    );
+    header.extend(of_program.map(|count| (count as u16).to_le_bytes()).concat());
     header.extend([64, 0, 0].map(u16::to_le_bytes).concat());
     header
 }
@@ -222,16 +208,9 @@ mod tests {
         bare.version_needs.clear();
         bare.interpreter = None;
         bare.soname = None;
-        let fixed = Summary {
-            machine: 183,
-            is_64: true,
-            ..Summary::default()
-        };
+        let fixed = Summary { machine: 183, is_64: true, ..Summary::default() };
         for summary in [sample(), bare, fixed] {
-            assert_eq!(
-                elf::summarize(write(&summary, b"text").as_slice()),
-                Ok(summary)
-            );
+            assert_eq!(elf::summarize(write(&summary, b"text").as_slice()), Ok(summary));
         }
     }
 
@@ -264,18 +243,12 @@ mod tests {
         let mut broken = write(&sample(), b"");
         broken.truncate(40);
         let made = stand_in(&broken, &[]).unwrap();
-        assert_eq!(
-            elf::summarize(made.as_slice()),
-            elf::summarize(broken.as_slice())
-        );
+        assert_eq!(elf::summarize(made.as_slice()), elf::summarize(broken.as_slice()));
         let mut lying = write(&sample(), &[0; 8192]);
         // The interpreter, the third program header: its length.
         let length = HEADER_BYTES + 2 * PROGRAM_HEADER_BYTES + 32;
         lying[length..length + 8].copy_from_slice(&5000_u64.to_le_bytes());
         let made = stand_in(&lying, &[]).unwrap();
-        assert_eq!(
-            elf::summarize(made.as_slice()),
-            elf::summarize(lying.as_slice())
-        );
+        assert_eq!(elf::summarize(made.as_slice()), elf::summarize(lying.as_slice()));
     }
 }

@@ -31,9 +31,7 @@ pub(crate) struct CapturedTree {
 impl CapturedTree {
     pub(crate) fn files(&self) -> usize {
         let files = self.entries.values();
-        files
-            .filter(|entry| matches!(entry, Entry::File { .. }))
-            .count()
+        files.filter(|entry| matches!(entry, Entry::File { .. })).count()
     }
 }
 
@@ -64,11 +62,7 @@ pub(crate) fn collect(
     if let Some(config) = config.and_then(filter::config) {
         collector.put_file(Path::new(CONFIG_PATH), config.into_bytes(), false);
     }
-    if is_masked {
-        masked(&collector.tree)
-    } else {
-        collector.tree
-    }
+    if is_masked { masked(&collector.tree) } else { collector.tree }
 }
 
 struct Collector<'s> {
@@ -189,17 +183,10 @@ impl Collector<'_> {
     }
 
     fn put_file(&mut self, place: &Path, new: Vec<u8>, is_executable: bool) {
-        let empty = Entry::File {
-            content: Vec::new(),
-            executable: false,
-        };
+        let empty = Entry::File { content: Vec::new(), executable: false };
         self.put(place, empty);
         let entry = self.tree.entries.get_mut(place);
-        if let Some(Entry::File {
-            content,
-            executable,
-        }) = entry
-        {
+        if let Some(Entry::File { content, executable }) = entry {
             *executable |= is_executable;
             if content.is_empty() {
                 *content = new;
@@ -247,11 +234,7 @@ fn relative_to(directory: &Path, target: &Path) -> PathBuf {
     } else {
         parts(target).skip(ups.saturating_sub(depth)).collect()
     };
-    if relative.as_os_str().is_empty() {
-        PathBuf::from(".")
-    } else {
-        relative
-    }
+    if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
 }
 
 /// The tree with its addresses masked. The content of programs and libraries does not identify the
@@ -281,9 +264,7 @@ fn masked(tree: &CapturedTree) -> CapturedTree {
                 (masker.mask_path(path), masked_entry(&masker, vpd, entry))
             })
             .collect(),
-        nodes: nodes
-            .map(|(path, node)| (masker.mask_path(path), *node))
-            .collect(),
+        nodes: nodes.map(|(path, node)| (masker.mask_path(path), *node)).collect(),
         left_out: left_out.map(|path| masker.mask_path(path)).collect(),
     }
 }
@@ -292,10 +273,7 @@ fn masked_entry(masker: &Masker, vpd: Option<&Uuids>, entry: &Entry) -> Entry {
     match entry {
         Entry::Directory => Entry::Directory,
         Entry::Link(target) => Entry::Link(masker.mask_path(target)),
-        Entry::File {
-            content,
-            executable,
-        } => Entry::File {
+        Entry::File { content, executable } => Entry::File {
             content: match (vpd, std::str::from_utf8(content)) {
                 (Some(uuids), _) => uuids.mask(content),
                 (None, Ok(text)) => masker.mask(text).into_bytes(),

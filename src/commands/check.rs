@@ -24,11 +24,7 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let (existing, manifest) = existing(directory.as_ref(), &shown, printer)?;
     let manifest = manifest.map_err(anyhow::Error::msg)?;
     let (inventory, pools) = look(&host, &config, printer);
-    let Drift {
-        plan,
-        asked,
-        warnings,
-    } = drift(Compared {
+    let Drift { plan, asked, warnings } = drift(Compared {
         existing: &existing,
         manifest: manifest.as_ref(),
         inventory: &inventory,
@@ -82,10 +78,7 @@ fn refuse_undecided(
     } else {
         format!(" ({} may be right or wrong)", files.join(", "))
     };
-    bail!(
-        "comparing {} with this host: not known{doubtful}: {reasons}",
-        directory.display()
-    );
+    bail!("comparing {} with this host: not known{doubtful}: {reasons}", directory.display());
 }
 
 fn difference(format: Format, old: &[u8], new: &[u8]) -> String {

@@ -34,11 +34,7 @@ const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::Result<Answer> {
     let host = watched_host(global)?;
     refuse(&host, global, args)?;
-    let service = if args.restart && !args.dry_run {
-        Service::open(args.runtime)?
-    } else {
-        None
-    };
+    let service = if args.restart && !args.dry_run { Service::open(args.runtime)? } else { None };
     let files = setups(&host, args)?.into_iter();
     let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
     let files = files.collect::<anyhow::Result<Vec<_>>>()?;
@@ -48,11 +44,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     // Where there is neither a file nor one to be made, nothing is locked.
     let is_nowhere = files.iter().all(EngineFile::is_nowhere);
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
-    let _lock = if args.dry_run || has_none {
-        None
-    } else {
-        lock(&host, args)?
-    };
+    let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
     let files = files.into_iter();
     let files = files.map(|file| file.decide(&host, args.remove, printer));
     let mut files = files.collect::<anyhow::Result<Vec<_>>>()?;
@@ -92,11 +84,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
             let_it_read(global, args.runtime, service.as_ref(), printer)?;
         }
     }
-    Ok(if files.iter().any(Decided::is_held) {
-        Answer::No
-    } else {
-        Answer::Yes
-    })
+    Ok(if files.iter().any(Decided::is_held) { Answer::No } else { Answer::Yes })
 }
 
 fn show(
@@ -169,11 +157,7 @@ fn let_it_read(
         printer.note(format_args!("{}: {advice}", engine.name()));
         return Ok(());
     };
-    let how = if advice.contains("systemctl reload ") {
-        Reread::Reload
-    } else {
-        Reread::Restart
-    };
+    let how = if advice.contains("systemctl reload ") { Reread::Reload } else { Reread::Restart };
     reread(service, how, &[], printer)
 }
 
@@ -279,18 +263,10 @@ impl PolicyFile {
             Some(path) => (path.clone(), Some(open_given(path)?)),
             None => {
                 let open = host.directory(Path::new(CONFIG_DIR))?;
-                (
-                    host.outside_path(Path::new(CONFIG_PATH)),
-                    open.map(|open| on_host(host, open)),
-                )
+                (host.outside_path(Path::new(CONFIG_PATH)), open.map(|open| on_host(host, open)))
             }
         };
-        let mut policy = PolicyFile {
-            shown,
-            directory,
-            file: None,
-            edited: None,
-        };
+        let mut policy = PolicyFile { shown, directory, file: None, edited: None };
         if let Some(directory) = &policy.directory {
             policy.file = directory.read(policy.name())?;
         }
@@ -414,9 +390,7 @@ fn reread(
 ) -> anyhow::Result<()> {
     let name = service.name;
     if how == Reread::Reload && !service.before.is_active {
-        printer.note(format_args!(
-            "{name} does not run: it reads the file when it starts"
-        ));
+        printer.note(format_args!("{name} does not run: it reads the file when it starts"));
         return Ok(());
     }
     let Some(worse) = service.reread(how)? else {

@@ -67,10 +67,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     let holders = Holders::read(&host, &pools.offered, printer);
     let shown = pools.offered.iter();
     let is_left_out = left_out.is_some();
-    let shown = shown.map(|pool| Shown {
-        is_left_out,
-        ..Shown::new(pool, &holders)
-    });
+    let shown = shown.map(|pool| Shown { is_left_out, ..Shown::new(pool, &holders) });
     let shown: Vec<Shown<'_>> = shown.collect();
     match args.format {
         Listing::Json => print_json(&inventory.offered(), &shown, printer)?,
@@ -198,16 +195,8 @@ fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Resul
         None => printer.print(labelled("Onload", "not installed", printer.columns()))?,
     }
     let tcpdirect = inventory.tcpdirect.as_ref().map(|tcpdirect| {
-        let tools: Vec<&str> = tcpdirect
-            .tools
-            .iter()
-            .map(|tool| tool.name.as_str())
-            .collect();
-        let tools = if tools.is_empty() {
-            "no tools".to_owned()
-        } else {
-            tools.join(", ")
-        };
+        let tools: Vec<&str> = tcpdirect.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let tools = if tools.is_empty() { "no tools".to_owned() } else { tools.join(", ") };
         format!("{GOOD}offered{GOOD:#}; {tools}")
     });
     let tcpdirect = tcpdirect.unwrap_or_else(|| "not offered".to_owned());
@@ -227,9 +216,7 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
         Some(false) => "built for another driver",
         None => "not comparable",
     };
-    let glibc = onload
-        .glibc_needed
-        .map(|version| format!(", needs glibc {version}"));
+    let glibc = onload.glibc_needed.map(|version| format!(", needs glibc {version}"));
     let driver = match (&onload.version, &onload.interface_checksum) {
         (None, Some(_)) => "without a version, as a build from git".to_owned(),
         (version, _) => unknown(version),
@@ -253,11 +240,7 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 fn listed(names: &[&str]) -> String {
-    if names.is_empty() {
-        "none".to_owned()
-    } else {
-        names.join(", ")
-    }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// By NUMA node; what is on none comes last.
@@ -336,10 +319,7 @@ fn rdma_row(device: &RdmaDevice) -> Row {
 fn near_gpu_row(near: &NearGpu, inventory: &Inventory) -> Row {
     let gpu = inventory.functions.get(near.gpu);
     let node = gpu.and_then(|gpu| gpu.numa_node);
-    let details = [Some(format!(
-        "nearest to this GPU: {}",
-        near.rdma.join(" ")
-    ))];
+    let details = [Some(format!("nearest to this GPU: {}", near.rdma.join(" ")))];
     row(node, "rdma", &near.name, Some(near.gpu), details)
 }
 
@@ -347,13 +327,7 @@ fn near_gpu_row(near: &NearGpu, inventory: &Inventory) -> Row {
 fn port_text(port: &RdmaPort, several: bool) -> String {
     let number = several.then(|| format!("port {}", port.port));
     let netdevs = (!port.netdevs.is_empty()).then(|| format!("on {}", port.netdevs.join(" ")));
-    let words = [
-        number,
-        port.link_layer.clone(),
-        port.state.clone(),
-        port.rate.clone(),
-        netdevs,
-    ];
+    let words = [number, port.link_layer.clone(), port.state.clone(), port.rate.clone(), netdevs];
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
@@ -369,13 +343,7 @@ fn vfio_row(device: &VfioDevice) -> Row {
         (!device.viable).then(|| "not viable, not offered".to_owned()),
     ];
     let address = device.pci_address;
-    row(
-        device.numa_node,
-        "vfio",
-        &address.to_string(),
-        Some(address),
-        details,
-    )
+    row(device.numa_node, "vfio", &address.to_string(), Some(address), details)
 }
 
 fn pages_row(size: &Hugepages, node: &NodePages) -> Row {
@@ -412,17 +380,8 @@ fn netdev_row(netdev: &Netdev) -> Row {
 
 fn clock_row(class: &str, clock: &Clock) -> Row {
     let nic = clock.nic.as_ref();
-    let details = [
-        clock.clock_name.clone(),
-        nic.map(|nic| format!("clock of {nic}")),
-    ];
-    row(
-        clock.numa_node,
-        class,
-        &clock.name,
-        clock.pci_address,
-        details,
-    )
+    let details = [clock.clock_name.clone(), nic.map(|nic| format!("clock of {nic}"))];
+    row(clock.numa_node, class, &clock.name, clock.pci_address, details)
 }
 
 fn gdrcopy_row(found: &Gdrcopy) -> Row {

@@ -96,9 +96,7 @@ fn overall(checks: &[Check]) -> Verdict {
 
 fn of_verdict(checks: &[Check], verdict: Verdict) -> usize {
     let checks = checks.iter();
-    checks
-        .filter(|check| check.finding.verdict == verdict)
-        .count()
+    checks.filter(|check| check.finding.verdict == verdict).count()
 }
 
 fn print(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
@@ -128,12 +126,8 @@ fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> anyhow::R
     let gap = " ".repeat(WORD.saturating_sub(word.len()));
     let subject = finding.subject.as_deref();
     let subject = subject.map(|subject| format!(" {}", in_a_line(subject)));
-    let text = format!(
-        "{}{}: {}",
-        check.name,
-        subject.unwrap_or_default(),
-        in_a_line(&finding.finding)
-    );
+    let text =
+        format!("{}{}: {}", check.name, subject.unwrap_or_default(), in_a_line(&finding.finding));
     let first = format!("  {style}{word}{style:#}{gap}  ");
     printer.print(paragraph(&first, HANGING, &text, columns))?;
     if finding.verdict != Verdict::Pass || verbose {

@@ -107,10 +107,8 @@ impl EngineFile {
             }
         }
         let (name, usual) = (self.setup.engine.name(), self.setup.engine.file());
-        let missing = format!(
-            "{name} is not installed: {program} not found in {}",
-            PROGRAM_DIRS.join(", ")
-        );
+        let missing =
+            format!("{name} is not installed: {program} not found in {}", PROGRAM_DIRS.join(", "));
         let has_file = host.entry(&self.setup.file)?.is_some() || host.entry(usual)?.is_some();
         if !has_file && !is_dry_run {
             bail!(
@@ -132,21 +130,13 @@ impl EngineFile {
         self.read(host, is_removed, printer)?;
         let (decision, held) = if is_removed {
             let held = self.look_for_holders(host)?;
-            let keep = if held.is_held() {
-                Keep::Runtime
-            } else {
-                Keep::Nothing
-            };
+            let keep = if held.is_held() { Keep::Runtime } else { Keep::Nothing };
             (self.setup.remove(&self.files, keep), held)
         } else {
             let held = Held::By(Vec::new());
             (self.setup.configure(&self.files), held)
         };
-        Ok(Decided {
-            decision: decision.with_context(|| self.what())?,
-            file: self,
-            held,
-        })
+        Ok(Decided { decision: decision.with_context(|| self.what())?, file: self, held })
     }
 
     fn look_for_holders(&self, host: &Host) -> anyhow::Result<Held> {

@@ -77,17 +77,11 @@ impl<'h> Seen<'h> {
         } else {
             ThisHost::below(&global.host_root, standard)?
         };
-        let file = global
-            .config
-            .clone()
-            .unwrap_or_else(|| host.outside_path(standard));
+        let file = global.config.clone().unwrap_or_else(|| host.outside_path(standard));
         Ok(Seen {
             nodes: Nodes(host),
             this_host,
-            settings: Settings {
-                config: HookConfig::from(config),
-                file,
-            },
+            settings: Settings { config: HookConfig::from(config), file },
         })
     }
 }

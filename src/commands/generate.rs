@@ -90,17 +90,11 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         Some(path) => return to_file(path, &specs, args, printer),
         None => {}
     }
-    let touched = if args.kind.is_empty() {
-        &Class::ALL
-    } else {
-        kinds
-    };
+    let touched = if args.kind.is_empty() { &Class::ALL } else { kinds };
     let files = specs.iter();
     let wanted = Wanted {
         scope: touched.to_vec(),
-        files: files
-            .map(|(name, spec)| (*name, render(spec, format).into_bytes()))
-            .collect(),
+        files: files.map(|(name, spec)| (*name, render(spec, format).into_bytes())).collect(),
         format,
         undecided: inventory.undecided(),
         asked: Manifest {
@@ -150,10 +144,7 @@ fn to_file(
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
     if args.kind.len() != 1 || args.kind.iter().any(|kind| kind == "all") {
-        bail!(
-            "writing {}: one file holds one kind; name it with --kind",
-            path.display()
-        );
+        bail!("writing {}: one file holds one kind; name it with --kind", path.display());
     }
     let of_part = |part| specs.iter().find(|(name, _)| name.part == part);
     let Some((SpecName { class, .. }, spec)) = of_part(Part::Devices) else {
@@ -207,9 +198,7 @@ fn pools_left_out(path: &Path, class: Class, pools: &Spec) -> String {
 }
 
 pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let failed = || format!("writing {}", path.display());
     regular::may_replace(path).with_context(failed)?;
@@ -217,11 +206,7 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         bail!("{}: this is no name of a file", failed());
     };
     let Some(directory) = SpecDir::open(parent)? else {
-        bail!(
-            "{}: there is no directory {}; make it first",
-            failed(),
-            parent.display()
-        );
+        bail!("{}: there is no directory {}; make it first", failed(), parent.display());
     };
     let written = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
     written.map_err(|error| error.source).with_context(failed)
@@ -334,10 +319,7 @@ fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::
             Action::Keep => KEEP,
             Action::Leave | Action::Undecided => "leave ",
         };
-        printer.print(format_args!(
-            "{word} {}\n",
-            directory.join(&step.name).display()
-        ))?;
+        printer.print(format_args!("{word} {}\n", directory.join(&step.name).display()))?;
     }
     Ok(())
 }
@@ -351,9 +333,7 @@ fn print_step(step: &Step, directory: &Path, printer: &mut Printer) -> io::Resul
         Action::Keep => return Ok(()),
         Action::Leave => {
             let path = path.display();
-            printer.warning(format_args!(
-                "{path} was not written by onload-ctk and would stay"
-            ));
+            printer.warning(format_args!("{path} was not written by onload-ctk and would stay"));
             return Ok(());
         }
         Action::Undecided => {

@@ -16,10 +16,8 @@ use super::process;
 
 const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
 /// What says that podman was used on a host.
-const PODMAN_STATE: [&str; 2] = [
-    "/var/lib/containers/storage/db.sql",
-    "/var/lib/containers/storage/libpod/bolt_state.db",
-];
+const PODMAN_STATE: [&str; 2] =
+    ["/var/lib/containers/storage/db.sql", "/var/lib/containers/storage/libpod/bolt_state.db"];
 /// Long enough for a host with a thousand containers; a lock that nobody gives up ends it.
 const PODMAN_DEADLINE: Duration = Duration::from_secs(60);
 const MONITOR: &str = "conmon";
@@ -58,9 +56,7 @@ fn docker(host: &Host, root: &Path) -> anyhow::Result<Vec<Holder>> {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         matches!(name.split_once('.'), Some((uid, gid)) if digits(uid) && digits(gid))
     });
-    let roots = remapped
-        .map(|name| root.join(name))
-        .chain([root.to_owned()]);
+    let roots = remapped.map(|name| root.join(name)).chain([root.to_owned()]);
     let mut found = Vec::new();
     for root in roots {
         let containers = root.join("containers");
@@ -154,10 +150,7 @@ fn ask_podman(program: &Path) -> anyhow::Result<Vec<Holder>> {
 pub(super) fn ask(program: &Path, words: &[&str], deadline: Instant) -> anyhow::Result<String> {
     let shown = format!("{} {}", program.display(), words.first().unwrap_or(&""));
     let mut command = Command::new(program);
-    command
-        .args(words)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
+    command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("running {shown}"))?;
     let mut stdout = child.stdout.take().context("reading its answer")?;

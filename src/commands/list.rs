@@ -59,11 +59,8 @@ fn print_table(
         }
     }
     for shadowed in registry.shadowed() {
-        let (name, path, by) = (
-            &shadowed.name,
-            harmless(shadowed.path.display()),
-            harmless(shadowed.by.display()),
-        );
+        let (name, path, by) =
+            (&shadowed.name, harmless(shadowed.path.display()), harmless(shadowed.by.display()));
         let text = format!("{DIM}{name} of {path} is hidden by {by}{DIM:#}");
         printer.print(paragraph("", "    ", &text, printer.columns()))?;
     }
@@ -100,9 +97,7 @@ fn print_json(
         .iter()
         .map(|conflict| json!({ "name": conflict.name.to_string(), "files": conflict.paths }));
     let errors = registry.errors().iter().flat_map(|(path, errors)| {
-        errors
-            .iter()
-            .map(move |error| json!({ "file": path, "error": Chain(error).to_string() }))
+        errors.iter().map(move |error| json!({ "file": path, "error": Chain(error).to_string() }))
     });
     let object = json!({
         "devices": devices.collect::<Vec<_>>(),

@@ -24,17 +24,10 @@ pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Re
     let specs = Registry::scan(&spec_dirs(&host, &[])?);
     let listed = leases::list(&host);
     if let Err(error) = &listed {
-        printer.warning(format_args!(
-            "leases and who holds devices are left out: {error:#}"
-        ));
+        printer.warning(format_args!("leases and who holds devices are left out: {error:#}"));
     }
     let listed = listed.ok();
-    let offered = offers(
-        &inventory,
-        &specs,
-        &pools,
-        listed.as_deref().unwrap_or_default(),
-    );
+    let offered = offers(&inventory, &specs, &pools, listed.as_deref().unwrap_or_default());
     let is_ours = |path: &&Path| {
         let name = path.file_name().unwrap_or_default();
         name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes())

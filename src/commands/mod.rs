@@ -98,10 +98,7 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
 fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
     let unread = inventory.unread.iter();
     let unread = unread.filter(|unread| unread.kinds.iter().any(&wanted));
-    let reasons: Vec<&str> = unread
-        .clone()
-        .map(|unread| unread.reason.as_str())
-        .collect();
+    let reasons: Vec<&str> = unread.clone().map(|unread| unread.reason.as_str()).collect();
     reasons.join(", ") + unread::advice(unread)
 }
 
@@ -229,17 +226,12 @@ fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
     let wanted = name.to_string();
     let kind = name.kind().to_string();
     let is_ours = Class::ALL.iter().any(|class| class.kind() == kind);
-    let is_kind = is_ours
-        || registry
-            .devices()
-            .any(|device| device.name.kind() == name.kind());
+    let is_kind = is_ours || registry.devices().any(|device| device.name.kind() == name.kind());
     let offered = registry.devices().map(|device| device.name);
     let offered = offered.filter(|offered| !is_kind || offered.kind() == name.kind());
     let offered = offered.map(ToString::to_string);
     let near = offered.map(|offered| (strsim::damerau_levenshtein(&wanted, &offered), offered));
-    near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS)
-        .min()
-        .map(|(_, offered)| offered)
+    near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS).min().map(|(_, offered)| offered)
 }
 
 fn qualified(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {

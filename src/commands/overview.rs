@@ -16,14 +16,8 @@ use crate::layout::{in_a_line, labelled};
 use crate::printer::Printer;
 
 /// A device of each stands for all others.
-const SHOWN: [Class; 6] = [
-    Class::Nic,
-    Class::Zf,
-    Class::Rdma,
-    Class::Vfio,
-    Class::Netdev,
-    Class::Hugepages,
-];
+const SHOWN: [Class; 6] =
+    [Class::Nic, Class::Zf, Class::Rdma, Class::Vfio, Class::Netdev, Class::Hugepages];
 
 pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (inventory, checks) = examined(global, printer)?;
@@ -53,11 +47,7 @@ fn here(inventory: &Inventory) -> String {
     );
     let tcpdirect = inventory.tcpdirect.as_ref().map(|_| "TCPDirect".to_owned());
     let families = [
-        (
-            inventory.nics.len(),
-            "accelerated interface",
-            "accelerated interfaces",
-        ),
+        (inventory.nics.len(), "accelerated interface", "accelerated interfaces"),
         (inventory.rdma.len(), "RDMA device", "RDMA devices"),
         (inventory.vfio.len(), "vfio function", "vfio functions"),
     ];
@@ -77,9 +67,7 @@ fn offered(inventory: &Inventory) -> String {
         _ => !device.is_loopback(),
     };
     let number = inventory.devices.iter().filter(is_listed).count();
-    let shown = SHOWN
-        .into_iter()
-        .filter_map(|class| one_of(inventory, class));
+    let shown = SHOWN.into_iter().filter_map(|class| one_of(inventory, class));
     let shown: Vec<String> = shown.map(name).collect();
     let number = counted(number, "device", "devices");
     if shown.is_empty() {
@@ -122,10 +110,9 @@ fn engines(checks: &[Check]) -> String {
             return finding.finding.clone();
         };
         let broken = (finding.verdict != Verdict::Pass).then_some(engine);
-        obstacle(checks, engine).or(broken).map_or_else(
-            || name.clone(),
-            |check| format!("{name} ({})", advised(check)),
-        )
+        obstacle(checks, engine)
+            .or(broken)
+            .map_or_else(|| name.clone(), |check| format!("{name} ({})", advised(check)))
     });
     engines.collect::<Vec<_>>().join(", ")
 }

@@ -70,11 +70,7 @@ pub(super) struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     pub(super) fn new(named: &'a NamedPool, holders: &'a Holders) -> Shown<'a> {
-        Shown {
-            named,
-            holders,
-            is_left_out: false,
-        }
+        Shown { named, holders, is_left_out: false }
     }
 
     fn holders(&self, member: &Member) -> Option<&'a [String]> {
@@ -130,11 +126,7 @@ impl<'a> Shown<'a> {
         match self.holders(member) {
             None | Some([]) => member.name.to_string(),
             Some(holders) if holders.len() > NAMED => {
-                format!(
-                    "{} ({})",
-                    member.name,
-                    counted(holders.len(), "container", "containers")
-                )
+                format!("{} ({})", member.name, counted(holders.len(), "container", "containers"))
             }
             Some(holders) => format!("{} ({})", member.name, holders.join(", ")),
         }

@@ -55,10 +55,7 @@ pub(super) fn read(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<V
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("running {CAT}"))?;
     let Some(answer) = answer(&mut child, bytes, limit) else {
-        bail!(
-            "it did not give them within {} s; end it",
-            limit.as_secs_f32()
-        );
+        bail!("it did not give them within {} s; end it", limit.as_secs_f32());
     };
     answer.context("reading its answer")
 }

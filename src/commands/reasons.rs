@@ -127,11 +127,7 @@ mod tests {
             entry(Class::Nic, "lo", "virtual"),
             entry(Class::Zf, "lo", "virtual"),
         ];
-        let wanted = [
-            "nic docker0,lo: virtual",
-            "nic ens1: ignored",
-            "zf lo: virtual",
-        ];
+        let wanted = ["nic docker0,lo: virtual", "nic ens1: ignored", "zf lo: virtual"];
         assert_eq!(grouped(&entries), wanted);
     }
 
@@ -140,16 +136,8 @@ mod tests {
         let entries = [
             entry(Class::Nic, "ens1", "write ens1 to /x/ens1"),
             entry(Class::Nic, "ens2", "write ens2 to /x/ens2"),
-            entry(
-                Class::Vfio,
-                "0000:41:10.0",
-                "set-override 0000:41:10.0 vfio-pci",
-            ),
-            entry(
-                Class::Vfio,
-                "0000:41:10.2",
-                "set-override 0000:41:10.2 vfio-pci",
-            ),
+            entry(Class::Vfio, "0000:41:10.0", "set-override 0000:41:10.0 vfio-pci"),
+            entry(Class::Vfio, "0000:41:10.2", "set-override 0000:41:10.2 vfio-pci"),
         ];
         let wanted = [
             "nic ens1,ens2: write NAME to /x/NAME",
@@ -201,9 +189,6 @@ mod tests {
             entry(Class::Vfio, "0000:03:00.0", reason),
             entry(Class::Vfio, "0000:03:00.1", reason),
         ];
-        assert_eq!(
-            grouped(&entries),
-            [format!("vfio 0000:03:00.0,0000:03:00.1: {reason}")]
-        );
+        assert_eq!(grouped(&entries), [format!("vfio 0000:03:00.0,0000:03:00.1: {reason}")]);
     }
 }

@@ -70,11 +70,7 @@ impl Service {
             return Ok(None);
         };
         let systemctl = systemctl(&SYSTEMCTL, name)?;
-        let mut service = Service {
-            name,
-            systemctl,
-            before: State::default(),
-        };
+        let mut service = Service { name, systemctl, before: State::default() };
         service.before = service.look();
         Ok(Some(service))
     }
@@ -99,9 +95,7 @@ impl Service {
     /// for a while, docker after three times in a minute.
     pub(super) fn reread_again(&self, how: Reread) -> anyhow::Result<Option<String>> {
         // Where that fails, what follows says how the service does.
-        let _ = Command::new(self.systemctl)
-            .args(["reset-failed", self.name])
-            .status();
+        let _ = Command::new(self.systemctl).args(["reset-failed", self.name]).status();
         self.reread(how)
     }
 
@@ -122,18 +116,13 @@ impl Service {
     }
 
     fn look(&self) -> State {
-        let asked = Command::new(self.systemctl)
-            .args(["--quiet", "is-active", self.name])
-            .status();
+        let asked = Command::new(self.systemctl).args(["--quiet", "is-active", self.name]).status();
         let plugins = if self.name == Engine::Containerd.name() {
             ctr(&["plugins", "ls"]).unwrap_or_default()
         } else {
             String::new()
         };
-        State {
-            is_active: asked.is_ok_and(|status| status.success()),
-            plugins: working(&plugins),
-        }
+        State { is_active: asked.is_ok_and(|status| status.success()), plugins: working(&plugins) }
     }
 
     fn reason(&self, loss: &Loss) -> String {
@@ -230,10 +219,7 @@ ID:               diff
 ";
 
     fn state(is_active: bool, printed: &str) -> State {
-        State {
-            is_active,
-            plugins: working(printed),
-        }
+        State { is_active, plugins: working(printed) }
     }
 
     #[test]
@@ -265,11 +251,7 @@ ID:               diff
         // A child writes it: what another test starts meanwhile would keep a file of ours open (ETXTBSY).
         let write = "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"";
         let mut sh = Command::new("sh");
-        let written = sh
-            .args(["-c", write])
-            .arg(&systemctl)
-            .arg(stand_in)
-            .status();
+        let written = sh.args(["-c", write]).arg(&systemctl).arg(stand_in).status();
         assert!(written.unwrap().success());
         let service = Service {
             name: "docker",
@@ -284,9 +266,7 @@ ID:               diff
     fn a_host_without_systemd_is_told_what_to_leave_out() {
         let refusal = systemctl(&["/nowhere/systemctl"], "docker").unwrap_err();
         assert!(
-            refusal
-                .to_string()
-                .contains("restart docker by the host's own init system"),
+            refusal.to_string().contains("restart docker by the host's own init system"),
             "{refusal}"
         );
         assert_eq!(systemctl(&["/nowhere", "/"], "docker").unwrap(), "/");

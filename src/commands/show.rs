@@ -69,10 +69,7 @@ fn sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<Line>)> {
         ("hooks", edits.hooks.iter().map(hook).collect()),
         ("network interfaces", interfaces),
         ("groups", groups.map(alone).collect()),
-        (
-            "cache and memory bandwidth",
-            edits.intel_rdt.iter().map(rdt).collect(),
-        ),
+        ("cache and memory bandwidth", edits.intel_rdt.iter().map(rdt).collect()),
     ];
     for (_, lines) in &mut sections {
         let mut seen = HashSet::new();
@@ -112,10 +109,7 @@ fn interface(device: &NetDevice) -> Line {
 }
 
 fn rdt(class: &IntelRdt) -> Line {
-    (
-        class.clos_id.clone().unwrap_or_default(),
-        class.schemata.join("; "),
-    )
+    (class.clos_id.clone().unwrap_or_default(), class.schemata.join("; "))
 }
 
 /// The specifications as they would be if these devices were all that they have.
@@ -126,13 +120,7 @@ fn print_specs(found: &[Resolved<'_>], printer: &mut Printer) -> anyhow::Result<
         match specs.iter_mut().find(|(path, _)| *path == device.path) {
             Some((_, spec)) if spec.devices.contains(&entry) => {}
             Some((_, spec)) => spec.devices.push(entry),
-            None => specs.push((
-                device.path,
-                Spec {
-                    devices: vec![entry],
-                    ..device.spec.clone()
-                },
-            )),
+            None => specs.push((device.path, Spec { devices: vec![entry], ..device.spec.clone() })),
         }
     }
     for (_, spec) in &specs {

@@ -86,9 +86,7 @@ pub(super) fn look(
     });
     printer.end_progress();
     if let Err(error) = &listed {
-        printer.warning(format_args!(
-            "which devices are leased is not known: {error:#}"
-        ));
+        printer.warning(format_args!("which devices are leased is not known: {error:#}"));
     }
     Ok(found?)
 }
@@ -117,10 +115,7 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
 
 fn called(container: &Container) -> String {
     let id = container_id::short(&container.id);
-    let name = container
-        .name
-        .as_deref()
-        .map(|name| format!("{} ", name.escape_debug()));
+    let name = container.name.as_deref().map(|name| format!("{} ", name.escape_debug()));
     let user = container.user.map(|user| format!(" of user {user}"));
     let engine = container.engine.as_str();
     format!(
@@ -149,9 +144,7 @@ fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result
     }
     if all.len() > SHOWN {
         let more = all.len() - SHOWN;
-        printer.print(format_args!(
-            "and {more} more; \"onload-ctk drain\" shows all\n"
-        ))?;
+        printer.print(format_args!("and {more} more; \"onload-ctk drain\" shows all\n"))?;
     }
     Ok(())
 }
@@ -196,30 +189,21 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
     printer.print(paragraph("", INDENT, &head, columns))?;
     for verdict in &container.verdicts {
         let style = style(verdict.state);
-        let text = format!(
-            "{style}{}{style:#}: {}",
-            verdict.state.as_str(),
-            in_a_line(&verdict.reason)
-        );
+        let text =
+            format!("{style}{}{style:#}: {}", verdict.state.as_str(), in_a_line(&verdict.reason));
         printer.print(paragraph(INDENT, HANGING, &text, columns))?;
         if let Some(remedy) = &verdict.remedy {
             printer.print(paragraph(HANGING, HANGING, &in_a_line(remedy), columns))?;
         }
     }
     let processes = container.processes.iter();
-    let processes: Vec<String> = processes
-        .map(|(pid, name)| format!("{pid} {}", name.escape_debug()))
-        .collect();
+    let processes: Vec<String> =
+        processes.map(|(pid, name)| format!("{pid} {}", name.escape_debug())).collect();
     let devices = container.devices.iter();
-    let by_environment = devices
-        .clone()
-        .any(|grant| grant.by == Evidence::Environment);
+    let by_environment = devices.clone().any(|grant| grant.by == Evidence::Environment);
     let devices: Vec<String> = devices.map(|grant| grant.device.clone()).collect();
-    let devices_label = if by_environment {
-        "devices, as its environment says:"
-    } else {
-        "devices"
-    };
+    let devices_label =
+        if by_environment { "devices, as its environment says:" } else { "devices" };
     for (label, names) in [
         ("nodes", &container.nodes),
         ("leases", &container.leases),

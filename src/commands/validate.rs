@@ -13,11 +13,8 @@ use crate::exit::Answer;
 use crate::printer::Printer;
 
 pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let files = if args.files.is_empty() {
-        default_files(global, printer)?
-    } else {
-        args.files.clone()
-    };
+    let files =
+        if args.files.is_empty() { default_files(global, printer)? } else { args.files.clone() };
     if files.is_empty() {
         printer.note("no CDI specifications to validate");
     }
@@ -66,9 +63,7 @@ fn default_files(global: &Global, printer: &mut Printer) -> anyhow::Result<Vec<P
             Err(error) => return Err(error).with_context(|| format!("listing {}", dir.display())),
         };
         for entry in entries {
-            let path = entry
-                .with_context(|| format!("listing {}", dir.display()))?
-                .path();
+            let path = entry.with_context(|| format!("listing {}", dir.display()))?.path();
             if is_specification(&path) {
                 files.push(path);
             }
@@ -79,9 +74,7 @@ fn default_files(global: &Global, printer: &mut Printer) -> anyhow::Result<Vec<P
 }
 
 fn extension(path: &Path) -> &str {
-    path.extension()
-        .and_then(|extension| extension.to_str())
-        .unwrap_or_default()
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
 /// Engines read these two and pass everything else by, `.yml` too.

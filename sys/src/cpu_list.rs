@@ -65,20 +65,9 @@ mod tests {
         for text in ["", "\n", "\n\0"] {
             assert_eq!(parse(text), Ok(BTreeSet::new()), "{text:?}");
         }
-        for text in [
-            "a",
-            "3-1",
-            "0-4294967295",
-            "-1",
-            "0-3,8-1",
-            "0-3,",
-            "0-3\0,8",
-        ] {
+        for text in ["a", "3-1", "0-4294967295", "-1", "0-3,8-1", "0-3,", "0-3\0,8"] {
             let said = parse(text).unwrap_err().to_string();
-            assert_eq!(
-                said,
-                format!("{text:?} is no list of numbers such as \"0-3,8\"")
-            );
+            assert_eq!(said, format!("{text:?} is no list of numbers such as \"0-3,8\""));
         }
     }
 
@@ -86,14 +75,9 @@ mod tests {
     fn a_list_of_a_person_is_whole_or_refused() {
         let cpus: Vec<u32> = read("0-2,8").unwrap().into_iter().collect();
         assert_eq!(cpus, [0, 1, 2, 8]);
-        for text in [
-            "", ",", "0,", "a", "3-1", "0-", "-1", "+1", "0 - 3", "0-65536", "0\n",
-        ] {
+        for text in ["", ",", "0,", "a", "3-1", "0-", "-1", "+1", "0 - 3", "0-65536", "0\n"] {
             let said = read(text).unwrap_err().to_string();
-            assert_eq!(
-                said,
-                format!("{text:?} is no list of numbers such as \"0-3,8\"")
-            );
+            assert_eq!(said, format!("{text:?} is no list of numbers such as \"0-3,8\""));
         }
     }
 

@@ -122,9 +122,7 @@ impl Summary {
     /// The newest glibc whose symbols the file needs; `None` if it needs no versioned ones.
     pub fn glibc_needed(&self) -> Option<GlibcVersion> {
         let strong = self.version_needs.iter().filter(|need| !need.weak);
-        strong
-            .filter_map(|need| GlibcVersion::from_symbol_version(&need.version))
-            .max()
+        strong.filter_map(|need| GlibcVersion::from_symbol_version(&need.version)).max()
     }
 
     /// The newest glibc version that the file, a libc, defines.
@@ -252,11 +250,8 @@ impl<'a> Blocks<'a> {
             return Ok(());
         }
         self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
-        let mut block = if self.kept.len() < KEPT_BLOCKS {
-            Vec::new()
-        } else {
-            self.kept.remove(0).1
-        };
+        let mut block =
+            if self.kept.len() < KEPT_BLOCKS { Vec::new() } else { self.kept.remove(0).1 };
         block.resize(usize::try_from(BLOCK_BYTES).map_err(|_| ())?, 0);
         let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
         block.truncate(count);
@@ -416,17 +411,12 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             return Ok(summary);
         };
         summary.is_dynamic = true;
-        summary.soname = dynamic
-            .soname
-            .map(|at| self.string(&dynamic, at))
-            .transpose()?;
+        summary.soname = dynamic.soname.map(|at| self.string(&dynamic, at)).transpose()?;
         for at in &dynamic.needed {
             summary.needed.push(self.string(&dynamic, *at)?);
         }
-        summary.search_path = dynamic
-            .search_path
-            .map(|at| self.string(&dynamic, at))
-            .transpose()?;
+        summary.search_path =
+            dynamic.search_path.map(|at| self.string(&dynamic, at)).transpose()?;
         let needs = self.version_needs(&dynamic)?.into_iter();
         summary.version_needs = needs.map(|(_, need)| need).collect();
         let definitions = self.version_definitions(&dynamic)?.into_iter();
@@ -581,11 +571,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
 
     /// Pointers in the file's own data, and where in the file they lead.
     fn pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
-        let Some(DynamicEntries {
-            relocations: Some((table, size)),
-            ..
-        }) = self.dynamic()?
-        else {
+        let Some(DynamicEntries { relocations: Some((table, size)), .. }) = self.dynamic()? else {
             return Ok(BTreeMap::new());
         };
         let count = size / size_of::<elf::Rela64<Endianness>>() as u64;
@@ -624,9 +610,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
     }
 
     fn segment(&self, kind: elf::ProgramType) -> Option<&'d H::ProgramHeader> {
-        self.segments
-            .iter()
-            .find(|segment| segment.p_type(self.endian) == kind)
+        self.segments.iter().find(|segment| segment.p_type(self.endian) == kind)
     }
 
     fn interpreter(&self) -> Result<Option<String>, ElfError> {
@@ -696,9 +680,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         }
         // Most names are short, and searching so few bytes costs less than the processor features
         // that `object`'s search queries first.
-        let begin = self
-            .names
-            .bytes(self.data, start, room.min(SHORT_NAME_BYTES));
+        let begin = self.names.bytes(self.data, start, room.min(SHORT_NAME_BYTES));
         let bytes = match begin.ok().and_then(before_zero) {
             Some(bytes) => bytes,
             None => {
@@ -729,9 +711,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         let size = u64::try_from(size_of::<T>()).map_err(|_| malformed)?;
         let bytes = self.tables.bytes(self.data, offset, size);
         let bytes = bytes.map_err(|()| malformed)?;
-        pod::from_bytes::<T>(bytes)
-            .map(|(record, _)| record)
-            .map_err(|()| malformed)
+        pod::from_bytes::<T>(bytes).map(|(record, _)| record).map_err(|()| malformed)
     }
 
     /// Each with the index by which symbols refer to it.
@@ -819,17 +799,8 @@ mod tests {
     #[test]
     fn a_version_name_gives_its_glibc() {
         let version = |name| GlibcVersion::from_symbol_version(name);
-        assert_eq!(
-            version("GLIBC_2.38"),
-            Some(GlibcVersion {
-                major: 2,
-                minor: 38
-            })
-        );
-        assert_eq!(
-            version("GLIBC_2.2.5"),
-            Some(GlibcVersion { major: 2, minor: 2 })
-        );
+        assert_eq!(version("GLIBC_2.38"), Some(GlibcVersion { major: 2, minor: 38 }));
+        assert_eq!(version("GLIBC_2.2.5"), Some(GlibcVersion { major: 2, minor: 2 }));
         assert!(version("GLIBC_2.38") > version("GLIBC_2.4"));
         assert_eq!(version("GLIBC_PRIVATE"), None);
         assert_eq!(version("GLIBC_ABI_DT_RELR"), None);
@@ -840,10 +811,7 @@ mod tests {
     #[test]
     fn what_is_not_elf_is_refused() {
         assert_eq!(summarize(&b""[..]), Err(ElfError::NotElf));
-        assert_eq!(
-            summarize(&b"#!/bin/sh\nexec true\n"[..]),
-            Err(ElfError::NotElf)
-        );
+        assert_eq!(summarize(&b"#!/bin/sh\nexec true\n"[..]), Err(ElfError::NotElf));
         assert_eq!(summarize(&b"\x7fELF"[..]), Err(ElfError::NotElf));
         let cut = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0";
         assert_eq!(summarize(&cut[..]), Err(Malformed("file header")));
@@ -866,10 +834,7 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         let summary = summarize_file(&file, file.metadata().unwrap().len()).unwrap();
         assert_eq!(summary, summarize(&bytes[..]).unwrap());
-        assert!(
-            summary.interpreter.is_some(),
-            "the compiler's driver is dynamic"
-        );
+        assert!(summary.interpreter.is_some(), "the compiler's driver is dynamic");
     }
 
     #[test]
@@ -887,12 +852,7 @@ mod tests {
         let mut byte = [0];
         let far = |n: u64| (n % 100) * (100 << 20) + n;
         let reads = (0..10_000)
-            .take_while(|n| {
-                blocks
-                    .seek(far(*n))
-                    .and_then(|_| blocks.read(&mut byte))
-                    .is_ok()
-            })
+            .take_while(|n| blocks.seek(far(*n)).and_then(|_| blocks.read(&mut byte)).is_ok())
             .count();
         assert_eq!(reads, MAX_BLOCKS);
     }

@@ -108,11 +108,7 @@ impl Ethtool {
         put(&mut buffer, KEY_LENGTH, key);
         // Without both the kernel tells their lengths again, and nothing more.
         self.call(&mut buffer)?;
-        let part = |range| {
-            buffer
-                .get::<std::ops::Range<usize>>(range)
-                .unwrap_or_default()
-        };
+        let part = |range| buffer.get::<std::ops::Range<usize>>(range).unwrap_or_default();
         Ok(Spread {
             table: words(part(SPREAD..table_end)),
             key: part(table_end..buffer.len()).to_vec(),
@@ -177,11 +173,7 @@ impl Ethtool {
     #[cfg(target_pointer_width = "64")]
     #[expect(unsafe_code, reason = "no library in the tree has SIOCETHTOOL")]
     fn call(&self, buffer: &mut [u8]) -> Result<(), Errno> {
-        let mut request = Request {
-            name: self.name,
-            data: buffer.as_mut_ptr(),
-            rest: [0; 2],
-        };
+        let mut request = Request { name: self.name, data: buffer.as_mut_ptr(), rest: [0; 2] };
         // SAFETY: the kernel reads and writes the request, which is as long as its `struct ifreq`, and of the buffer
         // what the command and the lengths in it say (net/ethtool/ioctl.c): each caller above makes it that long. Both
         // live until the call returns, and the kernel keeps no pointer.

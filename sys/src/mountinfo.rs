@@ -177,11 +177,7 @@ fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
 /// Parses a line of /proc/mounts; `None` if it is malformed.
 pub fn parse_mounts_line(line: &[u8]) -> Option<MountsLine<'_>> {
     let mut fields = fields(line).skip(1);
-    Some(MountsLine {
-        point: fields.next()?,
-        fs_type: fields.next()?,
-        options: fields.next()?,
-    })
+    Some(MountsLine { point: fields.next()?, fs_type: fields.next()?, options: fields.next()? })
 }
 
 fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -194,13 +190,7 @@ pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut rest = field;
     loop {
         match rest {
-            [
-                b'\\',
-                a @ b'0'..=b'3',
-                b @ b'0'..=b'7',
-                c @ b'0'..=b'7',
-                behind @ ..,
-            ] => {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', behind @ ..] => {
                 bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
                 rest = behind;
             }
@@ -305,10 +295,7 @@ garbage
     fn a_line_of_the_other_table_is_read() {
         let line = parse_mounts_line(b"none /dev/h\\040\xe9 hugetlbfs rw,pagesize=2M 0 0").unwrap();
         assert_eq!(line.point, b"/dev/h\\040\xe9");
-        assert_eq!(
-            (line.fs_type, line.options),
-            (&b"hugetlbfs"[..], &b"rw,pagesize=2M"[..])
-        );
+        assert_eq!((line.fs_type, line.options), (&b"hugetlbfs"[..], &b"rw,pagesize=2M"[..]));
         assert!(parse_mounts_line(b"none /dev/h").is_none());
     }
 

@@ -66,12 +66,9 @@ mod tests {
 
     #[test]
     fn a_list_that_is_none_has_no_driver() {
-        for text in [
-            "",
-            "510 gdrdrv",
-            "Character devices:\n\n510 gdrdrv",
-            "Character devices:\nx gdrdrv",
-        ] {
+        for text in
+            ["", "510 gdrdrv", "Character devices:\n\n510 gdrdrv", "Character devices:\nx gdrdrv"]
+        {
             assert_eq!(Numbers::of_character_driver(text, "gdrdrv"), None, "{text}");
         }
     }

@@ -55,12 +55,7 @@ fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u32> {
 
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PciAddress {
-            domain,
-            bus,
-            device,
-            function,
-        } = self;
+        let PciAddress { domain, bus, device, function } = self;
         f.pad(&format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
     }
 }
@@ -71,12 +66,7 @@ mod tests {
 
     #[test]
     fn addresses_are_printed_as_they_were_read() {
-        for text in [
-            "0000:3b:00.0",
-            "0101:00:02.7",
-            "10000:e1:1f.1",
-            "ffffffff:ff:1f.7",
-        ] {
+        for text in ["0000:3b:00.0", "0101:00:02.7", "10000:e1:1f.1", "ffffffff:ff:1f.7"] {
             assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
         }
     }

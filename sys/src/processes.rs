@@ -124,11 +124,7 @@ impl Processes {
         };
         let start_time = start_time(&stat)
             .ok_or_else(|| failed(&path, io::Error::other("no start time in it")))?;
-        Ok(Some(Process {
-            pid,
-            start_time,
-            pid_namespace: self.own_namespace()?,
-        }))
+        Ok(Some(Process { pid, start_time, pid_namespace: self.own_namespace()? }))
     }
 
     /// Whether a process has ended. A zombie has, unless other threads of it go on: a program may end
@@ -301,12 +297,7 @@ fn is_on(path: &Path, dir: &Path) -> rustix::io::Result<bool> {
 
 fn kernel_boot_id() -> io::Result<Vec<u8>> {
     let proc = detached::mount("proc")?;
-    let file = openat(
-        proc,
-        BOOT_ID,
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
+    let file = openat(proc, BOOT_ID, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut bytes = Vec::new();
     File::from(file).take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -318,18 +309,13 @@ fn covered(error: &io::Error) -> io::Error {
 }
 
 fn failed(path: &Path, source: io::Error) -> ProcessesError {
-    ProcessesError {
-        path: path.to_owned(),
-        source,
-    }
+    ProcessesError { path: path.to_owned(), source }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ProcessesError> {
     let read = |path| {
         let mut bytes = Vec::with_capacity(4096);
-        let read = File::open(path)?
-            .take(MAX_BYTES + 1)
-            .read_to_end(&mut bytes)?;
+        let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
         if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
             return Err(io::Error::other(format!("longer than {MAX_BYTES} bytes")));
         }
@@ -350,9 +336,7 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, ProcessesError> {
 
 fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::NOENT, Errno::SRCH, Errno::NODEV].map(Errno::raw_os_error);
-    error
-        .raw_os_error()
-        .is_some_and(|code| gone.contains(&code))
+    error.raw_os_error().is_some_and(|code| gone.contains(&code))
 }
 
 /// The fields of proc_pid_stat(5) from the third on. The second is the program's name in brackets and
@@ -367,10 +351,7 @@ fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// When a process started, in clock ticks after boot: field 22 of its `stat` (proc_pid_stat(5)). None where `stat` is
 /// cut short.
 pub fn start_time(stat: &[u8]) -> Option<u64> {
-    std::str::from_utf8(fields(stat).nth(19)?)
-        .ok()?
-        .parse()
-        .ok()
+    std::str::from_utf8(fields(stat).nth(19)?).ok()?.parse().ok()
 }
 
 /// Whether the state, field 3, is that of a process that has ended, and field 20 counts no thread but
@@ -475,10 +456,7 @@ mod tests {
     #[test]
     fn the_start_time_is_read_behind_any_name() {
         let behind = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
-        assert_eq!(
-            start_time(format!("12 (a) {behind}").as_bytes()),
-            Some(4711)
-        );
+        assert_eq!(start_time(format!("12 (a) {behind}").as_bytes()), Some(4711));
         let tricky = [b"12 (a\xff\n) S 1) () ", behind.as_bytes()].concat();
         assert_eq!(start_time(&tricky), Some(4711));
         assert_eq!(start_time(b"12 (a) S 1"), None);
@@ -492,19 +470,13 @@ mod tests {
         let found = processes.find(12).unwrap().unwrap();
         assert_eq!(found.start_time, 4711);
         assert_eq!(processes.has_ended(found).unwrap(), Some(false));
-        let earlier = Process {
-            start_time: 4710,
-            ..found
-        };
+        let earlier = Process { start_time: 4710, ..found };
         let ended = processes.has_ended(earlier).unwrap();
         assert_eq!(ended, Some(true), "its number is another's");
         assert_eq!(processes.find(13).unwrap(), None);
         let absent = Process { pid: 13, ..found };
         assert_eq!(processes.has_ended(absent).unwrap(), Some(true));
-        let elsewhere = Process {
-            pid_namespace: found.pid_namespace + 1,
-            ..absent
-        };
+        let elsewhere = Process { pid_namespace: found.pid_namespace + 1, ..absent };
         assert_eq!(processes.has_ended(elsewhere).unwrap(), None);
     }
 
@@ -518,10 +490,8 @@ mod tests {
 
     #[test]
     fn a_process_lives_while_a_thread_of_it_does() {
-        let stat = format!(
-            "12 (a) {}",
-            STAT.replacen('S', "Z", 1).replace(" 1 0 4711", " 2 0 4711")
-        );
+        let stat =
+            format!("12 (a) {}", STAT.replacen('S', "Z", 1).replace(" 1 0 4711", " 2 0 4711"));
         let (_dir, processes) = host(&[("proc/12/stat", &stat)]);
         let process = processes.find(12).unwrap().unwrap();
         assert_eq!(processes.has_ended(process).unwrap(), Some(false));
@@ -530,11 +500,8 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_read_is_neither_dead_nor_alive() {
         let (_dir, processes) = host(&[("proc/12/stat/x", ""), ("proc/14/stat", "14 (a")]);
-        let process = Process {
-            pid: 12,
-            start_time: 1,
-            pid_namespace: processes.own_namespace().unwrap(),
-        };
+        let process =
+            Process { pid: 12, start_time: 1, pid_namespace: processes.own_namespace().unwrap() };
         let looked = processes.has_ended(process);
         assert!(looked.is_err(), "a directory is no file");
         assert!(processes.find(14).is_err());
@@ -604,15 +571,9 @@ mod tests {
         tree.link("proc/7/fd/3", renamed.to_str().unwrap());
         assert_eq!(found, opener(Path::new("/dev/null")));
         // Whoever may make a node may also point at it so, and need not be allowed to open it.
-        tree.file(
-            "proc/7/fdinfo/3",
-            "pos:\t0\nflags:\t012100000\nmnt_id:\t29\n",
-        );
+        tree.file("proc/7/fdinfo/3", "pos:\t0\nflags:\t012100000\nmnt_id:\t29\n");
         assert_eq!(opener(Path::new("/dev/null")), None);
-        tree.file(
-            "proc/7/fdinfo/3",
-            "pos:\t0\nflags:\t02100002\nmnt_id:\t29\n",
-        );
+        tree.file("proc/7/fdinfo/3", "pos:\t0\nflags:\t02100002\nmnt_id:\t29\n");
         assert_eq!(found, opener(Path::new("/dev/null")));
         // The first thread may have ended (pthread_exit(3)).
         tree.file("proc/9/comm", "threads\n");
@@ -638,10 +599,7 @@ mod tests {
         for thread in ["proc/7/task/10", "proc/7/task/11"] {
             tree.directory(thread);
         }
-        assert_eq!(
-            others(),
-            ["proc/7/task/10", "proc/7/task/11"].map(|thread| tree.path(thread))
-        );
+        assert_eq!(others(), ["proc/7/task/10", "proc/7/task/11"].map(|thread| tree.path(thread)));
         assert_eq!(other_threads(&tree.path("proc/8")).count(), 0);
     }
 
@@ -684,10 +642,7 @@ mod tests {
         let found = |lines: &str| cgroup(lines.as_bytes()).map(|path| path.display().to_string());
         let both = "5:cpu,devices:/docker/1\n1:name=systemd:/x\n0::/y\n";
         assert_eq!(found(both).unwrap(), "devices/docker/1");
-        assert_eq!(
-            found("0::/system.slice/a:b.scope\n").unwrap(),
-            "system.slice/a:b.scope"
-        );
+        assert_eq!(found("0::/system.slice/a:b.scope\n").unwrap(), "system.slice/a:b.scope");
         for none in ["0::/\n", "0::/../x\n", "0::x\n", "1:cpu:/x\n", ""] {
             assert_eq!(found(none), None, "{none:?}");
         }
@@ -703,10 +658,7 @@ mod tests {
         let one = tree.path("sys/fs/cgroup/a/one");
         assert_eq!(processes.own_cgroup(1, 2).unwrap(), None, "it is not there");
         fs::create_dir_all(&one).unwrap();
-        assert_eq!(
-            processes.own_cgroup(1, 2).unwrap(),
-            Some(cgroup_at(&tree, "a/one"))
-        );
+        assert_eq!(processes.own_cgroup(1, 2).unwrap(), Some(cgroup_at(&tree, "a/one")));
         assert_eq!(processes.own_cgroup(2, 3).unwrap(), None);
         assert_eq!(processes.own_cgroup(9, 3).unwrap(), None, "it has ended");
     }
@@ -722,24 +674,15 @@ mod tests {
         let is_populated = |cgroup: &Cgroup| processes.is_populated(cgroup).unwrap();
         assert!(is_populated(&at("a")));
         assert!(!is_populated(&at("b")));
-        let again = Cgroup {
-            inode: at("b").inode,
-            ..at("a")
-        };
+        let again = Cgroup { inode: at("b").inode, ..at("a") };
         assert!(!is_populated(&again), "another one at its path");
-        let gone = Cgroup {
-            path: "/sys/fs/cgroup/gone".into(),
-            ..at("a")
-        };
+        let gone = Cgroup { path: "/sys/fs/cgroup/gone".into(), ..at("a") };
         assert!(!is_populated(&gone));
     }
 
     #[test]
     fn a_cgroup_that_cannot_be_seen_counts_as_populated() {
-        let gone = |path: &str| Cgroup {
-            path: path.into(),
-            inode: 3,
-        };
+        let gone = |path: &str| Cgroup { path: path.into(), inode: 3 };
         let without = host(&[]);
         let empty = host(&[("sys/fs/cgroup/other", "")]);
         let v1 = host(&[("sys/fs/cgroup/devices/cgroup.procs", "")]);
@@ -774,11 +717,8 @@ mod tests {
 
     #[test]
     fn a_cgroup_with_more_directories_than_are_looked_at_counts_as_populated() {
-        let (tree, _) = host(&[
-            ("d/cgroup.procs", ""),
-            ("d/e/cgroup.procs", ""),
-            ("d/f/cgroup.procs", ""),
-        ]);
+        let (tree, _) =
+            host(&[("d/cgroup.procs", ""), ("d/e/cgroup.procs", ""), ("d/f/cgroup.procs", "")]);
         assert!(!has_process_below(&tree.path("d"), &mut 3).unwrap());
         assert!(has_process_below(&tree.path("d"), &mut 2).unwrap());
     }

@@ -63,9 +63,8 @@ pub fn decimal(text: &str) -> Option<u32> {
 /// A size with a binary unit, in KiB: `2Mi` is 2048.
 pub fn kib(text: &str) -> Option<u64> {
     let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)];
-    let (number, shift) = units
-        .into_iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))?;
+    let (number, shift) =
+        units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))?;
     digits::<u64>(number)?.checked_mul(1 << shift)
 }
 

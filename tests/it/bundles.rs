@@ -105,14 +105,8 @@ fn a_bundle_without_one_of_its_devices_is_left_out_and_says_why() {
     assert_eq!(device_names(&json_file(specs.path().join(FILE))), ["whole"]);
     let part = "there is no nic ens9, there is no profile none-such; \"onload-ctk discover --explain\" says why, or change [bundles.part]";
     let reasons = [
-        (
-            "all",
-            "\"all\" is a word with a meaning of its own; name the bundle otherwise",
-        ),
-        (
-            "count",
-            "hugepages 2Mi is no pool, of which *2 takes members",
-        ),
+        ("all", "\"all\" is a word with a meaning of its own; name the bundle otherwise"),
+        ("count", "hugepages 2Mi is no pool, of which *2 takes members"),
         ("part", part),
     ];
     for (name, reason) in reasons {
@@ -140,12 +134,8 @@ fn a_bundle_takes_as_many_members_of_a_pool_as_it_says() {
     generate(TWO_NODES, config, specs.path(), &[]);
     let spec = json_file(specs.path().join(FILE));
     let hooks = device(&spec, "two")["containerEdits"]["hooks"].clone();
-    let args: Vec<Value> = hooks
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|hook| hook["args"].clone())
-        .collect();
+    let args: Vec<Value> =
+        hooks.as_array().unwrap().iter().map(|hook| hook["args"].clone()).collect();
     assert_eq!(
         args,
         [
@@ -155,15 +145,9 @@ fn a_bundle_takes_as_many_members_of_a_pool_as_it_says() {
     );
     // Old readers know no pools, so they get no member either.
     let old = tempfile::tempdir().unwrap();
-    let run = generate(
-        TWO_NODES,
-        config,
-        old.path(),
-        &["--max-cdi-version", "0.5.0"],
-    );
+    let run = generate(TWO_NODES, config, old.path(), &["--max-cdi-version", "0.5.0"]);
     assert!(
-        run.stderr
-            .contains("bundle two is not offered: there is no vfio fast"),
+        run.stderr.contains("bundle two is not offered: there is no vfio fast"),
         "{}",
         run.stderr
     );
@@ -179,21 +163,9 @@ fn a_bundle_of_two_interfaces_chooses_none_and_one_of_one_chooses_that() {
     generate(X2, config, specs.path(), &[]);
     let spec = json_file(specs.path().join(FILE));
     let env = |name: &str| device(&spec, name)["containerEdits"]["env"].to_string();
-    assert!(
-        env("one").contains("EF_INTERFACE_WHITELIST=enp101s0f0np0"),
-        "{}",
-        env("one")
-    );
-    assert!(
-        env("one").contains("ZF_ATTR=interface=enp101s0f0v0"),
-        "{}",
-        env("one")
-    );
-    assert!(
-        !env("two").contains("EF_INTERFACE_WHITELIST"),
-        "{}",
-        env("two")
-    );
+    assert!(env("one").contains("EF_INTERFACE_WHITELIST=enp101s0f0np0"), "{}", env("one"));
+    assert!(env("one").contains("ZF_ATTR=interface=enp101s0f0v0"), "{}", env("one"));
+    assert!(!env("two").contains("EF_INTERFACE_WHITELIST"), "{}", env("two"));
 }
 
 #[test]
@@ -204,18 +176,10 @@ fn the_file_goes_with_the_last_bundle_and_check_and_list_know_it() {
     let check = with_config(TWO_NODES, HFT, &["cdi", "check", "--output-dir", to]);
     check.done();
     let list = with_config(TWO_NODES, HFT, &["cdi", "list", "--spec-dir", to]).done();
-    assert!(
-        list.stdout.contains("onload.dev/bundle=hft"),
-        "{}",
-        list.stdout
-    );
+    assert!(list.stdout.contains("onload.dev/bundle=hft"), "{}", list.stdout);
     let check = with_config(TWO_NODES, "", &["cdi", "check", "--output-dir", to]);
     let check = check.answered_no();
-    assert!(
-        check.stdout.contains(FILE) || check.stderr.contains(FILE),
-        "{}",
-        check.stderr
-    );
+    assert!(check.stdout.contains(FILE) || check.stderr.contains(FILE), "{}", check.stderr);
     generate(TWO_NODES, "", specs.path(), &[]);
     assert!(!names_in(specs.path()).contains(&FILE.to_owned()));
 }

@@ -29,9 +29,7 @@ impl Capture {
         let mut command = on(root, &["discover", "--format", "json", "--capture"]);
         let run = run(command.arg(&file).args(args)).done();
         let capture = Capture { directory, run };
-        tar::Archive::new(capture.tar().as_slice())
-            .unpack(capture.root())
-            .unwrap();
+        tar::Archive::new(capture.tar().as_slice()).unpack(capture.root()).unwrap();
         capture
     }
 
@@ -83,10 +81,7 @@ impl Capture {
 #[track_caller]
 fn answer(root: &Path) -> (Value, String) {
     let run = run(&mut on(root, &["discover", "--format", "json"])).done();
-    (
-        run.json(),
-        run.stderr.replace(&*root.to_string_lossy(), "ROOT"),
-    )
+    (run.json(), run.stderr.replace(&*root.to_string_lossy(), "ROOT"))
 }
 
 /// The same without what masks change.
@@ -127,9 +122,7 @@ fn assert_same_text(found: &str, wanted: &str, name: &str) {
 /// The specifications that are made of a host.
 #[track_caller]
 fn specifications(root: &Path) -> String {
-    run(&mut on(root, &["cdi", "generate", "--output", "-"]))
-        .done()
-        .stdout
+    run(&mut on(root, &["cdi", "generate", "--output", "-"])).done().stdout
 }
 
 #[test]
@@ -150,11 +143,7 @@ fn discovery_says_of_a_masked_capture_the_same_but_for_the_masks() {
         let root = tree.root();
         let capture = Capture::of(root, &[]);
         let masked = |(object, said)| (without_masked(object), said);
-        same(
-            &masked(answer(&capture.root())),
-            &masked(answer(root)),
-            name,
-        );
+        same(&masked(answer(&capture.root())), &masked(answer(root)), name);
         let made = specifications(&capture.root());
         assert_same_text(&made, &specifications(root), name);
     }
@@ -236,10 +225,7 @@ fn what_discovery_does_not_look_at_is_not_in_a_capture() {
         assert!(!capture.holds(secret), "{secret}");
     }
     let entries = capture.entries();
-    assert_eq!(
-        entries["proc/mounts"],
-        "hugetlbfs /dev/hugepages hugetlbfs rw 0 0\n"
-    );
+    assert_eq!(entries["proc/mounts"], "hugetlbfs /dev/hugepages hugetlbfs rw 0 0\n");
     assert_eq!(entries["proc/meminfo"], "Hugepagesize:  2048 kB\n");
     assert!(!entries.contains_key("etc"), "{:?}", entries.keys());
 }
@@ -265,12 +251,8 @@ fn hardware_addresses_and_guids_are_masked_and_the_vendor_stays() {
         assert!(!capture.holds(own), "{own}");
     }
     let (found, _) = answer(&capture.root());
-    let guids: Vec<String> = found["rdma"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|d| text(&d["node_guid"]))
-        .collect();
+    let guids: Vec<String> =
+        found["rdma"].as_array().unwrap().iter().map(|d| text(&d["node_guid"])).collect();
     assert!(guids.iter().all(|guid| *guid == guids[0]), "{guids:?}");
     assert!(guids[0].starts_with("b8ce:f603:00"), "{guids:?}");
     let devices = found["rdma"].as_array().unwrap();
@@ -289,25 +271,14 @@ fn an_interface_that_is_named_by_its_address_is_named_by_its_mask() {
         let address = format!("0000:3b:00.{index}");
         let function = tree.pci(Pci::network(&address, "1924:0b03", "sfc"));
         let directory = tree.interface(&function, name);
-        tree.attribute(
-            &format!("{directory}/address"),
-            &format!("00:0f:53:7a:11:2{}", 1 - index),
-        );
-        tree.auxiliary(
-            &function,
-            &format!("sfc.onload.{index}"),
-            "sfc_resource.ef10",
-            Some("1"),
-        );
+        tree.attribute(&format!("{directory}/address"), &format!("00:0f:53:7a:11:2{}", 1 - index));
+        tree.auxiliary(&function, &format!("sfc.onload.{index}"), "sfc_resource.ef10", Some("1"));
     }
     tree.config("[discover]\nignored-interfaces = [\"enx000f537a1121\"]\n");
     let capture = Capture::of(tree.root(), &[]);
     assert!(!capture.holds("7a11") && !capture.holds("7a:11"));
     let (found, _) = answer(&capture.root());
-    assert_eq!(
-        crate::common::each(&found["nics"], "name"),
-        ["enx000f53000001"]
-    );
+    assert_eq!(crate::common::each(&found["nics"], "name"), ["enx000f53000001"]);
     assert_eq!(
         crate::common::reason(&found, "nic", "enx000f53000002"),
         "ignored: it is in [discover] ignored-interfaces; take it out there to offer it"
@@ -319,10 +290,7 @@ fn an_interface_that_is_named_by_its_address_is_named_by_its_mask() {
 #[test]
 fn the_configuration_that_held_comes_along() {
     let tree = rdma();
-    let (directory, config) = (
-        tempfile::tempdir().unwrap(),
-        "[discover]\noffer-umad = true\n",
-    );
+    let (directory, config) = (tempfile::tempdir().unwrap(), "[discover]\noffer-umad = true\n");
     let named = directory.path().join("named.toml");
     fs::write(&named, config).unwrap();
     tree.config("[discover]\noffer-umad = false\noffer-issm = true\n");
@@ -345,11 +313,7 @@ fn a_library_of_any_size_is_captured_as_a_small_stand_in() {
     fs::write(&library, content).unwrap();
     let capture = Capture::of(tree.root(), &[]);
     assert!(!capture.holds("PROPRIETARY"));
-    assert!(
-        capture.packed().len() < 64 * 1024,
-        "{}",
-        capture.packed().len()
-    );
+    assert!(capture.packed().len() < 64 * 1024, "{}", capture.packed().len());
     let (found, _) = answer(&capture.root());
     assert_eq!(found, answer(tree.root()).0);
     assert_eq!(found["onload"]["library_matches"], true);
@@ -363,12 +327,8 @@ fn files_that_are_not_what_they_should_be_are_captured_as_such() {
     tree.file(&format!("{function}/class"), "y".repeat(5000));
     tree.program("/usr/bin/onload_helper", "neither\n");
     tree.program("/usr/bin/orm_json", "#!/usr/bin/perl -w\nsecret\n");
-    tree.program(
-        "/usr/bin/onload_fuser",
-        b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0",
-    );
-    tree.remove("/usr/bin/zf_stackdump")
-        .directory("/usr/bin/zf_stackdump");
+    tree.program("/usr/bin/onload_fuser", b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0");
+    tree.remove("/usr/bin/zf_stackdump").directory("/usr/bin/zf_stackdump");
     tree.file("/usr/libexec/onload/profiles/b.opf", [0xff, 0xfe]);
     tree.link("/usr/lib/x86_64-linux-gnu/libonload_gone.so", "nowhere.so");
     tree.link("/sys/class/infiniband/gone", "/sys/devices/gone");
@@ -399,27 +359,16 @@ fn what_stands_below_an_interface_is_captured() {
 #[test]
 fn a_capture_can_be_unpacked_anywhere_since_its_links_stay_in_it() {
     let tree = Tree::new();
-    tree.driver(crate::common::CHECKSUM)
-        .libraries("/srv/onload/lib")
-        .tools("");
+    tree.driver(crate::common::CHECKSUM).libraries("/srv/onload/lib").tools("");
     tree.link("/usr/lib64", "/srv/onload/lib");
-    tree.link(
-        "/usr/lib/x86_64-linux-gnu",
-        "../../../../../../srv/onload/lib",
-    );
+    tree.link("/usr/lib/x86_64-linux-gnu", "../../../../../../srv/onload/lib");
     let capture = Capture::of(tree.root(), &[]);
     assert_same(&capture.root(), tree.root(), "");
     let entries = capture.entries();
     assert_eq!(entries["usr/lib64"], "-> ../srv/onload/lib");
-    assert_eq!(
-        entries["usr/lib/x86_64-linux-gnu"],
-        "-> ../../srv/onload/lib"
-    );
+    assert_eq!(entries["usr/lib/x86_64-linux-gnu"], "-> ../../srv/onload/lib");
     for (name, content) in &entries {
-        assert!(
-            !name.starts_with('/') && !content.starts_with("-> /"),
-            "{name} {content}"
-        );
+        assert!(!name.starts_with('/') && !content.starts_with("-> /"), "{name} {content}");
     }
 }
 
@@ -435,10 +384,7 @@ fn the_tar_of_the_system_unpacks_it() {
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(&root).arg("-xf").arg(capture.file());
     let output = tar.output().unwrap();
-    assert!(
-        output.status.success() && output.stderr.is_empty(),
-        "{output:?}"
-    );
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     assert_eq!(answer(&root), answer(tree.root()));
 }
 
@@ -451,15 +397,8 @@ fn a_capture_replaces_an_older_one_whole_or_not_at_all() {
     let mut command = on(tree.root(), &["discover"]);
     let run_once = run(command.env("ONLOAD_CTK_DISCOVER_CAPTURE", &file)).done();
     assert!(run_once.stdout.contains("mlx4_0"), "{}", run_once.stdout);
-    assert!(
-        run_once.stderr.contains("GUIDs masked"),
-        "{}",
-        run_once.stderr
-    );
-    assert_eq!(
-        fs::read(&file).unwrap(),
-        Capture::of(tree.root(), &[]).packed()
-    );
+    assert!(run_once.stderr.contains("GUIDs masked"), "{}", run_once.stderr);
+    assert_eq!(fs::read(&file).unwrap(), Capture::of(tree.root(), &[]).packed());
     assert_eq!(names_in(directory.path()), ["host.tar.zst"]);
     let nowhere = directory.path().join("nowhere/host.tar.zst");
     let error = run(on(tree.root(), &["discover", "--capture"]).arg(&nowhere)).refused();
@@ -512,8 +451,5 @@ fn what_pairs_gpus_with_their_cards_is_captured_and_nothing_else_of_a_card() {
     // What is not VPD is as little that of a capture.
     tree.file("/sys/bus/pci/devices/0000:03:00.0/vpd", b"MT2513600TWY");
     let capture = Capture::of(tree.root(), &[]);
-    assert_eq!(
-        answer(&capture.root()).0["not_offered"],
-        answer(tree.root()).0["not_offered"]
-    );
+    assert_eq!(answer(&capture.root()).0["not_offered"], answer(tree.root()).0["not_offered"]);
 }

@@ -15,9 +15,7 @@ fn drift(tree: &Tree) -> Vec<String> {
     let answer = tree.run(&["cdi", "check"]).answered_no();
     let directory = format!("{}/", tree.specs().display());
     let lines = answer.stdout.lines();
-    lines
-        .map(|line| line.strip_prefix(&directory).unwrap().to_owned())
-        .collect()
+    lines.map(|line| line.strip_prefix(&directory).unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -26,11 +24,7 @@ fn what_was_just_written_describes_the_host() {
         tree.generate();
         let answer = tree.run(&["cdi", "check"]).done();
         assert_eq!(answer.stdout, "");
-        assert!(
-            answer.stderr.contains("describes this host"),
-            "{}",
-            answer.stderr
-        );
+        assert!(answer.stderr.contains("describes this host"), "{}", answer.stderr);
     }
 }
 
@@ -60,14 +54,10 @@ fn a_missing_a_different_and_a_superfluous_file_are_named() {
     tree.remove(&format!("/var/run/cdi/{NIC}"));
     assert_eq!(drift(&tree), [format!("{NIC}: missing")]);
     tree.generate();
-    tree.remove("/sys/class/pps")
-        .remove("/sys/devices/virtual/pps");
+    tree.remove("/sys/class/pps").remove("/sys/devices/virtual/pps");
     assert_eq!(drift(&tree), ["onload.dev-pps.json: to be removed"]);
     tree.generate();
-    tree.attribute(
-        "/sys/devices/pci0000:3b/0000:3b:00.1/sfc.onload.1/sfc_resource/enable",
-        "1",
-    );
+    tree.attribute("/sys/devices/pci0000:3b/0000:3b:00.1/sfc.onload.1/sfc_resource/enable", "1");
     assert_eq!(
         drift(&tree),
         [
@@ -81,10 +71,7 @@ fn a_missing_a_different_and_a_superfluous_file_are_named() {
 
 /// What a driver has after its module was loaded anew.
 fn renumber(tree: &Tree, name: &str, major: u32) {
-    tree.attribute(
-        &format!("/sys/class/{name}/{name}/dev"),
-        &format!("{major}:0"),
-    );
+    tree.attribute(&format!("/sys/class/{name}/{name}/dev"), &format!("{major}:0"));
     let node = format!("/dev/{name}");
     tree.without_node(&node).node(&node, major, 0);
 }
@@ -128,10 +115,7 @@ fn a_file_that_differs_in_more_than_numbers_is_different() {
     tree.config("[cdi]\nfdtable-size = 65536\n");
     let lines = drift(&tree);
     assert_eq!(lines[1], "onload.dev-nic-plain.json: different");
-    assert!(
-        lines[0].starts_with("onload.dev-nic-nodes.json: renumbered: "),
-        "{lines:?}"
-    );
+    assert!(lines[0].starts_with("onload.dev-nic-nodes.json: renumbered: "), "{lines:?}");
 }
 
 #[test]
@@ -140,10 +124,7 @@ fn vfio_groups_that_changed_places_are_renumbered() {
     tree.generate();
     let number = |group: &str, minor: u32| {
         let node = format!("/dev/vfio/{group}");
-        tree.attribute(
-            &format!("/sys/class/vfio/{group}/dev"),
-            &format!("241:{minor}"),
-        );
+        tree.attribute(&format!("/sys/class/vfio/{group}/dev"), &format!("241:{minor}"));
         tree.without_node(&node).node(&node, 241, minor);
     };
     number("20", 23);
@@ -186,11 +167,9 @@ fn an_edited_file_is_named_as_such() {
 #[test]
 fn the_kinds_and_the_format_are_those_that_were_asked_for() {
     let tree = x2();
-    tree.run(&["cdi", "generate", "--kind", "nic,ptp", "--format", "yaml"])
-        .done();
+    tree.run(&["cdi", "generate", "--kind", "nic,ptp", "--format", "yaml"]).done();
     tree.run(&["cdi", "check"]).done();
-    tree.remove("/sys/class/pps")
-        .remove("/sys/devices/virtual/pps");
+    tree.remove("/sys/class/pps").remove("/sys/devices/virtual/pps");
     tree.run(&["cdi", "check"]).done();
     tree.remove("/var/run/cdi/onload.dev-nic.yaml");
     assert_eq!(drift(&tree), ["onload.dev-nic.yaml: missing"]);
@@ -206,13 +185,7 @@ fn kinds_that_were_asked_for_one_after_the_other_are_all_checked() {
     for kind in ["nic", "ptp"] {
         tree.remove(&format!("/var/run/cdi/onload.dev-{kind}.json"));
     }
-    assert_eq!(
-        drift(&tree),
-        [
-            "onload.dev-nic.json: missing",
-            "onload.dev-ptp.json: missing"
-        ]
-    );
+    assert_eq!(drift(&tree), ["onload.dev-nic.json: missing", "onload.dev-ptp.json: missing"]);
 }
 
 #[test]
@@ -224,9 +197,7 @@ fn another_directory_is_looked_at_when_it_is_named() {
     tree.run(&["cdi", "check", "--output-dir", path]).done();
     tree.run(&["cdi", "check"]).answered_no();
     fs::remove_file(dir.path().join(NIC)).unwrap();
-    let answer = tree
-        .run(&["cdi", "check", "--output-dir", path])
-        .answered_no();
+    let answer = tree.run(&["cdi", "check", "--output-dir", path]).answered_no();
     assert_eq!(answer.stdout, format!("{path}/{NIC}: missing\n"));
 }
 
@@ -239,8 +210,5 @@ fn what_cannot_be_told_is_no_answer() {
     assert!(refusal.contains(".onload-ctk-manifest: "), "{refusal}");
     tree.remove("/var/run/cdi").file("/var/run/cdi", "a file");
     let refusal = tree.run(&["cdi", "check"]).refused();
-    assert!(
-        refusal.contains("/var/run/cdi: Not a directory"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("/var/run/cdi: Not a directory"), "{refusal}");
 }

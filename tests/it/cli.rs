@@ -20,14 +20,7 @@ fn a_line_that_is_not_understood_ends_with_2_and_help_with_0() {
     for args in [
         &["--nonsense"][..],
         &["discover", "--format", "xml"],
-        &[
-            "cdi",
-            "generate",
-            "--output-dir",
-            "/nonexistent/a",
-            "--output",
-            "/nonexistent/b",
-        ],
+        &["cdi", "generate", "--output-dir", "/nonexistent/a", "--output", "/nonexistent/b"],
         &["cdi", "inject"],
         &["cdi"],
         &["completion", "csh"],
@@ -37,21 +30,13 @@ fn a_line_that_is_not_understood_ends_with_2_and_help_with_0() {
         assert_eq!(run.code, Some(2), "{args:?}");
         assert_eq!(run.stdout, "", "{args:?}");
     }
-    for args in [
-        &["--help"][..],
-        &["-h"],
-        &["cdi", "generate", "--help"],
-        &["help", "discover"],
-    ] {
+    for args in [&["--help"][..], &["-h"], &["cdi", "generate", "--help"], &["help", "discover"]] {
         let run = run(program().args(args)).done();
         assert!(run.stdout.contains("Usage: onload-ctk"), "{args:?}");
         assert_eq!(run.stderr, "", "{args:?}");
     }
     let version = run(program().arg("--version")).done().stdout;
-    assert_eq!(
-        version,
-        format!("onload-ctk {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(version, format!("onload-ctk {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -65,13 +50,8 @@ fn the_help_names_the_variables_the_exit_statuses_and_an_example() {
     ] {
         assert!(help.contains(wanted), "{wanted} in {help}");
     }
-    let help = run(program().args(["cdi", "generate", "--help"]))
-        .done()
-        .stdout;
-    for wanted in [
-        "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION",
-        "Example: onload-ctk cdi generate",
-    ] {
+    let help = run(program().args(["cdi", "generate", "--help"])).done().stdout;
+    for wanted in ["ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION", "Example: onload-ctk cdi generate"] {
         assert!(help.contains(wanted), "{wanted} in {help}");
     }
 }
@@ -108,9 +88,7 @@ fn every_flag_has_the_variable_of_its_name() {
     let mut flags = 0;
     each_command(&Cli::command(), &[], &mut |path, command| {
         for flag in command.get_arguments() {
-            let Some(name) = flag
-                .get_long()
-                .filter(|name| !["help", "version"].contains(name))
+            let Some(name) = flag.get_long().filter(|name| !["help", "version"].contains(name))
             else {
                 continue;
             };
@@ -122,10 +100,7 @@ fn every_flag_has_the_variable_of_its_name() {
             flags += 1;
         }
     });
-    assert_eq!(
-        flags,
-        5 + 4 + 8 + 2 + 2 + 1 + 1 + 8 + 2 + 1 + 1 + 1 + 1 + 1 + 2 + 7 + 2
-    );
+    assert_eq!(flags, 5 + 4 + 8 + 2 + 2 + 1 + 1 + 8 + 2 + 1 + 1 + 1 + 1 + 1 + 2 + 7 + 2);
 }
 
 #[test]
@@ -133,11 +108,7 @@ fn every_command_and_flag_says_what_it_is_for() {
     each_command(&Cli::command(), &[], &mut |path, command| {
         assert!(command.get_about().is_some(), "{path:?}");
         for argument in command.get_arguments() {
-            assert!(
-                argument.get_help().is_some(),
-                "{path:?} {}",
-                argument.get_id()
-            );
+            assert!(argument.get_help().is_some(), "{path:?} {}", argument.get_id());
         }
     });
 }
@@ -153,16 +124,11 @@ fn variables_stand_for_flags() {
     let root = tree.root().to_str().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let found = run(program().args(["discover"]).envs([
-        ("ONLOAD_CTK_HOST_ROOT", root),
-        ("ONLOAD_CTK_DISCOVER_FORMAT", "json"),
-    ]));
+    let found = run(program()
+        .args(["discover"])
+        .envs([("ONLOAD_CTK_HOST_ROOT", root), ("ONLOAD_CTK_DISCOVER_FORMAT", "json")]));
     assert_eq!(found.done().json()["nics"][0]["name"], "ens3");
-    let explained = with(
-        &tree,
-        &[("ONLOAD_CTK_DISCOVER_EXPLAIN", "true")],
-        &["discover"],
-    );
+    let explained = with(&tree, &[("ONLOAD_CTK_DISCOVER_EXPLAIN", "true")], &["discover"]);
     assert!(explained.done().stdout.contains("Not offered"));
     let generate = |variables: &[(&str, &str)]| with(&tree, variables, &["cdi", "generate"]);
     let specs = path("specs");
@@ -172,26 +138,15 @@ fn variables_stand_for_flags() {
         ("ONLOAD_CTK_CDI_GENERATE_FORMAT", "yaml"),
     ])
     .done();
-    assert_eq!(
-        specs_in(Path::new(&specs)),
-        ["onload.dev-nic.yaml", "onload.dev-zf.yaml"]
-    );
-    let checked = with(
-        &tree,
-        &[("ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR", &specs)],
-        &["cdi", "check"],
-    );
+    assert_eq!(specs_in(Path::new(&specs)), ["onload.dev-nic.yaml", "onload.dev-zf.yaml"]);
+    let checked = with(&tree, &[("ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR", &specs)], &["cdi", "check"]);
     checked.done();
-    let listed = [
-        ("ONLOAD_CTK_CDI_LIST_SPEC_DIR", specs.as_str()),
-        ("ONLOAD_CTK_CDI_LIST_FORMAT", "json"),
-    ];
+    let listed =
+        [("ONLOAD_CTK_CDI_LIST_SPEC_DIR", specs.as_str()), ("ONLOAD_CTK_CDI_LIST_FORMAT", "json")];
     let listed = with(&tree, &listed, &["cdi", "list"]).done().json();
     assert_eq!(listed["devices"].as_array().unwrap().len(), 5);
-    let shown = [
-        ("ONLOAD_CTK_CDI_SHOW_SPEC_DIR", specs.as_str()),
-        ("ONLOAD_CTK_CDI_SHOW_FORMAT", "json"),
-    ];
+    let shown =
+        [("ONLOAD_CTK_CDI_SHOW_SPEC_DIR", specs.as_str()), ("ONLOAD_CTK_CDI_SHOW_FORMAT", "json")];
     let shown = with(&tree, &shown, &["cdi", "show", "onload.dev/zf=all"]);
     assert_eq!(shown.done().json()["kind"], "onload.dev/zf");
     let mut inject = on(tree.root(), &["cdi", "inject", "onload.dev/zf=all"]);
@@ -200,16 +155,11 @@ fn variables_stand_for_flags() {
     run_with_stdin(&mut inject, b"{}").done();
     let version = [("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION", "0.4.0")];
     assert!(generate(&version).refused().contains("CDI 0.4.0"));
-    for look in [
-        "ONLOAD_CTK_CDI_GENERATE_DRY_RUN",
-        "ONLOAD_CTK_CDI_GENERATE_DIFF",
-    ] {
+    for look in ["ONLOAD_CTK_CDI_GENERATE_DRY_RUN", "ONLOAD_CTK_CDI_GENERATE_DIFF"] {
         assert_ne!(generate(&[(look, "yes")]).done().stdout, "");
         assert_eq!(names_in(&tree.specs()), [""; 0]);
     }
-    let stdout = generate(&[("ONLOAD_CTK_CDI_GENERATE_OUTPUT", "-")])
-        .done()
-        .stdout;
+    let stdout = generate(&[("ONLOAD_CTK_CDI_GENERATE_OUTPUT", "-")]).done().stdout;
     assert!(stdout.starts_with("{\n"), "{stdout}");
     tree.file("/var/run/cdi/onload.dev-nic.json", "{}");
     generate(&[]).answered_no();
@@ -219,15 +169,8 @@ fn variables_stand_for_flags() {
     generate(&[("ONLOAD_CTK_CONFIG", &config)]).done();
     assert_eq!(specs_in(&tree.specs()), ["onload.dev-zf.json"]);
     assert_eq!(generate(&[("ONLOAD_CTK_QUIET", "1")]).done().stderr, "");
-    assert!(
-        generate(&[("ONLOAD_CTK_VERBOSE", "1")])
-            .done()
-            .stderr
-            .contains("unchanged ")
-    );
-    let colours = with(&tree, &[("ONLOAD_CTK_COLOR", "always")], &["discover"])
-        .done()
-        .stdout;
+    assert!(generate(&[("ONLOAD_CTK_VERBOSE", "1")]).done().stderr.contains("unchanged "));
+    let colours = with(&tree, &[("ONLOAD_CTK_COLOR", "always")], &["discover"]).done().stdout;
     assert!(colours.contains("\u{1b}["), "{colours}");
 }
 
@@ -243,10 +186,7 @@ fn a_flag_goes_before_its_variable_and_that_before_the_configuration() {
     let variable = [("ONLOAD_CTK_CDI_GENERATE_KIND", "zf")];
     assert_eq!(kinds(&[], &[]), ["onload.dev-nic.json"]);
     assert_eq!(kinds(&variable, &[]), ["onload.dev-zf.json"]);
-    assert_eq!(
-        kinds(&variable, &["--kind", "profile"]),
-        ["onload.dev-profile.json"]
-    );
+    assert_eq!(kinds(&variable, &["--kind", "profile"]), ["onload.dev-profile.json"]);
 }
 
 #[test]
@@ -288,9 +228,7 @@ fn stdout_is_the_product_and_stderr_is_for_people() {
     assert_eq!(tree.run(&["-q", "cdi", "generate"]).done().stderr, "");
     assert_eq!(tree.run(&["discover", "-q"]).done().stderr, "");
     // An error is told even so.
-    let error = tree
-        .run(&["-q", "--config", "/nonexistent/c.toml", "discover"])
-        .refused();
+    let error = tree.run(&["-q", "--config", "/nonexistent/c.toml", "discover"]).refused();
     assert!(error.contains("/nonexistent/c.toml"), "{error}");
 }
 
@@ -302,16 +240,10 @@ fn colours_are_for_terminals_unless_they_are_asked_for() {
     assert!(!looks(&["--color", "auto", "discover"]));
     assert!(!looks(&["--color", "never", "discover"]));
     assert!(looks(&["--color", "always", "discover"]));
-    assert!(!looks(&[
-        "--color", "always", "discover", "--format", "json"
-    ]));
+    assert!(!looks(&["--color", "always", "discover", "--format", "json"]));
     tree.remove("/dev.table");
     let error = tree.run(&["--color", "always", "--config", "/nonexistent", "discover"]);
-    assert!(
-        error.stderr.starts_with("\u{1b}[1m\u{1b}[31merror:"),
-        "{:?}",
-        error.stderr
-    );
+    assert!(error.stderr.starts_with("\u{1b}[1m\u{1b}[31merror:"), "{:?}", error.stderr);
 }
 
 /// A line that is not understood, with colours where they are not for terminals alone.
@@ -336,63 +268,23 @@ fn colours_of_a_line_that_is_not_understood_are_those_that_were_asked_for() {
         (bad, &[("ONLOAD_CTK_COLOR", "always")], true),
         (&["--color", "never", "--nonsense"], &[forced], false),
         (&["--nonsense", "--color", "never"], &[forced], false),
-        (
-            &["discover", "--color=never", "--nonsense"],
-            &[forced],
-            false,
-        ),
+        (&["discover", "--color=never", "--nonsense"], &[forced], false),
         (&["cdi", "inject", "--color=never"], &[forced], false),
-        (
-            &["--color", "always", "--nonsense"],
-            &[("NO_COLOR", "1")],
-            true,
-        ),
+        (&["--color", "always", "--nonsense"], &[("NO_COLOR", "1")], true),
         // A flag goes before its variable.
-        (
-            &["--color", "always", "--nonsense"],
-            &[("ONLOAD_CTK_COLOR", "never")],
-            true,
-        ),
+        (&["--color", "always", "--nonsense"], &[("ONLOAD_CTK_COLOR", "never")], true),
         (&["--color", "sometimes"], &[], false),
         (&["--color", "sometimes"], &[forced], true),
         (&["--color"], &[forced], true),
         // Behind two hyphens there are no options.
         (&["discover", "--", "--color", "always"], &[], false),
-        (
-            &[
-                "cdi",
-                "generate",
-                "--output=a",
-                "--output-dir=b",
-                "--color=never",
-            ],
-            &[forced],
-            false,
-        ),
-        (
-            &[
-                "cdi",
-                "generate",
-                "--output=a",
-                "--output-dir=b",
-                "--color=always",
-            ],
-            &[],
-            true,
-        ),
+        (&["cdi", "generate", "--output=a", "--output-dir=b", "--color=never"], &[forced], false),
+        (&["cdi", "generate", "--output=a", "--output-dir=b", "--color=always"], &[], true),
     ] {
         let said = misunderstood(args, variables);
-        assert_eq!(
-            said.contains('\u{1b}'),
-            colours,
-            "{args:?} {variables:?}: {said}"
-        );
+        assert_eq!(said.contains('\u{1b}'), colours, "{args:?} {variables:?}: {said}");
     }
-    let help = |color: &str| {
-        run(program().args(["--help", "--color", color]))
-            .done()
-            .stdout
-    };
+    let help = |color: &str| run(program().args(["--help", "--color", color])).done().stdout;
     assert!(!help("never").contains('\u{1b}'));
     assert!(help("always").contains('\u{1b}'));
 }
@@ -417,19 +309,10 @@ fn nobody_reading_stdout_is_no_error_and_no_other_answer() {
         let mut command = on(tree.root(), args);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut child = command
-            .stdout(writer)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         drop(command);
         let mut said = String::new();
-        child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         let ended = child.wait().unwrap().code();
         assert_eq!(ended, Some(code), "{args:?}: {said}");
         assert_eq!(said, "", "{args:?}");
@@ -439,28 +322,17 @@ fn nobody_reading_stdout_is_no_error_and_no_other_answer() {
 #[test]
 fn stdout_without_room_is_an_error() {
     let tree = x3();
-    let full = fs::OpenOptions::new()
-        .write(true)
-        .open("/dev/full")
-        .unwrap();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = on(tree.root(), &["discover"]);
     let output = command.stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.starts_with("error: ") && said.contains("No space left"),
-        "{said}"
-    );
+    assert!(said.starts_with("error: ") && said.contains("No space left"), "{said}");
 }
 
 #[test]
 fn a_host_root_that_is_not_there_is_refused() {
-    for args in [
-        &["discover"][..],
-        &["cdi", "generate"],
-        &["cdi", "check"],
-        &["cdi", "list"],
-    ] {
+    for args in [&["discover"][..], &["cdi", "generate"], &["cdi", "check"], &["cdi", "list"]] {
         let refusal = run(&mut on(Path::new("/nonexistent/root"), args)).refused();
         // The reason once, and not once for each error that carries it.
         let wanted = "opening host root /nonexistent/root: No such file or directory (os error 2)";
@@ -488,11 +360,7 @@ fn there_is_a_manual_page_for_each_command() {
     let pages = dir.path().join("man1");
     run(program().arg("man").arg(&pages)).done();
     let names = names_in(&pages);
-    for page in [
-        "onload-ctk.1",
-        "onload-ctk-discover.1",
-        "onload-ctk-cdi-generate.1",
-    ] {
+    for page in ["onload-ctk.1", "onload-ctk-discover.1", "onload-ctk-cdi-generate.1"] {
         assert!(names.contains(&page.to_owned()), "{names:?}");
     }
     assert!(!names.iter().any(|name| name.contains("-man")), "{names:?}");
@@ -562,18 +430,12 @@ fn every_manual_page_tells_of_its_exit_status_its_files_and_other_pages() {
         for other in generated.iter().map(|page| page.trim_end_matches(".1")) {
             let is_above = other != name.trim_end_matches(".1") && name.starts_with(other);
             let is_named = others.contains(&format!("{other}fR(1)"));
-            assert!(
-                is_named || !is_above || !name.ends_with(".1"),
-                "{name}: {other}"
-            );
+            assert!(is_named || !is_above || !name.ends_with(".1"), "{name}: {other}");
         }
         // What it names is there.
         for (named, section) in named_pages(&others) {
             let file = format!("{named}.{section}");
-            assert!(
-                section == "5" || pages.contains_key(&file),
-                "{name}: {file}"
-            );
+            assert!(section == "5" || pages.contains_key(&file), "{name}: {file}");
         }
     }
     assert!(pages.len() >= 15, "{:?}", pages.keys());
@@ -590,10 +452,7 @@ fn the_synopsis_of_a_page_names_the_values_of_options() {
         plain.trim().to_owned()
     };
     for (name, wanted) in [
-        (
-            "onload-ctk.1",
-            "[--host-root DIR] [--config FILE] [-v|--verbose]",
-        ),
+        ("onload-ctk.1", "[--host-root DIR] [--config FILE] [-v|--verbose]"),
         ("onload-ctk.1", "[--color WHEN]"),
         ("onload-ctk.1", " [COMMAND]"),
         ("onload-ctk-cdi.1", " COMMAND"),
@@ -616,9 +475,7 @@ fn the_synopsis_of_a_page_names_the_values_of_options() {
 fn statuses(name: &str, page: &str) -> Vec<String> {
     let text = section(name, page, "EXIT STATUS");
     let lines = text.lines().filter_map(|line| line.strip_prefix("\\fB"));
-    lines
-        .map(|line| line.trim_end_matches("\\fR").to_owned())
-        .collect()
+    lines.map(|line| line.trim_end_matches("\\fR").to_owned()).collect()
 }
 
 #[test]
@@ -677,10 +534,7 @@ fn roff_takes_every_manual_page_without_a_word() {
         for (name, page) in &pages {
             let file = dir.path().join(name);
             fs::write(&file, page).unwrap();
-            let output = std::process::Command::new(tool)
-                .args(args)
-                .arg(&file)
-                .output();
+            let output = std::process::Command::new(tool).args(args).arg(&file).output();
             let output = output.unwrap();
             let said = [output.stdout, output.stderr].concat();
             assert_eq!(String::from_utf8_lossy(&said), "", "{tool} {name}");
@@ -691,16 +545,9 @@ fn roff_takes_every_manual_page_without_a_word() {
 #[test]
 fn the_first_command_of_the_readme_shows_what_a_host_offers_and_warns_of_nothing() {
     let readme = fs::read_to_string(crate::common::package().join("README.md")).unwrap();
-    let root = captured()
-        .strip_prefix(crate::common::package())
-        .unwrap()
-        .display()
-        .to_string();
+    let root = captured().strip_prefix(crate::common::package()).unwrap().display().to_string();
     let first = readme.lines().find(|line| line.starts_with("cargo run"));
-    assert_eq!(
-        first,
-        Some(format!("cargo run -- --host-root {root} discover --explain").as_str())
-    );
+    assert_eq!(first, Some(format!("cargo run -- --host-root {root} discover --explain").as_str()));
     let done = run(&mut on(&captured(), &["discover", "--explain"])).done();
     assert!(done.stdout.contains("Not offered"), "{}", done.stdout);
     assert_eq!(done.stderr, "");

@@ -14,9 +14,7 @@ use crate::common::{Commands, Tree, has, program, run, run_unprivileged, skipped
 
 /// Where a shell finds the program.
 fn path() -> OsString {
-    let program = Path::new(env!("CARGO_BIN_EXE_onload-ctk"))
-        .parent()
-        .unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_onload-ctk")).parent().unwrap();
     let mut path = program.as_os_str().to_owned();
     path.push(":/usr/bin:/bin");
     path
@@ -61,25 +59,14 @@ fn typed_into_bash(root: &Path, before: &str, lines: &[&str], key: &str) -> Vec<
     }
     keys += "exit\n";
     let mut bash = shell("bash", directory.path(), root);
-    bash.args(["--norc", "--noprofile", "-i"])
-        .env("INPUTRC", "/dev/null");
-    bash.stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
+    bash.args(["--norc", "--noprofile", "-i"]).env("INPUTRC", "/dev/null");
+    bash.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = bash.spawn().unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(keys.as_bytes())
-        .unwrap();
+    child.stdin.take().unwrap().write_all(keys.as_bytes()).unwrap();
     let said = child.wait_with_output().unwrap().stderr;
     let found = fs::read_to_string(&found);
     let found = found.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&said)));
-    found
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect()
+    found.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// What bash makes of each line when the tabulator is pressed behind it.
@@ -196,10 +183,7 @@ fn bash_completes_kinds_classes_engines_commands_and_options() {
     assert_eq!(kinds.len(), 14, "{kinds:?}");
     let commands = offered(tree.root(), "onload-ctk cdi ");
     assert!(commands.contains(&"validate".to_owned()), "{commands:?}");
-    assert!(
-        !commands.iter().any(|word| word.starts_with('-')),
-        "{commands:?}"
-    );
+    assert!(!commands.iter().any(|word| word.starts_with('-')), "{commands:?}");
 }
 
 #[test]
@@ -234,17 +218,11 @@ fn what_is_offered_is_of_the_host_and_the_directories_that_the_line_names() {
     let lines = [
         format!("onload-ctk --host-root {root} cdi show onload.dev/rdma=mlx5_"),
         format!("onload-ctk cdi show --host-root={root} onload.dev/rdma=mlx5_"),
-        format!(
-            "onload-ctk cdi show --spec-dir {} onload.dev/rdma=mlx5_",
-            specs.display()
-        ),
+        format!("onload-ctk cdi show --spec-dir {} onload.dev/rdma=mlx5_", specs.display()),
     ];
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     for (done, typed) in completed(tree.root(), &lines).iter().zip(lines) {
-        assert!(
-            done.starts_with(typed) && done.len() > typed.len(),
-            "{done}"
-        );
+        assert!(done.starts_with(typed) && done.len() > typed.len(), "{done}");
     }
 }
 
@@ -280,11 +258,7 @@ fn devices_are_offered_to_every_user() {
         copied.arg(env!("CARGO_BIN_EXE_onload-ctk")).arg(&copy);
         assert!(copied.status().unwrap().success());
         asked = Command::new(copy);
-        asked
-            .env_clear()
-            .uid(crate::common::NOBODY)
-            .gid(crate::common::NOBODY)
-            .current_dir("/");
+        asked.env_clear().uid(crate::common::NOBODY).gid(crate::common::NOBODY).current_dir("/");
     }
     let line = format!("onload-ctk --host-root {root} cdi show onload.dev/zf=a");
     let answer = run(asked.env("ONLOAD_CTK_COMPLETE", "bash").args(["--", &line])).done();
@@ -304,9 +278,7 @@ fn fish_completes_devices_and_commands() {
         let source = format!("source {}; complete -C '{line}'", script.display());
         let output = fish.args(["--no-config", "-c", &source]).output().unwrap();
         let words = String::from_utf8(output.stdout).unwrap();
-        let words = words
-            .lines()
-            .map(|line| line.split('\t').next().unwrap().to_owned());
+        let words = words.lines().map(|line| line.split('\t').next().unwrap().to_owned());
         words.collect::<Vec<_>>()
     };
     let devices = complete("onload-ctk cdi show onload.dev/nic=a");
@@ -336,15 +308,9 @@ fn zsh_completes_devices_at_the_first_call() {
     let tree = generated(x3());
     let (directory, _) = with_script("zsh", "_onload-ctk");
     for (typed, wanted) in [
-        (
-            "onload-ctk cdi show onload.dev/nic=a",
-            "onload-ctk cdi show onload.dev/nic=all",
-        ),
+        ("onload-ctk cdi show onload.dev/nic=a", "onload-ctk cdi show onload.dev/nic=all"),
         ("onload-ctk cdi gen", "onload-ctk cdi generate"),
-        (
-            "onload-ctk cdi generate --kind rd",
-            "onload-ctk cdi generate --kind rdma",
-        ),
+        ("onload-ctk cdi generate --kind rd", "onload-ctk cdi generate --kind rdma"),
     ] {
         let home = tempfile::tempdir().unwrap();
         let mut zsh = shell("zsh", home.path(), tree.root());
@@ -352,10 +318,7 @@ fn zsh_completes_devices_at_the_first_call() {
         let output = zsh.args(["-f", "-c", ZSH]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let found = fs::read_to_string(home.path().join("found"));
-        assert_eq!(
-            found.unwrap_or_else(|_| panic!("{said}")).trim_end(),
-            wanted
-        );
+        assert_eq!(found.unwrap_or_else(|_| panic!("{said}")).trim_end(), wanted);
     }
 }
 
@@ -366,10 +329,7 @@ fn there_is_a_completion_script_for_each_shell() {
         ("zsh", "#compdef onload-ctk\n"),
         ("fish", "--command onload-ctk "),
         ("elvish", "set edit:completion:arg-completer[onload-ctk] ="),
-        (
-            "powershell",
-            "Register-ArgumentCompleter -Native -CommandName onload-ctk ",
-        ),
+        ("powershell", "Register-ArgumentCompleter -Native -CommandName onload-ctk "),
     ] {
         let script = run(program().args(["completion", shell])).done().stdout;
         assert!(script.contains(registers), "{shell}: {script}");
@@ -379,9 +339,7 @@ fn there_is_a_completion_script_for_each_shell() {
 
 #[test]
 fn a_shell_that_is_not_known_is_refused() {
-    let asked = run(program()
-        .env("ONLOAD_CTK_COMPLETE", "csh")
-        .args(["--", "onload-ctk "]));
+    let asked = run(program().env("ONLOAD_CTK_COMPLETE", "csh").args(["--", "onload-ctk "]));
     assert_eq!(asked.code, Some(2));
     assert_eq!(asked.stdout, "");
     // An empty variable asks for nothing.

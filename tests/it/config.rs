@@ -28,17 +28,9 @@ fn mounts(spec: &Value) -> Vec<(String, String)> {
 fn the_default_file_sets_nothing_and_its_examples_are_the_defaults() {
     let text = fs::read_to_string(package().join("packaging/config.toml")).unwrap();
     let tree = x2();
-    let plain = tree
-        .run(&["cdi", "generate", "--output", "-"])
-        .done()
-        .stdout;
+    let plain = tree.run(&["cdi", "generate", "--output", "-"]).done().stdout;
     tree.config(&text);
-    assert_eq!(
-        tree.run(&["cdi", "generate", "--output", "-"])
-            .done()
-            .stdout,
-        plain
-    );
+    assert_eq!(tree.run(&["cdi", "generate", "--output", "-"]).done().stdout, plain);
     // Each example with its comment sign taken off.
     let mut keys = BTreeSet::new();
     let mut active = String::new();
@@ -52,12 +44,7 @@ fn the_default_file_sets_nothing_and_its_examples_are_the_defaults() {
     }
     assert_eq!(keys.len(), 6 + 21 + 4 + 1 + 1 + 2 + 4 + 7, "{keys:?}");
     tree.config(&active);
-    assert_eq!(
-        tree.run(&["cdi", "generate", "--output", "-"])
-            .done()
-            .stdout,
-        plain
-    );
+    assert_eq!(tree.run(&["cdi", "generate", "--output", "-"]).done().stdout, plain);
 }
 
 #[test]
@@ -112,23 +99,11 @@ fn a_physical_function_with_virtual_ones_is_offered_when_the_operator_says_so() 
 
 #[test]
 fn each_of_umad_and_issm_is_offered_for_itself() {
-    for (key, node, other) in [
-        ("offer-umad", "umad0", "issm0"),
-        ("offer-issm", "issm0", "umad0"),
-    ] {
+    for (key, node, other) in [("offer-umad", "umad0", "issm0"), ("offer-issm", "issm0", "umad0")] {
         let tree = with(rdma(), &format!("[discover]\n{key} = true\n"));
         let spec = tree.spec("rdma");
-        let nodes = each(
-            &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"],
-            "path",
-        );
-        assert_eq!(
-            nodes,
-            [
-                "/dev/infiniband/uverbs7",
-                &format!("/dev/infiniband/{node}")
-            ]
-        );
+        let nodes = each(&device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"], "path");
+        assert_eq!(nodes, ["/dev/infiniband/uverbs7", &format!("/dev/infiniband/{node}")]);
         assert_ne!(reason(&tree.discover(), "rdma", other), "");
     }
 }
@@ -137,34 +112,20 @@ fn each_of_umad_and_issm_is_offered_for_itself() {
 fn kinds_name_what_is_written() {
     let tree = with(x2(), "[cdi]\nkinds = [\"zf\", \"nic\", \"zf\"]\n");
     tree.generate();
-    assert_eq!(
-        specs_in(&tree.specs()),
-        ["onload.dev-nic.json", "onload.dev-zf.json"]
-    );
+    assert_eq!(specs_in(&tree.specs()), ["onload.dev-nic.json", "onload.dev-zf.json"]);
     tree.config("[cdi]\nkinds = []\n");
-    assert!(
-        tree.run(&["cdi", "generate"])
-            .refused()
-            .contains("the list of kinds is empty")
-    );
+    assert!(tree.run(&["cdi", "generate"]).refused().contains("the list of kinds is empty"));
 }
 
 #[test]
 fn the_hook_stands_where_the_operator_says() {
     let tree = with(rdma(), "[cdi]\nhook-path = \"/opt/hook\"\n");
     let run = tree.generate();
-    assert!(
-        run.warnings()[0].starts_with("the hook /opt/hook is missing"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].starts_with("the hook /opt/hook is missing"), "{}", run.stderr);
     tree.program("/opt/hook", "");
     let spec = tree.spec("rdma");
     let hook = &device(&spec, "rxe0")["containerEdits"]["hooks"][0];
-    assert_eq!(
-        (&hook["path"], &hook["args"][0]),
-        (&json!("/opt/hook"), &json!("onload-hook"))
-    );
+    assert_eq!((&hook["path"], &hook["args"][0]), (&json!("/opt/hook"), &json!("onload-hook")));
 }
 
 #[test]
@@ -174,24 +135,14 @@ fn the_preload_is_a_variable_a_file_or_nothing() {
     let tree = with(x3(), "[cdi]\npreload = \"off\"\n");
     assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=524288"]);
     let tree = with(x3(), "[cdi]\npreload = \"env\"\n");
-    assert_eq!(
-        env(&tree),
-        ["EF_FDTABLE_SIZE=524288", "LD_PRELOAD=libonload.so"]
-    );
+    assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=524288", "LD_PRELOAD=libonload.so"]);
     let tree = with(x3(), "[cdi]\npreload = \"file\"\n");
     let refusal = tree.run(&["cdi", "generate"]).refused();
-    assert!(
-        refusal.contains(&format!("{file} is missing; install")),
-        "{refusal}"
-    );
+    assert!(refusal.contains(&format!("{file} is missing; install")), "{refusal}");
     assert_eq!(specs_in(&tree.specs()), [""; 0]);
     tree.file(&file, "libonload.so\n");
     let run = tree.generate();
-    assert!(
-        run.warnings()[0].contains("default-ulimits"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("default-ulimits"), "{}", run.stderr);
     assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=524288"]);
     let preload = (file, "/etc/ld.so.preload".to_owned());
     assert!(mounts(&tree.written("nic")).contains(&preload));
@@ -209,10 +160,7 @@ fn a_host_without_onload_needs_no_preload_file() {
 fn the_table_of_descriptors_has_the_size_that_is_set() {
     let tree = with(x3(), "[cdi]\nfdtable-size = 65536\n");
     for class in ["nic", "nic-plain"] {
-        assert_eq!(
-            texts(&tree.spec(class)["containerEdits"]["env"])[0],
-            "EF_FDTABLE_SIZE=65536"
-        );
+        assert_eq!(texts(&tree.spec(class)["containerEdits"]["env"])[0], "EF_FDTABLE_SIZE=65536");
     }
 }
 
@@ -253,11 +201,7 @@ fn the_socket_is_mounted_where_it_is_and_asked_for() {
     assert!(!mounts(&tree.spec("nic-nodes")).contains(&socket));
     tree.remove("/run/onload");
     let run = tree.generate();
-    assert!(
-        run.warnings()[0].contains("/run/onload is not there"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("/run/onload is not there"), "{}", run.stderr);
     assert!(!mounts(&tree.written("nic")).contains(&socket));
     // TCPDirect alone needs it too.
     tree.remove("/usr/lib/x86_64-linux-gnu/libonload.so");
@@ -294,17 +238,12 @@ fn one_interface_by_name_is_the_one_that_programs_use_when_the_operator_says_so(
     }
     tree.config("[cdi]\nselect-interface = true\n");
     for class in ["nic", "nic-plain"] {
-        let wanted = [
-            "ens4f0 EF_INTERFACE_WHITELIST=ens4f0",
-            "ens4f1 EF_INTERFACE_WHITELIST=ens4f1",
-        ];
+        let wanted =
+            ["ens4f0 EF_INTERFACE_WHITELIST=ens4f0", "ens4f1 EF_INTERFACE_WHITELIST=ens4f1"];
         assert_eq!(settings(&tree.spec(class)), wanted, "{class}");
     }
     assert_eq!(settings(&tree.spec("nic-nodes")), [""; 0]);
-    let wanted = [
-        "ens4f0 ZF_ATTR=interface=ens4f0",
-        "ens4f1 ZF_ATTR=interface=ens4f1",
-    ];
+    let wanted = ["ens4f0 ZF_ATTR=interface=ens4f0", "ens4f1 ZF_ATTR=interface=ens4f1"];
     assert_eq!(settings(&tree.spec("zf")), wanted);
     assert_eq!(tree.generate().warnings(), [""; 0]);
     tree.config("[cdi]\nselect-interface = \"ens4f0\"\n");
@@ -336,29 +275,20 @@ fn an_interface_whose_name_would_end_an_attribute_is_not_selected_with_a_warning
     tree.auxiliary(&function, "sfc.onload.7", "sfc_resource.ef10", Some("1"));
     tree.config("[cdi]\nselect-interface = true\n");
     assert_eq!(settings(&tree.spec("zf")), ["ens3 ZF_ATTR=interface=ens3"]);
-    let wanted = [
-        "0000:5e:00.0 EF_INTERFACE_WHITELIST=a;b",
-        "ens3 EF_INTERFACE_WHITELIST=ens3",
-    ];
+    let wanted = ["0000:5e:00.0 EF_INTERFACE_WHITELIST=a;b", "ens3 EF_INTERFACE_WHITELIST=ens3"];
     assert_eq!(settings(&tree.spec("nic")), wanted);
     let run = tree.generate();
-    assert!(
-        run.warnings()[0].contains("zf 0000:5e:00.0 comes without ZF_ATTR"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("zf 0000:5e:00.0 comes without ZF_ATTR"), "{}", run.stderr);
     assert_eq!(run.warnings().len(), 1, "{}", run.stderr);
 }
 
 #[test]
 fn vfio_devices_come_with_vhost_and_tun_when_the_operator_says_so() {
     let paths = |spec: &Value| each(&spec["containerEdits"]["deviceNodes"], "path");
-    for (tree, shared) in [
-        (vfio(), vec!["/dev/vfio/vfio"]),
-        (vfio_cdev(), vec!["/dev/vfio/vfio", "/dev/iommu"]),
-    ] {
-        tree.node("/dev/vhost-net", 10, 238)
-            .node("/dev/net/tun", 10, 200);
+    for (tree, shared) in
+        [(vfio(), vec!["/dev/vfio/vfio"]), (vfio_cdev(), vec!["/dev/vfio/vfio", "/dev/iommu"])]
+    {
+        tree.node("/dev/vhost-net", 10, 238).node("/dev/net/tun", 10, 200);
         let before = tree.spec("vfio");
         assert_eq!(paths(&before), shared);
         tree.config("[cdi]\nvhost-net = true\n");
@@ -373,10 +303,9 @@ fn vfio_devices_come_with_vhost_and_tun_when_the_operator_says_so() {
             let hooks = &device(&spec, &name)["containerEdits"]["hooks"];
             for hook in hooks.as_array().unwrap() {
                 let args = texts(&hook["args"]);
-                for expect in [
-                    "/dev/vhost-net=misc:vhost-net#10:238",
-                    "/dev/net/tun=misc:tun#10:200",
-                ] {
+                for expect in
+                    ["/dev/vhost-net=misc:vhost-net#10:238", "/dev/net/tun=misc:tun#10:200"]
+                {
                     assert!(args.contains(&expect.to_owned()), "{name}: {args:?}");
                 }
             }
@@ -404,8 +333,7 @@ fn what_a_host_lacks_of_vhost_and_tun_is_left_out_with_a_warning() {
     warned("/dev/vhost-net does not exist; load its driver");
     tree.node("/dev/vhost-net", 10, 241);
     warned("/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node");
-    tree.without_node("/dev/vhost-net")
-        .file("/dev/vhost-net", "");
+    tree.without_node("/dev/vhost-net").file("/dev/vhost-net", "");
     warned("/dev/vhost-net is no device node; remove it and load its driver anew");
 }
 
@@ -434,18 +362,11 @@ fn libraries_come_from_and_go_to_the_directories_that_are_set() {
     );
     let found = mounts(&tree.spec("nic"));
     for dir in ["/lib/a", "/lib/b"] {
-        let pair = (
-            "/opt/onload/usr/lib64/libonload.so".to_owned(),
-            format!("{dir}/libonload.so"),
-        );
+        let pair = ("/opt/onload/usr/lib64/libonload.so".to_owned(), format!("{dir}/libonload.so"));
         assert!(found.contains(&pair), "{found:?}");
     }
     assert!(!found.iter().any(|(_, to)| to.starts_with("/usr/lib64")));
-    assert!(
-        mounts(&tree.spec("zf"))
-            .iter()
-            .any(|(_, to)| to == "/lib/b/libonload_zf.so.1")
-    );
+    assert!(mounts(&tree.spec("zf")).iter().any(|(_, to)| to == "/lib/b/libonload_zf.so.1"));
 }
 
 #[test]
@@ -463,10 +384,7 @@ fn tools_come_from_and_go_to_the_directories_that_are_set() {
         tree.config(&format!("[cdi]\n{key} = \"\"\n"));
         for class in ["nic", "zf"] {
             let found = mounts(&tree.spec(class));
-            assert!(
-                !found.iter().any(|(from, _)| from.contains("/bin/")),
-                "{key} {found:?}"
-            );
+            assert!(!found.iter().any(|(from, _)| from.contains("/bin/")), "{key} {found:?}");
         }
     }
 }
@@ -477,11 +395,7 @@ fn profiles_come_from_and_go_to_the_directories_that_are_set() {
     let tree = with(x3(), "[cdi]\ncontainer-profile-dir = \"/opt/profiles\"\n");
     assert!(mounts(&tree.spec("nic")).contains(&(usual.clone(), "/opt/profiles".to_owned())));
     tree.config("[cdi]\ncontainer-profile-dir = \"\"\n");
-    assert!(
-        !mounts(&tree.spec("nic"))
-            .iter()
-            .any(|(from, _)| *from == usual)
-    );
+    assert!(!mounts(&tree.spec("nic")).iter().any(|(from, _)| *from == usual));
     assert!(device_names(&tree.spec("profile")).contains(&"latency".to_owned()));
     tree.file("/etc/profiles/own.opf", "onload_set EF_A 1\n");
     tree.config("[cdi]\nhost-profile-dir = \"/etc/profiles\"\n");
@@ -515,10 +429,7 @@ fn device_nodes_come_from_and_go_to_the_directories_that_are_set() {
     tree.config("[cdi]\nhost-device-dir = \"/srv/dev\"\ncontainer-device-dir = \"/srv/dev\"\n");
     let spec = tree.spec("rdma");
     let node = &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"][0];
-    assert_eq!(
-        node,
-        &json!({"path": "/srv/dev/infiniband/uverbs7", "permissions": "rw"})
-    );
+    assert_eq!(node, &json!({"path": "/srv/dev/infiniband/uverbs7", "permissions": "rw"}));
 }
 
 #[test]
@@ -540,25 +451,14 @@ fn tools_of_an_incident_warn_of_wrong_lines_and_use_the_rest() {
             "config.toml: line 2: unknown key \"annotations.allows\"; did you mean \"annotations.allow\"?",
             "config.toml: line 4: cdi.preload: unknown variant `yes`",
         ] {
-            assert!(
-                warnings.iter().any(|line| line.contains(wanted)),
-                "{warnings:#?}"
-            );
+            assert!(warnings.iter().any(|line| line.contains(wanted)), "{warnings:#?}");
         }
     }
-    let checks = tree
-        .run(&["doctor", "--format", "json"])
-        .answered_no()
-        .json();
+    let checks = tree.run(&["doctor", "--format", "json"]).answered_no().json();
     let checks = checks["checks"].as_array().unwrap();
     let wrong = checks.iter().filter(|check| check["name"] == "config");
-    let lines: Vec<String> = wrong
-        .map(|check| crate::common::text(&check["finding"]))
-        .collect();
-    assert!(
-        lines[0].contains("line 2: ") && lines[1].contains("line 4: "),
-        "{lines:?}"
-    );
+    let lines: Vec<String> = wrong.map(|check| crate::common::text(&check["finding"])).collect();
+    assert!(lines[0].contains("line 2: ") && lines[1].contains("line 4: "), "{lines:?}");
     tree.run(&["cdi", "generate"]).refused();
     tree.config("not toml");
     assert!(tree.run(&["topology"]).done().warnings()[0].contains("config.toml: line 1: "));
@@ -573,40 +473,19 @@ fn what_containers_left_is_brought_back_whatever_is_wrong_with_the_configuration
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.toml");
     for (text, wanted) in [
-        (
-            "[cdi]\npreload = \"yes\"\n",
-            "line 2: cdi.preload: unknown variant `yes`",
-        ),
-        (
-            "[cdi]\npreloads = 1\n",
-            "line 2: unknown key \"cdi.preloads\"",
-        ),
+        ("[cdi]\npreload = \"yes\"\n", "line 2: cdi.preload: unknown variant `yes`"),
+        ("[cdi]\npreloads = 1\n", "line 2: unknown key \"cdi.preloads\""),
         ("not toml", "line 1: "),
     ] {
         fs::write(&config, text).unwrap();
         // It works on this machine alone, so it is shown a /run without leases.
         let script = "mount -t tmpfs none /run && exec \"$@\"";
         let mut unshare = std::process::Command::new("unshare");
-        unshare.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            script,
-            "sh",
-        ]);
-        unshare
-            .arg(env!("CARGO_BIN_EXE_onload-ctk"))
-            .arg("--config")
-            .arg(&config);
+        unshare.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+        unshare.arg(env!("CARGO_BIN_EXE_onload-ctk")).arg("--config").arg(&config);
         let restored = run(unshare.args(["lease", "restore"])).done();
         assert!(restored.stderr.contains(wanted), "{}", restored.stderr);
-        assert!(
-            restored.stderr.ends_with("nothing to restore\n"),
-            "{}",
-            restored.stderr
-        );
+        assert!(restored.stderr.ends_with("nothing to restore\n"), "{}", restored.stderr);
     }
 }
 
@@ -618,12 +497,7 @@ fn a_wrong_key_is_refused_by_every_command_with_the_file_and_the_line() {
     tree.config(config);
     let path = tree.path("/etc/onload-ctk/config.toml");
     let wanted = format!("reading configuration {}: {wanted}", path.display());
-    for args in [
-        &["discover"][..],
-        &["cdi", "generate"],
-        &["cdi", "check"],
-        &["cdi", "list"],
-    ] {
+    for args in [&["discover"][..], &["cdi", "generate"], &["cdi", "check"], &["cdi", "list"]] {
         assert_eq!(tree.run(args).refused(), wanted);
     }
     assert_eq!(specs_in(&tree.specs()), [""; 0]);
@@ -640,10 +514,7 @@ fn a_named_file_is_read_instead_of_the_hosts_own() {
     fs::write(&named, "[cdi]\nkind = \"x\"\n").unwrap();
     let refusal = run(on(tree.root(), &["discover", "--config"]).arg(&named)).refused();
     assert!(
-        refusal.starts_with(&format!(
-            "reading configuration {}: line 2",
-            named.display()
-        )),
+        refusal.starts_with(&format!("reading configuration {}: line 2", named.display())),
         "{refusal}"
     );
 }
@@ -652,18 +523,9 @@ fn a_named_file_is_read_instead_of_the_hosts_own() {
 fn a_configuration_that_is_no_text_or_no_file_is_refused() {
     let tree = x3();
     tree.file("/etc/onload-ctk/config.toml", [0xff, 0xfe]);
-    assert!(
-        tree.run(&["discover"])
-            .refused()
-            .contains("config.toml: not UTF-8")
-    );
-    tree.remove("/etc/onload-ctk/config.toml")
-        .directory("/etc/onload-ctk/config.toml");
-    assert!(
-        tree.run(&["discover"])
-            .refused()
-            .contains("config.toml: Is a directory")
-    );
+    assert!(tree.run(&["discover"]).refused().contains("config.toml: not UTF-8"));
+    tree.remove("/etc/onload-ctk/config.toml").directory("/etc/onload-ctk/config.toml");
+    assert!(tree.run(&["discover"]).refused().contains("config.toml: Is a directory"));
     tree.remove("/etc/onload-ctk/config.toml");
     tree.file("/etc/onload-ctk/config.toml", vec![b'#'; 8 << 20]);
     assert!(tree.run(&["discover"]).refused().contains("longer than"));

@@ -18,22 +18,14 @@ const USER: u32 = 64_321;
 /// A host with these files, the engines and our runtime.
 fn host(files: &[(&str, &str)]) -> Tree {
     let host = Tree::with(files);
-    for program in [
-        "dockerd",
-        "containerd",
-        "podman",
-        "onload-container-runtime",
-    ] {
+    for program in ["dockerd", "containerd", "podman", "onload-container-runtime"] {
         host.file(&format!("/usr/bin/{program}"), "");
     }
     host
 }
 
 fn configure(host: &Tree, words: &[&str]) -> Command {
-    on(
-        host.root(),
-        &[&["runtime", "configure", "--runtime"], words].concat(),
-    )
+    on(host.root(), &[&["runtime", "configure", "--runtime"], words].concat())
 }
 
 #[test]
@@ -90,14 +82,7 @@ fn lets_a_user_configure_an_engine_of_their_own() {
         let mut command = Command::new(&program);
         command.env_clear().uid(USER).gid(USER);
         command.arg("--host-root").arg(host.root());
-        command.args([
-            "runtime",
-            "configure",
-            "--runtime",
-            "docker",
-            "--file",
-            FILE,
-        ]);
+        command.args(["runtime", "configure", "--runtime", "docker", "--file", FILE]);
         run(command.args(words))
     };
     configure(&[]).done();
@@ -183,43 +168,23 @@ fn podman_reads_our_runtime_as_its_default_and_still_knows_crun() {
     let runtime = host.path("/runtime");
     host.program("/runtime", "#!/bin/sh\nexec echo runtime version 1\n");
     let text = host.read(PODMAN);
-    let text = text.replace(
-        "/usr/bin/onload-container-runtime",
-        runtime.to_str().unwrap(),
-    );
+    let text = text.replace("/usr/bin/onload-container-runtime", runtime.to_str().unwrap());
     host.file("/containers.conf", text);
     let [root, runroot] = ["/storage", "/run"].map(|path| host.path(path).display().to_string());
     for (option, name, path) in [
         (&[][..], "onload", runtime),
-        (
-            &["--runtime", "crun"],
-            "crun",
-            PathBuf::from("/usr/bin/crun"),
-        ),
+        (&["--runtime", "crun"], "crun", PathBuf::from("/usr/bin/crun")),
     ] {
-        if !needs::that(
-            path.exists(),
-            &format!("{} is not installed", path.display()),
-        ) {
+        if !needs::that(path.exists(), &format!("{} is not installed", path.display())) {
             continue;
         }
-        let storage = [
-            "--root",
-            &root,
-            "--runroot",
-            &runroot,
-            "--storage-driver",
-            "vfs",
-        ];
+        let storage = ["--root", &root, "--runroot", &runroot, "--storage-driver", "vfs"];
         let format = "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}";
         let arguments = [&storage, option, &["info", "--format", format]].concat();
         let config = host.path("/containers.conf");
         let Some(printed) = read_by("podman", &arguments, &[("CONTAINERS_CONF", &config)]) else {
             return;
         };
-        assert!(
-            printed.contains(&format!("{name} {}", path.display())),
-            "{printed}"
-        );
+        assert!(printed.contains(&format!("{name} {}", path.display())), "{printed}");
     }
 }

@@ -33,10 +33,8 @@ fn contributing_names_every_recipe() {
     let page = read("CONTRIBUTING.md");
     let recipes = recipes();
     assert!(recipes.len() > 10, "{recipes:?}");
-    let unnamed: Vec<String> = recipes
-        .into_iter()
-        .filter(|recipe| !page.contains(&format!("`just {recipe}`")))
-        .collect();
+    let unnamed: Vec<String> =
+        recipes.into_iter().filter(|recipe| !page.contains(&format!("`just {recipe}`"))).collect();
     assert_eq!(unnamed, [""; 0]);
 }
 

@@ -34,9 +34,7 @@ const WIDTH: usize = 110;
 
 /// The doc comment of each field of a type, by the key of the field.
 fn docs_of(source: &str, name: &str) -> BTreeMap<String, String> {
-    let (_, behind) = source
-        .split_once(&format!("pub struct {name} {{\n"))
-        .unwrap();
+    let (_, behind) = source.split_once(&format!("pub struct {name} {{\n")).unwrap();
     let (body, _) = behind.split_once("\n}").unwrap();
     let mut docs = BTreeMap::new();
     let (mut doc, mut key) = (Vec::new(), None);
@@ -90,17 +88,12 @@ fn the_default_file_says_of_each_key_what_its_type_says() {
     let (mut made, mut above, mut section) = (String::new(), String::new(), "");
     let mut keys = 0;
     for line in text.lines() {
-        if let Some(name) = line
-            .strip_prefix('[')
-            .and_then(|line| line.strip_suffix(']'))
-        {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             section = name;
         }
         let setting = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
         if let Some((key, _)) = setting.and_then(|setting| setting.split_once(" = ")) {
-            let doc = docs[section]
-                .get(key)
-                .unwrap_or_else(|| panic!("no field {section}.{key}"));
+            let doc = docs[section].get(key).unwrap_or_else(|| panic!("no field {section}.{key}"));
             // What is above an empty comment line is about the section.
             let about_section = above.rfind("#\n").map_or(0, |at| at + 2);
             made += &above[..about_section];
@@ -124,11 +117,7 @@ fn the_default_file_says_of_each_key_what_its_type_says() {
 /// A text as lines of a manual page, one for a sentence.
 fn manual(text: &str) -> String {
     let mut lines = String::new();
-    for sentence in text
-        .replace('\\', "\\e")
-        .replace('-', "\\-")
-        .split_inclusive(". ")
-    {
+    for sentence in text.replace('\\', "\\e").replace('-', "\\-").split_inclusive(". ") {
         if sentence.starts_with(['.', '\'']) {
             lines += "\\&";
         }
@@ -142,14 +131,10 @@ fn defaults() -> BTreeMap<(String, String), String> {
     let text = fs::read_to_string(package().join("packaging/config.toml")).unwrap();
     let (mut defaults, mut section) = (BTreeMap::new(), "");
     for line in text.lines() {
-        if let Some(name) = line
-            .strip_prefix('[')
-            .and_then(|line| line.strip_suffix(']'))
-        {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             section = name;
-        } else if let Some((key, value)) = line
-            .strip_prefix('#')
-            .and_then(|line| line.split_once(" = "))
+        } else if let Some((key, value)) =
+            line.strip_prefix('#').and_then(|line| line.split_once(" = "))
             && !key.starts_with(' ')
         {
             defaults.insert((section.to_owned(), key.to_owned()), value.to_owned());
@@ -166,25 +151,16 @@ fn the_manual_page_says_of_each_key_what_its_type_says() {
     let text = fs::read_to_string(&file).unwrap();
     let (mut made, mut section, mut keys, mut of_a_key) = (String::new(), "", 0, false);
     for line in text.lines() {
-        if let Some(name) = line
-            .strip_prefix(".SS [")
-            .and_then(|line| line.strip_suffix(']'))
-        {
+        if let Some(name) = line.strip_prefix(".SS [").and_then(|line| line.strip_suffix(']')) {
             section = name;
         } else if line.starts_with(".SH") {
             section = "";
         }
-        of_a_key &= ![".TP", ".SS", ".SH"]
-            .iter()
-            .any(|macro_| line.starts_with(macro_));
-        let setting = line
-            .strip_prefix(".B ")
-            .and_then(|line| line.split_once(" = "));
+        of_a_key &= ![".TP", ".SS", ".SH"].iter().any(|macro_| line.starts_with(macro_));
+        let setting = line.strip_prefix(".B ").and_then(|line| line.split_once(" = "));
         if let Some((key, example)) = setting.filter(|_| docs.contains_key(section)) {
             let key = key.replace("\\-", "-");
-            let doc = docs[section]
-                .get(&key)
-                .unwrap_or_else(|| panic!("no field {section}.{key}"));
+            let doc = docs[section].get(&key).unwrap_or_else(|| panic!("no field {section}.{key}"));
             let default = defaults.get(&(section.to_owned(), key.clone()));
             let value = default.map_or_else(
                 || example.to_owned(),

@@ -79,9 +79,7 @@ fn modules(src: &str) -> Modules {
 
 fn is_for_tests(line: &str) -> bool {
     let attributes = ["#[cfg(test)]", "#[cfg(all(test,", "#[test]"];
-    attributes
-        .iter()
-        .any(|attribute| line.trim_start().starts_with(attribute))
+    attributes.iter().any(|attribute| line.trim_start().starts_with(attribute))
 }
 
 /// The text without comments and items for tests, line for line. An item ends, as rustfmt writes it, with the
@@ -218,9 +216,7 @@ fn modules_use_only_those_before_them_and_nothing_in_a_cycle() {
         let (src, order) = order.split_once(": ").unwrap();
         let order: Vec<&str> = order.split_whitespace().chain([""]).collect();
         let place = |module: &str| {
-            let place = order
-                .iter()
-                .position(|name| module.split('/').next() == Some(name));
+            let place = order.iter().position(|name| module.split('/').next() == Some(name));
             place.unwrap_or_else(|| panic!("ORDERS: {src} has no place for {module}"))
         };
         let modules = modules(src);
@@ -248,10 +244,7 @@ fn unsafe_code_stands_only_where_it_may() {
     let sources = ORDERS.map(|order| rust_files(order.split_once(':').unwrap().0));
     let mut files: BTreeSet<String> = sources.into_iter().flatten().collect();
     files.retain(|file| read(file).contains("(unsafe_code"));
-    assert_eq!(
-        files,
-        UNSAFE.split_whitespace().map(str::to_owned).collect()
-    );
+    assert_eq!(files, UNSAFE.split_whitespace().map(str::to_owned).collect());
 }
 
 #[test]
@@ -274,22 +267,10 @@ fn small_crates_have_no_async_runtime_and_no_command_line_below_them() {
 #[test]
 fn paths_are_found_in_groups_and_behind_names_and_not_in_tests() {
     let files = [
-        (
-            "a/",
-            "use crate::{b::{self, X}, dir::{C, c::D}};\npub(in crate::e) fn f() { b::g() }",
-        ),
-        (
-            "b/",
-            "fn f() { super::dir::c::g() } // crate::e\n#[serde(with = \"crate::a\")]",
-        ),
-        (
-            "dir/",
-            "mod c;\npub use c::C;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}",
-        ),
-        (
-            "dir/c/",
-            "#[test]\nfn f() {\n    crate::a::f();\n}\nfn g() { std::fs::read(super::X); }",
-        ),
+        ("a/", "use crate::{b::{self, X}, dir::{C, c::D}};\npub(in crate::e) fn f() { b::g() }"),
+        ("b/", "fn f() { super::dir::c::g() } // crate::e\n#[serde(with = \"crate::a\")]"),
+        ("dir/", "mod c;\npub use c::C;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}"),
+        ("dir/c/", "#[test]\nfn f() {\n    crate::a::f();\n}\nfn g() { std::fs::read(super::X); }"),
         ("", "fn f(b: b::B) {}"),
     ];
     let file = |(name, text): (&str, &str)| (name.to_owned(), (name.to_owned(), code(text)));

@@ -17,12 +17,7 @@ use serde_json::{Value, json};
 
 /// The keys of an object, in their order.
 fn keys(object: &Value) -> Vec<&str> {
-    object
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect()
+    object.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
 #[track_caller]
@@ -84,23 +79,12 @@ fn an_interface_that_may_move_is_shown_and_written_and_one_that_the_host_uses_sa
     assert_eq!(netdevs.len(), 1);
     assert_has(
         &netdevs[0],
-        &[
-            "name",
-            "device",
-            "pci_address",
-            "numa_node",
-            "driver",
-            "state",
-            "speed_mbps",
-        ],
+        &["name", "device", "pci_address", "numa_node", "driver", "state", "speed_mbps"],
     );
     let mut reasons = found["not_offered"].as_array().unwrap().iter();
     let used = reasons.find(|entry| entry["kind"] == "netdev").unwrap();
     let reason = used["reason"].as_str().unwrap();
-    assert!(
-        reason.starts_with("it has the address 192.0.2.7/24"),
-        "{reason}"
-    );
+    assert!(reason.starts_with("it has the address 192.0.2.7/24"), "{reason}");
     let table = tree.run(&["discover"]).done().stdout;
     assert!(table.contains("netdev  ens1v0  0000:41:10.0"), "{table}");
     let spec = tree.spec("netdev");
@@ -113,9 +97,7 @@ fn an_interface_that_may_move_is_shown_and_written_and_one_that_the_host_uses_sa
 
 #[test]
 fn the_object_has_the_keys_that_programs_rely_on() {
-    let found = run(&mut on(&captured(), &["discover", "--format", "json"]))
-        .done()
-        .json();
+    let found = run(&mut on(&captured(), &["discover", "--format", "json"])).done().json();
     let top = [
         "version",
         "onload",
@@ -145,38 +127,11 @@ fn the_object_has_the_keys_that_programs_rely_on() {
     assert_eq!(keys(&x2().discover()["tcpdirect"]), ["tools"]);
     let place = ["pci_address", "numa_node"];
     let lists: [(&str, &[&str]); 5] = [
-        (
-            "nics",
-            &[
-                "name",
-                "driver",
-                "datapath",
-                "speed_mbps",
-                "state",
-                "virtual_functions",
-            ],
-        ),
-        (
-            "rdma",
-            &[
-                "name",
-                "node_guid",
-                "firmware",
-                "transport",
-                "netdevs",
-                "ports",
-                "nodes",
-            ],
-        ),
-        (
-            "vfio",
-            &["iommu_group", "group_members", "viable", "nodes", "aliases"],
-        ),
+        ("nics", &["name", "driver", "datapath", "speed_mbps", "state", "virtual_functions"]),
+        ("rdma", &["name", "node_guid", "firmware", "transport", "netdevs", "ports", "nodes"]),
+        ("vfio", &["iommu_group", "group_members", "viable", "nodes", "aliases"]),
         ("ptp", &["name", "clock_name", "nic"]),
-        (
-            "hugepages",
-            &["size_kib", "total", "free", "nodes", "mounts"],
-        ),
+        ("hugepages", &["size_kib", "total", "free", "nodes", "mounts"]),
     ];
     for (list, wanted) in lists {
         for entry in found[list].as_array().unwrap() {
@@ -188,19 +143,13 @@ fn the_object_has_the_keys_that_programs_rely_on() {
     }
     let port = &found["rdma"][0]["ports"][0];
     assert_has(port, &["port", "state", "link_layer", "rate", "netdevs"]);
-    assert_has(
-        &found["hugepages"][0]["nodes"][0],
-        &["node", "total", "free"],
-    );
+    assert_has(&found["hugepages"][0]["nodes"][0], &["node", "total", "free"]);
     for entry in found["not_offered"].as_array().unwrap() {
         assert_eq!(keys(entry), ["kind", "name", "reason"]);
         assert!(!text(&entry["kind"]).contains('/'));
     }
     let pps = x2().discover()["pps"][0].clone();
-    assert_has(
-        &pps,
-        &["name", "clock_name", "nic", "pci_address", "numa_node"],
-    );
+    assert_has(&pps, &["name", "clock_name", "nic", "pci_address", "numa_node"]);
 }
 
 #[test]
@@ -224,10 +173,7 @@ fn the_switch_of_each_port_is_looked_at() {
     assert_eq!(nic["driver"], "sfc");
     assert_eq!(nic["speed_mbps"], 25_000);
     assert_eq!(nic["numa_node"], 1);
-    assert_eq!(
-        nic["virtual_functions"],
-        json!(["0000:3b:02.0", "0000:3b:02.1"])
-    );
+    assert_eq!(nic["virtual_functions"], json!(["0000:3b:02.0", "0000:3b:02.1"]));
     let off = "acceleration is switched off; write 1 to \
                /sys/bus/auxiliary/devices/sfc.onload.1/sfc_resource/enable";
     assert_eq!(reason(&found, "nic", "enp59s0f1np1"), off);
@@ -270,23 +216,11 @@ fn adapters_that_onload_refuses_are_told_from_those_that_it_could_have() {
         ("old0", "Onload supports no adapter before the 8000 series"),
         ("riverhead0", "Onload has no support for EF100"),
         ("x4ana0", "Onload accepts no function of this vendor id"),
-        (
-            "intree0",
-            "driver sfc publishes nothing for Onload to attach to",
-        ),
-        (
-            "other0",
-            "driver i40e is not one of Onload's, and it is not registered for AF_XDP",
-        ),
-        (
-            "unbound0",
-            "its auxiliary device sfc.onload.0 is bound to no driver",
-        ),
+        ("intree0", "driver sfc publishes nothing for Onload to attach to"),
+        ("other0", "driver i40e is not one of Onload's, and it is not registered for AF_XDP"),
+        ("unbound0", "its auxiliary device sfc.onload.0 is bound to no driver"),
         ("lo", "virtual interface"),
-        (
-            "0000:06:00.0",
-            "it has no interface: no driver is bound to it",
-        ),
+        ("0000:06:00.0", "it has no interface: no driver is bound to it"),
     ];
     for (name, beginning) in beginnings {
         let found = reason(&found, "nic", name);
@@ -370,9 +304,7 @@ fn where_tcpdirect_is_not_installed_that_is_the_reason() {
 #[test]
 fn a_function_that_dpdk_uses_with_its_own_driver_is_told_so() {
     let host = onload_test_tree::sample::whole("iommu-groups");
-    let found = run(&mut on(&host, &["discover", "--format", "json"]))
-        .done()
-        .json();
+    let found = run(&mut on(&host, &["discover", "--format", "json"])).done().json();
     assert_eq!(
         reason(&found, "vfio", "0000:81:00.2"),
         "bound to mlx5_core, and DPDK uses it so, as an rdma device; run \"driverctl set-override \
@@ -392,10 +324,7 @@ fn an_interface_of_infiniband_is_not_told_to_try_af_xdp() {
     tree.attribute(&format!("{function}/net/ib0/address"), &bytes.join(":"));
     let found = tree.discover();
     let why = reason(&found, "nic", "ib0");
-    assert_eq!(
-        why,
-        "IP over InfiniBand, which Onload does not accelerate; use rdma in its place"
-    );
+    assert_eq!(why, "IP over InfiniBand, which Onload does not accelerate; use rdma in its place");
     assert!(reason(&found, "nic", "ens1").contains("AF_XDP"));
 }
 
@@ -489,10 +418,7 @@ fn the_table_shows_each_port_of_an_hca_with_what_belongs_to_it() {
     ];
     assert!(mlx4.contains(&ports.join(", ")), "{mlx4}");
     let mlx5 = row("mlx5_0");
-    assert!(
-        !mlx5.contains("port 1") && mlx5.contains("InfiniBand ACTIVE "),
-        "{mlx5}"
-    );
+    assert!(!mlx5.contains("port 1") && mlx5.contains("InfiniBand ACTIVE "), "{mlx5}");
 }
 
 #[test]
@@ -543,16 +469,8 @@ fn an_interface_whose_name_is_a_word_of_ours_goes_by_its_pci_address() {
 #[test]
 fn an_interface_without_a_legal_name_and_without_an_address_is_not_offered() {
     let tree = Tree::with_onload();
-    tree.class_device(
-        "net",
-        "/sys/devices/virtual",
-        "xdp+",
-        &[("operstate", "up")],
-    );
-    tree.attribute(
-        "/sys/kernel/debug/sfc_resource/nics/000_xdp+/devtype",
-        "AF_XDP",
-    );
+    tree.class_device("net", "/sys/devices/virtual", "xdp+", &[("operstate", "up")]);
+    tree.attribute("/sys/kernel/debug/sfc_resource/nics/000_xdp+/devtype", "AF_XDP");
     let found = tree.discover();
     assert_eq!(found["nics"], json!([]));
     let reason = reason(&found, "nic", "xdp+");
@@ -562,15 +480,9 @@ fn an_interface_without_a_legal_name_and_without_an_address_is_not_offered() {
 #[test]
 fn an_interface_that_onload_knows_and_this_namespace_lacks_is_named() {
     let tree = Tree::with_onload();
-    tree.attribute(
-        "/sys/kernel/debug/sfc_resource/nics/003_far0/devtype",
-        "AF_XDP",
-    );
+    tree.attribute("/sys/kernel/debug/sfc_resource/nics/003_far0/devtype", "AF_XDP");
     let reason = reason(&tree.discover(), "nic", "far0");
-    assert!(
-        reason.contains("no interface of this network namespace"),
-        "{reason}"
-    );
+    assert!(reason.contains("no interface of this network namespace"), "{reason}");
 }
 
 /// Two interfaces of another vendor, and one that Onload lists: its first name, that of today, and its address.
@@ -597,10 +509,7 @@ fn an_interface_that_was_renamed_after_onload_attached_to_it_is_the_accelerated_
     assert_eq!(each(&found["nics"], "name"), ["ens1", "ens3"]);
     // The one that has the old name by now is not.
     let why = reason(&found, "nic", "eth0");
-    assert!(
-        why.starts_with("driver igb is not one of Onload's"),
-        "{why}"
-    );
+    assert!(why.starts_with("driver igb is not one of Onload's"), "{why}");
     // A bond gives it another address, and no other name.
     let found = renamed(kind, ["ens1", "ens1", "02:00:00:00:10:09"]);
     assert_eq!(each(&found["nics"], "name"), ["ens1", "ens3"]);
@@ -612,10 +521,7 @@ fn an_interface_that_is_called_as_an_accelerated_one_in_a_container_is_not_that_
     let found = renamed("5:0:0 => AF_XDP", away);
     assert_eq!(each(&found["nics"], "name"), ["ens3"]);
     let why = reason(&found, "nic", "ens1v0");
-    assert!(
-        why.contains("no interface of this network namespace"),
-        "{why}"
-    );
+    assert!(why.contains("no interface of this network namespace"), "{why}");
     // One of a function is here by its name, whatever address a bond gave it.
     let found = renamed("1:41:2 => EF10", away);
     let rows = each(&found["not_offered"], "name");
@@ -745,10 +651,7 @@ fn onload_is_not_offered_without_any_of_its_pieces() {
 fn with_af_xdp(tree: &Tree) {
     let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
     tree.interface(&function, "ens1");
-    tree.attribute(
-        "/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype",
-        "5:0:0 => AF_XDP",
-    );
+    tree.attribute("/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype", "5:0:0 => AF_XDP");
 }
 
 #[test]
@@ -759,19 +662,13 @@ fn tcpdirect_is_not_offered_on_an_interface_by_af_xdp() {
     assert_eq!(each(&found["nics"], "name"), ["ens1", "ens3"]);
     assert_ne!(found["tcpdirect"], Value::Null);
     let why = reason(&found, "zf", "ens1");
-    assert!(
-        why.contains("by AF_XDP") && why.contains("SIGSEGV"),
-        "{why}"
-    );
+    assert!(why.contains("by AF_XDP") && why.contains("SIGSEGV"), "{why}");
     let zf = tree.spec("zf");
     assert_eq!(each(&zf["devices"], "name"), ["all", "ens3"]);
     let all = zf["devices"][0]["containerEdits"]["env"].clone();
     assert_eq!(all, json!(["ONLOAD_CTK_ZF_ENS3=ens3"]));
     let explained = tree.run(&["discover", "--explain"]).done().stdout;
-    assert!(
-        explained.contains("Onload reaches it by AF_XDP"),
-        "{explained}"
-    );
+    assert!(explained.contains("Onload reaches it by AF_XDP"), "{explained}");
 }
 
 #[test]
@@ -786,10 +683,7 @@ fn with_interfaces_by_af_xdp_alone_there_is_no_zf() {
     assert!(!run.stderr.contains("TCPDirect needs"), "{}", run.stderr);
     let written = crate::common::specs_in(&tree.specs());
     assert!(written.contains(&"onload.dev-nic.json".to_owned()));
-    assert!(
-        !written.contains(&"onload.dev-zf.json".to_owned()),
-        "{written:?}"
-    );
+    assert!(!written.contains(&"onload.dev-zf.json".to_owned()), "{written:?}");
 }
 
 #[test]
@@ -813,8 +707,7 @@ fn tcpdirect_is_not_offered_without_its_node_or_the_control_plane_library() {
     let zf = "/usr/lib/x86_64-linux-gnu/libonload_zf.so.1";
     let mut content = fs::read(tree.path(zf)).unwrap();
     content.extend(b"libefcp.so.1\0");
-    tree.file(zf, content)
-        .remove("/usr/lib/x86_64-linux-gnu/libefcp.so.1");
+    tree.file(zf, content).remove("/usr/lib/x86_64-linux-gnu/libefcp.so.1");
     let found = tree.discover();
     assert_eq!(found["tcpdirect"], Value::Null);
     assert!(reason(&found, "zf", "tcpdirect").contains("opens libefcp.so.1"));
@@ -825,14 +718,9 @@ fn tcpdirect_is_not_offered_without_its_node_or_the_control_plane_library() {
 fn tcpdirect_without_pages_of_2_mib_costs_a_warning() {
     let tree = x3();
     assert!(tree.run(&["discover"]).done().warnings().is_empty());
-    tree.remove("/sys/kernel/mm/hugepages")
-        .remove("/sys/devices/system/node");
+    tree.remove("/sys/kernel/mm/hugepages").remove("/sys/devices/system/node");
     let run = tree.run(&["discover"]).done();
-    assert!(
-        run.warnings()[0].starts_with("TCPDirect needs hugepages of 2 MiB"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].starts_with("TCPDirect needs hugepages of 2 MiB"), "{}", run.stderr);
 }
 
 #[test]
@@ -857,10 +745,7 @@ fn libraries_are_found_where_red_hat_has_them() {
     tree.driver(CHECKSUM).libraries("/usr/lib64").tools("");
     let found = tree.discover();
     assert_eq!(found["onload"]["library_matches"], true);
-    assert_eq!(
-        found["onload"]["profiles"],
-        json!(["cloud", "latency", "redis-balanced"])
-    );
+    assert_eq!(found["onload"]["profiles"], json!(["cloud", "latency", "redis-balanced"]));
 }
 
 #[test]
@@ -874,10 +759,7 @@ fn of_two_copies_the_one_that_fits_the_driver_is_used_with_all_that_belongs_to_i
         "another copy is used, /opt/onload/usr/lib64/libonload.so; set host-library-dirs in [cdi] to choose"
     );
     // Both products bring libefcp.so.1, and one container may ask for both.
-    assert_eq!(
-        found["tcpdirect"]["tools"],
-        json!(["zf_debug", "zf_stackdump"])
-    );
+    assert_eq!(found["tcpdirect"]["tools"], json!(["zf_debug", "zf_stackdump"]));
     let other = reason(&found, "zf", "/usr/lib/x86_64-linux-gnu/libonload_zf.so");
     assert_eq!(
         other,
@@ -885,15 +767,10 @@ fn of_two_copies_the_one_that_fits_the_driver_is_used_with_all_that_belongs_to_i
     );
     let from_opt = |mounts: &Value| {
         let sources = each(mounts, "hostPath");
-        sources
-            .iter()
-            .all(|path| path.starts_with("/opt/onload/usr/"))
+        sources.iter().all(|path| path.starts_with("/opt/onload/usr/"))
     };
     for class in ["nic", "zf"] {
-        assert!(
-            from_opt(&tree.spec(class)["containerEdits"]["mounts"]),
-            "{class}"
-        );
+        assert!(from_opt(&tree.spec(class)["containerEdits"]["mounts"]), "{class}");
     }
 }
 
@@ -916,15 +793,8 @@ fn a_library_behind_a_link_that_leaves_the_tree_is_skipped_with_a_warning() {
     let link = "/usr/lib/x86_64-linux-gnu/libonload_ext.so.9";
     tree.link(link, outside.to_str().unwrap());
     let run = tree.generate();
-    let skipped = run
-        .warnings()
-        .into_iter()
-        .find(|w| w.contains("libonload_ext.so.9"));
-    assert!(
-        skipped.unwrap().contains("leads to no regular file"),
-        "{}",
-        run.stderr
-    );
+    let skipped = run.warnings().into_iter().find(|w| w.contains("libonload_ext.so.9"));
+    assert!(skipped.unwrap().contains("leads to no regular file"), "{}", run.stderr);
     let nic = tree.written("nic");
     let mounted = each(&nic["containerEdits"]["mounts"], "hostPath");
     assert!(!mounted.contains(&link.to_owned()));
@@ -942,10 +812,7 @@ fn rdma_devices_of_every_make_are_told_apart() {
     assert_eq!(both["ports"][1]["netdevs"], json!(["ib0"]));
     assert_eq!(both["netdevs"], json!(["ib0", "ib1"]));
     assert_eq!(both["numa_node"], 1);
-    assert_eq!(
-        roce["nodes"],
-        json!(["/dev/infiniband/uverbs7", "/dev/infiniband/rdma_cm"])
-    );
+    assert_eq!(roce["nodes"], json!(["/dev/infiniband/uverbs7", "/dev/infiniband/rdma_cm"]));
     assert_eq!(roce["netdevs"], json!(["ens1"]));
     assert_eq!(soft["pci_address"], Value::Null);
     assert_eq!(soft["numa_node"], Value::Null);
@@ -966,10 +833,7 @@ fn rdma_without_the_connection_manager_is_offered_with_a_warning() {
         "{}",
         run.stderr
     );
-    assert_eq!(
-        run.json()["rdma"][1]["nodes"],
-        json!(["/dev/infiniband/uverbs7"])
-    );
+    assert_eq!(run.json()["rdma"][1]["nodes"], json!(["/dev/infiniband/uverbs7"]));
     assert!(tree.spec("rdma")["containerEdits"].is_null());
 }
 
@@ -977,8 +841,7 @@ fn rdma_without_the_connection_manager_is_offered_with_a_warning() {
 fn an_rdma_device_without_its_node_or_with_anothers_is_not_offered() {
     let tree = rdma();
     tree.without_node("/dev/infiniband/uverbs7");
-    tree.without_node("/dev/infiniband/uverbs0")
-        .node("/dev/infiniband/uverbs0", 231, 250);
+    tree.without_node("/dev/infiniband/uverbs0").node("/dev/infiniband/uverbs0", 231, 250);
     let found = tree.discover();
     assert_eq!(each(&found["rdma"], "name"), ["rxe0"]);
     assert!(reason(&found, "rdma", "mlx5_0").contains("/dev/infiniband/uverbs7 does not exist"));
@@ -1038,10 +901,7 @@ fn a_table_has_columns_under_their_headings() {
     let tree = x2();
     let table = tree.run(&["discover"]).done().stdout;
     let lines: Vec<&str> = table.lines().collect();
-    let heading = lines
-        .iter()
-        .position(|line| *line == "NUMA node 1")
-        .unwrap();
+    let heading = lines.iter().position(|line| *line == "NUMA node 1").unwrap();
     let address = lines[heading + 1].find("PCI ADDRESS").unwrap();
     let row = lines[heading + 2];
     assert!(row[address..].starts_with("0000:3b:00.0  "), "{row}");
@@ -1056,15 +916,9 @@ fn a_table_has_columns_under_their_headings() {
 fn opened(root: &Path) -> Vec<String> {
     let trace = tempfile::NamedTempFile::new().unwrap();
     let mut command = strace::traced(trace.path(), &["trace=openat,openat2"]);
-    run(command
-        .arg("--host-root")
-        .arg(root)
-        .args(["-q", "discover"]))
-    .done();
+    run(command.arg("--host-root").arg(root).args(["-q", "discover"])).done();
     let text = fs::read_to_string(trace.path()).unwrap();
-    let reads = text
-        .lines()
-        .filter(|l| !l.contains("O_PATH") && !l.contains("O_DIRECTORY"));
+    let reads = text.lines().filter(|l| !l.contains("O_PATH") && !l.contains("O_DIRECTORY"));
     let paths = reads.filter_map(|line| line.strip_suffix('>')?.rsplit_once('<'));
     let below = format!("{}/", root.display());
     let paths = paths.filter_map(|(_, path)| path.strip_prefix(&below));

@@ -45,9 +45,7 @@ fn pages() -> Vec<PathBuf> {
     let names = crate::common::names_in(&docs);
     let pages = names.iter().filter(|name| name.ends_with(".md"));
     let pages = pages.map(|name| docs.join(name));
-    pages
-        .chain([crate::common::package().join("README.md")])
-        .collect()
+    pages.chain([crate::common::package().join("README.md")]).collect()
 }
 
 /// The blocks of shell commands of every page.
@@ -89,12 +87,7 @@ fn every_block_says_where_it_is_run_and_is_shell() {
     for block in blocks() {
         let known = PLACES.contains(&block.place.as_str());
         let measured = block.page.ends_with("performance.md") && block.place.is_empty();
-        assert!(
-            known || measured || is_of_cargo(&block),
-            "{}: {:?}",
-            block.at(),
-            block.place
-        );
+        assert!(known || measured || is_of_cargo(&block), "{}: {:?}", block.at(), block.place);
         let mut shell = Command::new("bash");
         let shell = shell.args(["-n", "-c", &block.text]).output().unwrap();
         let stderr = String::from_utf8_lossy(&shell.stderr);
@@ -128,12 +121,7 @@ fn every_command_of_ours_is_one_that_there_is() {
         let lines = block.text.lines();
         for line in lines.filter(|line| line.starts_with("onload-ctk ")) {
             let parsed = Cli::try_parse_from(line.split_whitespace());
-            assert!(
-                parsed.is_ok(),
-                "{}: {line}: {}",
-                block.at(),
-                parsed.unwrap_err()
-            );
+            assert!(parsed.is_ok(), "{}: {line}: {}", block.at(), parsed.unwrap_err());
             commands += 1;
         }
     }
@@ -199,10 +187,7 @@ fn a_unit_that_a_page_makes_is_no_distributions() {
         for file in files.filter_map(|file| file.strip_suffix(".container")) {
             let name = file.rsplit('/').next().unwrap().to_owned();
             assert!(name.starts_with("onload-"), "{}: {file}", page.display());
-            assert!(
-                text.contains(&format!("systemctl start {name}\n")),
-                "{name}"
-            );
+            assert!(text.contains(&format!("systemctl start {name}\n")), "{name}");
             assert!(text.contains(&format!("systemctl stop {name}\n")), "{name}");
             units.push(name);
         }
@@ -218,12 +203,7 @@ fn the_recipe_for_virtual_functions_turns_the_kernels_drivers_off_first() {
         .find(|block| block.page.ends_with("dpdk.md") && block.text.contains("sriov_numvfs"));
     let block = block.unwrap();
     assert_eq!(block.place, "guest");
-    let steps = [
-        "sriov_drivers_autoprobe",
-        "sriov_numvfs",
-        "driver_override",
-        "drivers_probe",
-    ];
+    let steps = ["sriov_drivers_autoprobe", "sriov_numvfs", "driver_override", "drivers_probe"];
     let at = |step: &str| block.text.find(step).unwrap();
     assert!(steps.map(at).is_sorted(), "{}", block.text);
     assert!(!block.text.contains("unbind"), "{}", block.text);

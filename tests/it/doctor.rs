@@ -56,10 +56,7 @@ fn assert_turns(
     let said = text(&wanted["finding"]);
     assert!(said.contains(finding), "{finding:?} in {said:?}");
     let remedies = remedies(wanted);
-    assert!(
-        remedies.iter().any(|r| r.contains(remedy)),
-        "{remedy:?} in {remedies:?}"
-    );
+    assert!(remedies.iter().any(|r| r.contains(remedy)), "{remedy:?} in {remedies:?}");
 }
 
 /// Makes a test of each line, and a list of the checks that have one.
@@ -94,10 +91,7 @@ fn rdma_with_libraries() -> Tree {
         let provider =
             SharedLibrary::new(&file).needs("libibverbs.so.1", "IBVERBS_PRIVATE_34", &private);
         place(&format!("libibverbs/{file}"), &provider);
-        tree.file(
-            &format!("/etc/libibverbs.d/{name}.driver"),
-            format!("driver {name}\n"),
-        );
+        tree.file(&format!("/etc/libibverbs.d/{name}.driver"), format!("driver {name}\n"));
     }
     tree
 }
@@ -158,10 +152,7 @@ fn with_link(width: &str, slot: Option<&str>) -> Tree {
     let tree = x3();
     set_link(&tree, width);
     if let Some(slot) = slot {
-        let attributes = [
-            ("max_link_speed", "16.0 GT/s PCIe"),
-            ("max_link_width", slot),
-        ];
+        let attributes = [("max_link_speed", "16.0 GT/s PCIe"), ("max_link_width", slot)];
         tree.attributes("/sys/devices/pci0000:3b", &attributes);
     }
     tree
@@ -210,8 +201,7 @@ fn paired() -> Tree {
 ",
     );
     tree.file("/etc/default/grub", "");
-    tree.directory("/sys/module/nvidia")
-        .directory("/sys/module/nvidia_peermem");
+    tree.directory("/sys/module/nvidia").directory("/sys/module/nvidia_peermem");
     for port in ["0000:10:01.0", "0000:12:00.0", "0000:12:01.0"] {
         acs(&tree, port, 0x01, &[]);
     }
@@ -250,11 +240,7 @@ pci0000:00 0
     tree.file(&config_space("0000:03:00.0"), [0; 4096]);
     tree.directory("/sys/module/nvidia").file(NVIDIA, OPEN);
     tree.attribute("/proc/sys/kernel/osrelease", "6.14.0-1005-nvidia-64k");
-    let of_one = [
-        ("0008:03:00.0", 9),
-        ("0008:06:00.0", 9),
-        ("0000:03:00.0", 10),
-    ];
+    let of_one = [("0008:03:00.0", 9), ("0008:06:00.0", 9), ("0000:03:00.0", 10)];
     grouped(&tree, &of_one);
     tree.attribute("/sys/kernel/iommu_groups/9/type", "DMA-FQ");
     tree
@@ -274,11 +260,7 @@ fn acs(tree: &Tree, address: &str, control: u16, others: &[u16]) {
     let mut config = [0; 4096];
     let ids: Vec<u16> = others.iter().copied().chain([0x0d]).collect();
     for (at, id) in ids.iter().enumerate() {
-        let next = if at + 1 < ids.len() {
-            0x100 + (at + 1) * 16
-        } else {
-            0
-        };
+        let next = if at + 1 < ids.len() { 0x100 + (at + 1) * 16 } else { 0 };
         let header = u32::from(*id) | 1 << 16 | u32::try_from(next).unwrap() << 20;
         config[0x100 + at * 16..][..4].copy_from_slice(&header.to_le_bytes());
     }
@@ -297,10 +279,7 @@ fn grouped(tree: &Tree, groups: &[(&str, u32)]) {
         let root = fs::canonicalize(tree.root()).unwrap();
         let function = format!("/{}", function.strip_prefix(root).unwrap().display());
         tree.group(&function, *group);
-        tree.attribute(
-            &format!("/sys/kernel/iommu_groups/{group}/type"),
-            "identity",
-        );
+        tree.attribute(&format!("/sys/kernel/iommu_groups/{group}/type"), "identity");
     }
 }
 
@@ -311,10 +290,7 @@ fn amd() -> Tree {
     );
     tree.directory("/sys/module/amdgpu");
     tree.attribute("/proc/sys/kernel/osrelease", "6.12.48+deb13-amd64");
-    tree.file(
-        AMD_CONFIG,
-        "CONFIG_PCI_P2PDMA=y\nCONFIG_DMABUF_MOVE_NOTIFY=y\n",
-    );
+    tree.file(AMD_CONFIG, "CONFIG_PCI_P2PDMA=y\nCONFIG_DMABUF_MOVE_NOTIFY=y\n");
     tree
 }
 
@@ -460,10 +436,7 @@ fn nomad() -> Tree {
 fn running(tree: Tree, process: &str, service: &str, file: &str) -> Tree {
     tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
     tree.file("/proc/77/comm", format!("{process}\n"));
-    tree.file(
-        "/proc/77/cgroup",
-        format!("0::/system.slice/{service}.service\n"),
-    );
+    tree.file("/proc/77/cgroup", format!("0::/system.slice/{service}.service\n"));
     let fields: Vec<String> = (4..22).map(|field| field.to_string()).collect();
     let stat = format!("77 ({process}) S {} 100000 0 0\n", fields.join(" "));
     tree.file("/proc/77/stat", stat);
@@ -473,8 +446,7 @@ fn running(tree: Tree, process: &str, service: &str, file: &str) -> Tree {
 
 fn changed_at(tree: &Tree, file: &str, seconds: u64) {
     let file = fs::File::open(tree.path(file)).unwrap();
-    file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds))
-        .unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
 }
 
 fn running_docker() -> Tree {
@@ -503,8 +475,7 @@ fn what_gives_gpu_memory_to_rdma_is_known_in_each_form() {
     let legacy = without();
     legacy.directory("/sys/module/nv_peer_mem");
     let open = without();
-    open.file(NVIDIA, OPEN)
-        .attribute("/proc/sys/kernel/osrelease", "5.12.0");
+    open.file(NVIDIA, OPEN).attribute("/proc/sys/kernel/osrelease", "5.12.0");
     let peers = amd();
     peers.remove(AMD_CONFIG);
     peers.attribute("/sys/kernel/mm/memory_peers/amdkfd/version", "1.0");
@@ -513,18 +484,11 @@ fn what_gives_gpu_memory_to_rdma_is_known_in_each_form() {
         assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
     }
     let old = without();
-    old.file(NVIDIA, OPEN)
-        .attribute("/proc/sys/kernel/osrelease", "5.4.0-216-generic");
+    old.file(NVIDIA, OPEN).attribute("/proc/sys/kernel/osrelease", "5.4.0-216-generic");
     assert_eq!(found(&old, "peer-memory")[0]["verdict"], "warn");
 }
 
-const OF_GPUS: [&str; 5] = [
-    "peer-memory",
-    "gpu-acs",
-    "gpu-iommu",
-    "gpu-node",
-    "data-direct",
-];
+const OF_GPUS: [&str; 5] = ["peer-memory", "gpu-acs", "gpu-iommu", "gpu-node", "data-direct"];
 
 #[test]
 fn a_host_without_gpus_or_without_rdma_has_no_check_of_both() {
@@ -545,18 +509,14 @@ fn a_gpu_and_its_nic_without_a_switch_between_have_no_port_to_set() {
     let tree = amd();
     let found = found(&tree, "gpu-acs");
     assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
-    assert_eq!(
-        found[0]["finding"],
-        "no port between a GPU and its NIC has ACS"
-    );
+    assert_eq!(found[0]["finding"], "no port between a GPU and its NIC has ACS");
 }
 
 #[test]
 fn grubby_is_told_of_ports_too() {
     let tree = paired();
     acs(&tree, "0000:12:01.0", 0x1d, &[]);
-    tree.program("/usr/sbin/grubby", "")
-        .program("/usr/bin/setpci", "");
+    tree.program("/usr/sbin/grubby", "").program("/usr/bin/setpci", "");
     let expected = [
         "setpci -s 0000:12:01.0 ECAP_ACS+0x6.w=0001",
         "grubby --update-kernel=ALL --args=\"pci=disable_acs_redir=\\\"0000:12:00.0;0000:12:01.0\\\"\"",
@@ -599,10 +559,7 @@ fn an_engine_that_nobody_uses_is_named_and_left_alone() {
     let said = text(&engine[0]["finding"]);
     assert!(said.contains("neither runs nor starts at boot"), "{said}");
     assert_eq!(engine[0]["verdict"], "pass");
-    for wanted in [
-        "multi-user.target.wants/docker.service",
-        "sockets.target.wants/docker.socket",
-    ] {
+    for wanted in ["multi-user.target.wants/docker.service", "sockets.target.wants/docker.socket"] {
         let link = format!("/etc/systemd/system/{wanted}");
         tree.link(&link, "/usr/lib/systemd/system/docker.service");
         assert_eq!(found(&tree, "engine-version").len(), 1, "{wanted}");
@@ -623,10 +580,7 @@ fn plugin(tree: Tree, service: &str) -> Tree {
     tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
     for (pid, daemon) in [(79, "containerd"), (80, "crio"), (81, "dockerd")] {
         tree.file(&format!("/proc/{pid}/comm"), format!("{daemon}\n"));
-        tree.file(
-            &format!("/proc/{pid}/cgroup"),
-            "0::/system.slice/x.service\n",
-        );
+        tree.file(&format!("/proc/{pid}/cgroup"), "0::/system.slice/x.service\n");
     }
     tree.file("/proc/78/comm", "onload-nri\n");
     let cgroup = format!("0::/system.slice/{service}.service\n");
@@ -645,10 +599,7 @@ fn nri(tree: Tree) -> Tree {
 
 fn launched_nri() -> Tree {
     let tree = plugin(containerd("2.0.5", CONTAINERD_2), "containerd");
-    tree.link(
-        "/opt/nri/plugins/50-onload-kernel-bypass",
-        "/usr/bin/onload-nri",
-    );
+    tree.link("/opt/nri/plugins/50-onload-kernel-bypass", "/usr/bin/onload-nri");
     tree.file("/proc/78/comm", "50-onload-kerne\n");
     tree
 }
@@ -674,15 +625,9 @@ fn larger_huge_pages_than_of_2_mib_are_for_vfio_alone() {
     for (tree, finding) in [
         (x3(), Some(own)),
         (bare, Some(own)),
-        (
-            x4(),
-            Some("node 0 has no huge pages of 2 MiB for ens4f0 and 1 more"),
-        ),
+        (x4(), Some("node 0 has no huge pages of 2 MiB for ens4f0 and 1 more")),
         (second, None),
-        (
-            sriov("vfio-pci"),
-            Some("node 0 has 4 huge pages for 0000:81:02.0"),
-        ),
+        (sriov("vfio-pci"), Some("node 0 has 4 huge pages for 0000:81:02.0")),
     ] {
         tree.hugepages(2048, &[(0, 0, 0)]);
         tree.hugepages(GIB, &[(0, 4, 4)]);
@@ -1288,11 +1233,7 @@ fn root_is_told_what_discovery_says_and_not_to_be_root() {
     tree.file("/etc/onload-ctk/drain.json", "{");
     let discovery = found(&tree, "discovery");
     assert_eq!(discovery[0]["verdict"], "unknown", "{discovery:?}");
-    let remedy = if is_root() {
-        "onload-ctk discover --explain"
-    } else {
-        "sudo onload-ctk doctor"
-    };
+    let remedy = if is_root() { "onload-ctk discover --explain" } else { "sudo onload-ctk doctor" };
     assert_eq!(remedies(&discovery[0]), [remedy]);
 }
 
@@ -1307,22 +1248,12 @@ fn each_daemon_is_known_by_its_own_process_service_and_files() {
         tree
     };
     for (tree, process, service, file) in [
-        (
-            containerd,
-            "containerd",
-            "containerd",
-            "/etc/containerd/config.toml",
-        ),
+        (containerd, "containerd", "containerd", "/etc/containerd/config.toml"),
         (crio, "crio", "crio", "/etc/crio/crio.conf.d/50-dirs.conf"),
         (nomad(), "nomad", "nomad", "/etc/nomad.d/docker.hcl"),
         (of_template(0), "k3s-server", "k3s", K3S_TEMPLATES[0]),
         (of_template(1), "k3s-agent", "k3s-agent", K3S_TEMPLATES[1]),
-        (
-            kubelet,
-            "kubelet",
-            "kubelet",
-            "/var/lib/kubelet/config.yaml",
-        ),
+        (kubelet, "kubelet", "kubelet", "/var/lib/kubelet/config.yaml"),
     ] {
         let tree = running(tree, process, service, file);
         assert_turns(
@@ -1366,10 +1297,7 @@ fn every_check_has_a_test_and_stands_in_the_page() {
             COVERED.contains(&name) || ["config", "discovery"].contains(&name),
             "{name} has no test"
         );
-        assert!(
-            page.contains(&format!("| `{name}` |")),
-            "{name} is not in docs/doctor.md"
-        );
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not in docs/doctor.md");
     }
 }
 
@@ -1381,10 +1309,7 @@ fn the_exit_status_says_whether_a_check_fails_or_could_not_be_told() {
     assert_eq!(run.stderr, "");
     good.remove("/var/lib/dpkg/status");
     let run = good.run(&JSON);
-    assert_eq!(
-        (run.code, &run.json()["verdict"]),
-        (Some(2), &"unknown".into())
-    );
+    assert_eq!((run.code, &run.json()["verdict"]), (Some(2), &"unknown".into()));
     good.file("/etc/docker/daemon.json", "{");
     let run = good.run(&JSON).answered_no();
     assert_eq!(run.json()["verdict"], "fail");
@@ -1401,10 +1326,7 @@ fn what_does_not_pass_says_what_was_looked_at_and_what_to_do() {
         for check in json["checks"].as_array().unwrap() {
             let is_good = check["verdict"] == "pass";
             assert_eq!(remedies(check).is_empty(), is_good, "{name}: {check}");
-            assert!(
-                !check["looked_at"].as_array().unwrap().is_empty(),
-                "{name}: {check}"
-            );
+            assert!(!check["looked_at"].as_array().unwrap().is_empty(), "{name}: {check}");
         }
     }
 }
@@ -1413,9 +1335,7 @@ fn what_does_not_pass_says_what_was_looked_at_and_what_to_do() {
 fn a_command_stays_on_one_line_and_the_rest_keeps_to_the_terminal() {
     let tree = sriov("vfio-pci");
     without_groups(&tree, "x86_64");
-    let shown = run(on(tree.root(), &["doctor"]).env("COLUMNS", "60"))
-        .answered_no()
-        .stdout;
+    let shown = run(on(tree.root(), &["doctor"]).env("COLUMNS", "60")).answered_no().stdout;
     let wanted = "           run: echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"' >> /etc/default/grub\n";
     assert!(shown.contains(wanted), "{shown}");
     let is_remedy =
@@ -1446,10 +1366,8 @@ fn a_name_with_escapes_does_not_steer_the_terminal() {
 
 #[test]
 fn a_containerd_whose_plugin_is_off_has_no_cdi_to_check() {
-    let tree = containerd(
-        "1.7.24",
-        "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n",
-    );
+    let tree =
+        containerd("1.7.24", "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n");
     let cdi = found(&tree, "engine-cdi");
     assert_eq!(cdi.len(), 1, "{cdi:?}");
     assert_eq!(cdi[0]["subject"], "kubelet");
@@ -1464,17 +1382,13 @@ fn what_repairs_a_list_of_runtimes_is_written_where_containerd_reads_it() {
     let file = "/etc/containerd/config.toml";
     let check = "engine-default-runtime";
     assert_writes(&tree, check, file, Some(section), line);
-    assert_eq!(
-        remedies(&found(&tree, check)[0])[1],
-        "systemctl restart containerd"
-    );
+    assert_eq!(remedies(&found(&tree, check)[0])[1], "systemctl restart containerd");
     toml(&tree, &format!("{broken}{section}\n{line}\n"));
     assert_eq!(found(&tree, check)[0]["verdict"], "pass");
     // Ours repairs it too, where it is configured.
     toml(&tree, &broken);
     tree.file("/etc/containerd/config.toml", "version = 2\n");
-    tree.run(&["runtime", "configure", "--runtime", "containerd"])
-        .done();
+    tree.run(&["runtime", "configure", "--runtime", "containerd"]).done();
     assert_eq!(found(&tree, check)[0]["verdict"], "pass");
     // A plugin that is off has no default runtime.
     toml(&tree, &format!("disabled_plugins = ['cri']\n{broken}"));
@@ -1486,10 +1400,7 @@ fn a_host_without_onload_is_told_so() {
     let tree = docker("28.3.0", "{}");
     let modules = found(&tree, "onload-modules");
     assert_eq!(modules[0]["verdict"], "pass");
-    assert_eq!(
-        modules[0]["finding"],
-        "Onload is not installed on this host"
-    );
+    assert_eq!(modules[0]["finding"], "Onload is not installed on this host");
 }
 
 /// Answers like dockerd, once for each text.
@@ -1504,11 +1415,7 @@ fn dockerd_says(tree: &Tree, info: &'static str) -> std::thread::JoinHandle<()> 
         let mut request = [0; 256];
         let length = stream.read(&mut request).unwrap();
         assert!(request[..length].starts_with(b"GET /info HTTP/1.0\r\n"));
-        write!(
-            stream,
-            "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{info}"
-        )
-        .unwrap();
+        write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{info}").unwrap();
     })
 }
 
@@ -1570,15 +1477,9 @@ fn a_host_that_answers_no_annotations_by_nri_has_no_plugin_to_check() {
     // Somebody else's plugins may be what NRI is on for.
     none(&containerd("2.0.5", CONTAINERD_2_NRI));
     let tree = nri(containerd("2.0.5", CONTAINERD_2));
-    tree.file(
-        "/proc/78/cgroup",
-        "0::/kubepods.slice/cri-containerd-01.scope\n",
-    );
+    tree.file("/proc/78/cgroup", "0::/kubepods.slice/cri-containerd-01.scope\n");
     let checks = found(&tree, "nri-plugin");
-    assert_eq!(
-        checks[0]["finding"].as_str().unwrap().split(':').next(),
-        Some("it does not run")
-    );
+    assert_eq!(checks[0]["finding"].as_str().unwrap().split(':').next(), Some("it does not run"));
     tree.remove(NRI_WANTED);
     none(&tree);
 }
@@ -1588,10 +1489,7 @@ fn a_tree_in_which_nothing_runs_is_asked_only_how_the_plugin_starts() {
     let tree = nri(containerd("2.0.5", CONTAINERD_2));
     tree.remove("/proc");
     assert_eq!(found(&tree, "nri-plugin")[0]["verdict"], "pass");
-    toml(
-        &tree,
-        "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n",
-    );
+    toml(&tree, "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n");
     assert_eq!(found(&tree, "nri-plugin")[0]["verdict"], "fail");
 }
 
@@ -1617,11 +1515,8 @@ fn a_name_of_the_host_runs_nothing_in_a_command_that_is_copied() {
     let tree = written();
     let specs = tree.path("/var/run/cdi");
     let specs = specs.to_str().unwrap();
-    fs::copy(
-        format!("{specs}/onload.dev-nic.json"),
-        format!("{specs}/onload.dev-nic;`id`.json"),
-    )
-    .unwrap();
+    fs::copy(format!("{specs}/onload.dev-nic.json"), format!("{specs}/onload.dev-nic;`id`.json"))
+        .unwrap();
     tree.chmod("/var/run/cdi/onload.dev-nic;`id`.json", 0o662);
     tree.file("/var/run/cdi/a'b.json", "{");
     let dangerous = format!("{specs}/onload.dev-nic;`id`.json");
@@ -1676,11 +1571,7 @@ fn the_file_that_said_where_to_look_is_the_one_to_change() {
     tree.file(file, format!("[crio.runtime]\n{said}"));
     assert_writes(&tree, check, file, Some("[crio.runtime]"), line);
 
-    for plugin in [
-        "cri",
-        "io.containerd.grpc.v1.cri",
-        "io.containerd.cri.v1.runtime",
-    ] {
+    for plugin in ["cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"] {
         let table = format!("[plugins.\"{plugin}\"]");
         let imports = "imports = ['/etc/containerd/conf.d/*.toml']\nversion = 3\n";
         let tree = containerd("2.0.5", &format!("{imports}{table}\n{said}"));
@@ -1695,10 +1586,7 @@ fn the_last_file_that_said_where_to_look_is_the_one_to_change() {
     let check = "engine-spec-dirs";
     let said = "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n";
     let tree = podman("5.4.2", said);
-    tree.file(
-        "/etc/containers/containers.conf",
-        "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n",
-    );
+    tree.file("/etc/containers/containers.conf", "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n");
     let line = "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
     let drop_in = "/etc/containers/containers.conf.d/50.conf";
     assert_writes(&tree, check, drop_in, Some("[engine]"), line);
@@ -1768,10 +1656,7 @@ fn without_systemd_the_units_of_the_archive_start_nothing() {
     tree.remove("/etc/systemd/system");
     tree.remove("/var/run/cdi/onload.dev-nic.json");
     let fresh = |tree: &Tree| remedies(&found(tree, "specs-fresh")[0]).pop();
-    assert_eq!(
-        fresh(&tree).as_deref(),
-        Some("systemctl start onload-cdi.service")
-    );
+    assert_eq!(fresh(&tree).as_deref(), Some("systemctl start onload-cdi.service"));
     assert!(!found(&tree, "units").is_empty());
     tree.file("/etc/os-release", "ID=alpine\n");
     assert_eq!(fresh(&tree).as_deref(), Some("onload-ctk cdi generate"));
@@ -1798,10 +1683,7 @@ fn a_boot_loader_that_is_not_grub_is_given_the_words() {
     let tree = sriov("vfio-pci");
     without_groups(&tree, "x86_64");
     tree.remove("/etc/default/grub");
-    let steps = [
-        r#"{"kernel_line":"intel_iommu=on iommu=pt"}"#,
-        "systemctl reboot",
-    ];
+    let steps = [r#"{"kernel_line":"intel_iommu=on iommu=pt"}"#, "systemctl reboot"];
     assert_eq!(remedies(&found(&tree, "iommu")[0]), steps);
     let shown = tree.run(&["doctor"]).answered_no().stdout;
     let line = "add to the kernel's line in the boot loader: intel_iommu=on iommu=pt\n";
@@ -1811,10 +1693,7 @@ fn a_boot_loader_that_is_not_grub_is_given_the_words() {
     tree.remove("/etc/default/grub");
     tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4");
     tree.file("/proc/cmdline", "quiet isolcpus=2-3\n");
-    let steps = [
-        r#"{"kernel_line":"isolcpus=1,4","replaces":"isolcpus=2-3"}"#,
-        "systemctl reboot",
-    ];
+    let steps = [r#"{"kernel_line":"isolcpus=1,4","replaces":"isolcpus=2-3"}"#, "systemctl reboot"];
     assert_eq!(remedies(&found(&tree, "isolated-cpus")[0]), steps);
     let shown = tree.run(&["doctor"]).stdout;
     let line = "in the kernel's line in the boot loader: isolcpus=2-3 by isolcpus=1,4\n";
@@ -1828,20 +1707,16 @@ fn words_for_grub_stand_behind_those_that_are_there() {
     let redirecting = paired();
     acs(&redirecting, "0000:12:01.0", 0x1d, &[]);
     let ports = "pci=disable_acs_redir=\"0000:12:00.0;0000:12:01.0\"";
-    for (tree, check, words) in [
-        (off, "iommu", "intel_iommu=on iommu=pt"),
-        (redirecting, "gpu-acs", ports),
-    ] {
+    for (tree, check, words) in
+        [(off, "iommu", "intel_iommu=on iommu=pt"), (redirecting, "gpu-acs", ports)]
+    {
         let file = "/etc/default/grub";
         tree.file(file, "GRUB_CMDLINE_LINUX=\"crashkernel=1G a=b\"\n");
         let steps = remedies(&found(&tree, check)[0]);
         let step = steps.iter().find(|step| step.contains(file)).unwrap();
         let path = tree.root().join("etc/default/grub");
         let step = step.replace(file, path.to_str().unwrap());
-        let script = format!(
-            "{step}\n. {}\nprintf %s \"$GRUB_CMDLINE_LINUX\"",
-            path.display()
-        );
+        let script = format!("{step}\n. {}\nprintf %s \"$GRUB_CMDLINE_LINUX\"", path.display());
         let mut sh = Command::new("sh");
         let read = run(sh.args(["-c", &script])).stdout;
         assert_eq!(read, format!("crashkernel=1G a=b {words}"));
@@ -1853,14 +1728,8 @@ fn quotes_of_a_word_are_for_grub_alone() {
     let ports = "0000:12:00.0;0000:12:01.0";
     for (grub, words) in [
         (None, format!("pci=disable_acs_redir={ports}")),
-        (
-            Some("/boot/grub2/grub.cfg"),
-            format!("pci=disable_acs_redir=\"{ports}\""),
-        ),
-        (
-            Some("/boot/grub/grub.cfg"),
-            format!("pci=disable_acs_redir=\"{ports}\""),
-        ),
+        (Some("/boot/grub2/grub.cfg"), format!("pci=disable_acs_redir=\"{ports}\"")),
+        (Some("/boot/grub/grub.cfg"), format!("pci=disable_acs_redir=\"{ports}\"")),
     ] {
         let tree = paired();
         acs(&tree, "0000:12:01.0", 0x1d, &[]);
@@ -1896,8 +1765,7 @@ fn isolated_cpus_are_changed_in_the_word_that_isolates_them() {
     ];
     assert_eq!(remedies(&found(&tree, "isolated-cpus")[0]), steps);
 
-    tree.file("/etc/os-release", "ID=fedora\n")
-        .file("/run/ostree-booted", "");
+    tree.file("/etc/os-release", "ID=fedora\n").file("/run/ostree-booted", "");
     let steps = [
         "rpm-ostree kargs --delete=isolcpus=managed_irq,domain,2-3 --append=isolcpus=managed_irq,domain,1,4",
         "systemctl reboot",
@@ -1909,11 +1777,7 @@ fn isolated_cpus_are_changed_in_the_word_that_isolates_them() {
 fn cpus_that_no_word_isolates_get_one() {
     let tree = isolated();
     tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4");
-    for line in [
-        "quiet\n",
-        "nohz_full=2-3 xisolcpus=2\n",
-        "quiet -- isolcpus=2\n",
-    ] {
+    for line in ["quiet\n", "nohz_full=2-3 xisolcpus=2\n", "quiet -- isolcpus=2\n"] {
         tree.file("/proc/cmdline", line);
         let first = &remedies(&found(&tree, "isolated-cpus")[0])[0];
         let wanted =
@@ -2006,10 +1870,7 @@ const PODMAN_HOOKS: &str = "/usr/share/onload-ctk/hooks.d/podman";
 #[test]
 fn annotations_that_podmans_hooks_answer_need_no_wrapper() {
     for told in [PODMAN_HOOKS, "/usr/share/onload-ctk/hooks.d/podman/"] {
-        let tree = allowing(podman(
-            "5.4.2",
-            &format!("[engine]\nhooks_dir = ['{told}']\n"),
-        ));
+        let tree = allowing(podman("5.4.2", &format!("[engine]\nhooks_dir = ['{told}']\n")));
         tree.directory(PODMAN_HOOKS);
         assert!(found(&tree, "engine-runtime").is_empty(), "{told}");
         // Without them nothing answers.
@@ -2025,11 +1886,9 @@ fn annotations_that_podmans_hooks_answer_need_no_wrapper() {
 
 #[test]
 fn annotations_that_the_plugin_answers_need_no_wrapper() {
-    for tree in [
-        nri(containerd("2.0.5", CONTAINERD_2)),
-        nri(crio("[crio.runtime]\n")),
-        launched_nri(),
-    ] {
+    for tree in
+        [nri(containerd("2.0.5", CONTAINERD_2)), nri(crio("[crio.runtime]\n")), launched_nri()]
+    {
         let runtime = found(&tree, "engine-runtime");
         assert!(runtime.is_empty(), "{runtime:#?}");
         // One that waits for a runtime answers nobody.
@@ -2049,9 +1908,6 @@ fn the_plugin_answers_for_no_engine_that_has_no_plugins() {
     engine(&tree, "dockerd", "docker.io", "28.3.0");
     engine(&tree, "crio", "cri-o", "1.33.0-1");
     let runtime = found(&tree, "engine-runtime");
-    assert_eq!(
-        each(&runtime.clone().into(), "subject"),
-        ["docker", "containerd"]
-    );
+    assert_eq!(each(&runtime.clone().into(), "subject"), ["docker", "containerd"]);
     assert!(runtime.iter().all(|found| found["verdict"] == "warn"));
 }

@@ -73,11 +73,7 @@ fn generate_that_waited_for_its_directory_does_not_offer_what_was_drained_meanwh
 fn a_drained_device_is_in_no_specification_and_discover_says_why() {
     let tree = captured();
     assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe0", "rxe1"]);
-    drain(
-        &tree,
-        &["onload.dev/rdma=rxe0", "--reason", "firmware upgrade"],
-    )
-    .done();
+    drain(&tree, &["onload.dev/rdma=rxe0", "--reason", "firmware upgrade"]).done();
     assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe1"]);
     let env = &tree.written("rdma")["devices"][0]["containerEdits"]["env"];
     assert!(!env.to_string().contains("rxe0"), "{env}");
@@ -103,10 +99,7 @@ fn an_interface_is_drained_for_every_class_of_onload() {
     let tree = captured();
     assert!(device_names(&tree.written("nic-nodes")).contains(&"ens1".to_owned()));
     let said = drain(&tree, &["nic-plain=ens1"]).done().stderr;
-    assert!(
-        said.contains("nic-plain=ens1 stands for nic=ens1"),
-        "{said}"
-    );
+    assert!(said.contains("nic-plain=ens1 stands for nic=ens1"), "{said}");
     for class in ["nic", "nic-plain", "nic-nodes"] {
         assert_eq!(device_names(&tree.written(class)), ["loopback"], "{class}");
     }
@@ -130,17 +123,7 @@ fn a_class_is_drained_with_what_comes_later_and_all_is_every_class() {
     let all = drained(&tree);
     assert_eq!(
         all,
-        [
-            "nic",
-            "profile",
-            "rdma",
-            "vfio",
-            "hugepages",
-            "netdev",
-            "ptp",
-            "pps",
-            "gdrcopy"
-        ]
+        ["nic", "profile", "rdma", "vfio", "hugepages", "netdev", "ptp", "pps", "gdrcopy"]
     );
     tree.run(&["undrain", "--all"]).done();
     assert_eq!(drained(&tree), [""; 0]);
@@ -156,32 +139,21 @@ fn a_pool_and_a_function_stand_for_the_devices_that_they_have_now() {
     );
     tree.config(&pool).generate();
     let said = drain(&tree, &["vfio=fast"]).done().stderr;
-    assert!(
-        said.contains(&format!("vfio=fast stands for vfio={SECOND}")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("vfio=fast stands for vfio={SECOND}")), "{said}");
     assert_eq!(drained(&tree), [format!("vfio={SECOND}")]);
     // `any` goes on with the other, and what has none left says why.
     let pools = tree.written_pools("vfio");
     assert_eq!(device_names(&pools), ["any"]);
     let members = pools["devices"][0]["annotations"].to_string();
-    assert!(
-        members.contains(FIRST) && !members.contains(SECOND),
-        "{members}"
-    );
+    assert!(members.contains(FIRST) && !members.contains(SECOND), "{members}");
     let found = tree.discover();
     let why = reason(&found, "vfio", "fast");
     assert!(
-        why.starts_with(&format!(
-            "all of its devices are drained; {SECOND} is drained since "
-        )),
+        why.starts_with(&format!("all of its devices are drained; {SECOND} is drained since ")),
         "{why}"
     );
     let why = reason(&found, "bundle", "b");
-    assert!(
-        why.starts_with(&format!("vfio {SECOND} is drained since ")),
-        "{why}"
-    );
+    assert!(why.starts_with(&format!("vfio {SECOND} is drained since ")), "{why}");
     // A pool that is drained is still known by its name.
     tree.run(&["undrain", "vfio=fast"]).done();
     drain(&tree, &[FIRST]).done();
@@ -194,15 +166,9 @@ fn a_pool_and_a_function_stand_for_the_devices_that_they_have_now() {
 fn what_is_not_there_is_refused_with_what_is_like_it() {
     let tree = captured();
     for (word, said) in [
-        (
-            "rdma=rxe9",
-            "this host has no rdma \"rxe9\"; did you mean rdma=rxe0?",
-        ),
+        ("rdma=rxe9", "this host has no rdma \"rxe9\"; did you mean rdma=rxe0?"),
         ("warp", "unknown class \"warp\"; known are "),
-        (
-            "0000:ff:00.0",
-            "no device of onload.dev is on that function",
-        ),
+        ("0000:ff:00.0", "no device of onload.dev is on that function"),
         ("bundle=hft", "a bundle is devices of other classes"),
     ] {
         for command in ["drain", "undrain"] {
@@ -213,19 +179,14 @@ fn what_is_not_there_is_refused_with_what_is_like_it() {
     let line = drain(&tree, &["rxe0"]).refused();
     assert_eq!(line, "reading \"rxe0\": write CLASS=NAME, as in rdma=rxe0");
     let line = drain(&tree, &["rdma", "--reason", "a\nb"]).refused();
-    assert!(
-        line.starts_with("reading --reason: want one line"),
-        "{line}"
-    );
+    assert!(line.starts_with("reading --reason: want one line"), "{line}");
     assert!(!tree.path(FILE).exists());
 }
 
 #[test]
 fn nothing_is_written_in_a_dry_run() {
     let tree = held();
-    let shown = drain(&tree, &["vfio", "--dry-run", "--format", "json"])
-        .done()
-        .json();
+    let shown = drain(&tree, &["vfio", "--dry-run", "--format", "json"]).done().json();
     assert_eq!(each(&shown["drained"], "device"), ["vfio"]);
     assert_eq!(each(&shown["holders"], "id"), ["web"]);
     assert!(!tree.path(FILE).exists());
@@ -239,18 +200,13 @@ fn nothing_is_written_in_a_dry_run() {
 fn who_has_a_drained_device_is_shown_and_the_answer_is_no_until_it_is_gone() {
     let tree = held();
     let name = format!("vfio={FIRST}");
-    let shown = drain(&tree, &[&name, "--format", "json"])
-        .answered_no()
-        .json();
+    let shown = drain(&tree, &[&name, "--format", "json"]).answered_no().json();
     assert_eq!(
         shown["holders"],
         json!([{"engine": "unknown", "container": null, "id": "web", "devices": [name]}])
     );
     let table = drain(&tree, &[]).answered_no().stdout;
-    assert!(
-        table.contains("HELD BY") && table.contains("web"),
-        "{table}"
-    );
+    assert!(table.contains("HELD BY") && table.contains("web"), "{table}");
     drain(&tree, &["--wait", "--timeout", "0"]).answered_no();
     let listed = tree.run(&["lease", "list"]).done().stdout;
     assert!(listed.contains("held, drained"), "{listed}");
@@ -293,10 +249,7 @@ fn who_has_a_drained_node_open_holds_it_though_it_is_not_looked_into() {
 fn a_container_that_is_not_looked_into_may_have_it_and_is_waited_for_by_name() {
     let tree = stuck();
     let run = drain(&tree, &["nic"]).answered_no();
-    assert!(
-        run.stdout
-            .contains("not known: a file system in it did not answer in time")
-    );
+    assert!(run.stdout.contains("not known: a file system in it did not answer in time"));
     // Its user may hide what it has, and keeps nobody waiting who is not told.
     let cgroup =
         format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope\n");
@@ -305,16 +258,9 @@ fn a_container_that_is_not_looked_into_may_have_it_and_is_waited_for_by_name() {
     let line =
         "waiting for container 3f2a3f2a3f2a (podman), which may have any of it: of user 1000; ";
     assert!(waited.stderr.contains(line), "{}", waited.stderr);
-    assert!(
-        waited.stderr.contains("findmnt --task 77"),
-        "{}",
-        waited.stderr
-    );
+    assert!(waited.stderr.contains("findmnt --task 77"), "{}", waited.stderr);
     // What root's engine gave is known by the configuration that it made the container with.
-    tree.file(
-        "/proc/77/cgroup",
-        format!("0::/system.slice/docker-{ID}.scope\n"),
-    );
+    tree.file("/proc/77/cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{ID}/config.json");
     tree.file(&bundle, "{}");
     drain(&tree, &["nic"]).done();
@@ -384,18 +330,9 @@ fn a_file_that_is_not_understood_removes_nothing_and_offers_nothing_anew() {
     drain(&tree, &["rdma=rxe0"]).done();
     tree.file(FILE, r#"{"version":2}"#);
     let found = tree.run(&["discover"]).done();
-    assert!(
-        found
-            .stderr
-            .contains("what is drained is not known: reading "),
-        "{}",
-        found.stderr
-    );
+    assert!(found.stderr.contains("what is drained is not known: reading "), "{}", found.stderr);
     let line = tree.run(&["cdi", "generate"]).refused();
-    assert!(
-        line.contains("it is of version 2, and this program understands 1"),
-        "{line}"
-    );
+    assert!(line.contains("it is of version 2, and this program understands 1"), "{line}");
     // Another user would find the same in it.
     assert!(!line.contains("as root"), "{line}");
     assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe1"]);
@@ -420,20 +357,12 @@ fn what_somebody_else_changed_stays_with_a_warning() {
 fn the_options_that_specifications_were_written_with_stay() {
     let tree = Tree::sample(CAPTURED);
     tree.boot("this boot");
-    tree.run(&["cdi", "generate", "--kind", "rdma", "--format", "yaml"])
-        .done();
+    tree.run(&["cdi", "generate", "--kind", "rdma", "--format", "yaml"]).done();
     drain(&tree, &["rdma=rxe0"]).done();
     let names: Vec<String> = tree.names("/var/run/cdi");
-    let ours: Vec<&String> = names
-        .iter()
-        .filter(|name| name.starts_with("onload.dev-"))
-        .collect();
+    let ours: Vec<&String> = names.iter().filter(|name| name.starts_with("onload.dev-")).collect();
     assert_eq!(ours, ["onload.dev-rdma.yaml"]);
-    assert!(
-        !tree
-            .read("/var/run/cdi/onload.dev-rdma.yaml")
-            .contains("rxe0")
-    );
+    assert!(!tree.read("/var/run/cdi/onload.dev-rdma.yaml").contains("rxe0"));
     // Where nothing is written, nothing begins to be.
     let tree = Tree::sample(CAPTURED);
     tree.boot("this boot");
@@ -448,10 +377,7 @@ fn while_the_daemon_for_kubernetes_writes_the_specifications_are_left_to_it() {
     let lock = fs::File::open(tree.path("/run/onload-ctk/@locks/spec-writer")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let said = drain(&tree, &["rdma=rxe0"]).done().stderr;
-    assert!(
-        said.contains("the daemon for Kubernetes writes the specifications anew"),
-        "{said}"
-    );
+    assert!(said.contains("the daemon for Kubernetes writes the specifications anew"), "{said}");
     assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe0", "rxe1"]);
     // The package, while its service runs, comes first.
     tree.file("/run/onload-cdi/last-run", "");
@@ -465,10 +391,7 @@ fn status_doctor_topology_metrics_and_the_overview_show_it() {
     let tree = held();
     drain(&tree, &[&format!("vfio={FIRST}"), "--reason", "firmware"]).answered_no();
     let status = tree.run(&["status"]).done().stdout;
-    assert!(
-        status.contains(&format!("drained vfio={FIRST}: since 20")),
-        "{status}"
-    );
+    assert!(status.contains(&format!("drained vfio={FIRST}: since 20")), "{status}");
     let status = tree.run(&["status", "--format", "json"]).done().json();
     assert_eq!(status["drained"][0]["reason"], "firmware");
     let overview = tree.run(&[]).done().stdout.replace('\n', " ");
@@ -477,28 +400,16 @@ fn status_doctor_topology_metrics_and_the_overview_show_it() {
     assert!(overview.contains("; drained since 20"), "{overview}");
     let doctor = tree.run(&["doctor", "--format", "json"]).json();
     let checks = doctor["checks"].as_array().unwrap();
-    let check = checks
-        .iter()
-        .find(|check| check["name"] == "drained")
-        .unwrap();
+    let check = checks.iter().find(|check| check["name"] == "drained").unwrap();
     assert_eq!(check["verdict"], "warn");
     assert_eq!(check["subject"], format!("vfio={FIRST}"));
-    assert_eq!(
-        check["remedy"][0]["run"],
-        format!("onload-ctk undrain vfio={FIRST}")
-    );
+    assert_eq!(check["remedy"][0]["run"], format!("onload-ctk undrain vfio={FIRST}"));
     let topology = tree.run(&["topology"]).done().stdout;
-    assert!(
-        topology.contains(&format!("vfio {FIRST}: drained, held by web")),
-        "{topology}"
-    );
+    assert!(topology.contains(&format!("vfio {FIRST}: drained, held by web")), "{topology}");
     let object = tree.run(&["topology", "--format", "json"]).done().stdout;
     assert!(object.contains("\"state\": \"drained\""), "{object}");
     let picture = tree.run(&["topology", "--format", "svg"]).done().stdout;
-    assert!(
-        picture.contains(&format!("vfio {FIRST}: drained, held by web")),
-        "{picture}"
-    );
+    assert!(picture.contains(&format!("vfio {FIRST}: drained, held by web")), "{picture}");
     let metrics = tree.run(&["metrics"]).done().stdout;
     for line in [
         "onload_ctk_devices_drained{class=\"vfio\"} 1",
@@ -521,8 +432,6 @@ fn only_root_drains_and_everybody_sees_it() {
     let line = run_unprivileged(&tree, &["drain", "rdma"]).refused();
     assert!(line.ends_with("; run as root"), "{line}");
     drain(&tree, &["rdma=rxe0"]).done();
-    let found = run_unprivileged(&tree, &["discover", "--format", "json"])
-        .done()
-        .json();
+    let found = run_unprivileged(&tree, &["discover", "--format", "json"]).done().json();
     assert_eq!(each(&found["rdma"], "name"), ["rxe1"]);
 }

@@ -47,22 +47,9 @@ const ALLOWED: &str = "[annotations]\nallow = [\"rdma\"]\n";
 fn what_would_be_given_is_a_diff_and_why_goes_to_stderr() {
     let bundle = bundle("onload.dev/rdma", "mlx5_0");
     let run = explain(&host(ALLOWED), bundle.path()).done();
-    assert!(
-        run.stdout.contains("\"path\": \"/dev/infiniband/uverbs7\""),
-        "{}",
-        run.stdout
-    );
-    assert!(
-        run.stdout.contains("\"ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\""),
-        "{}",
-        run.stdout
-    );
-    assert!(
-        run.stderr
-            .contains("onload.dev/rdma: class rdma is allowed"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stdout.contains("\"path\": \"/dev/infiniband/uverbs7\""), "{}", run.stdout);
+    assert!(run.stdout.contains("\"ONLOAD_CTK_RDMA_MLX5_0=mlx5_0\""), "{}", run.stdout);
+    assert!(run.stderr.contains("onload.dev/rdma: class rdma is allowed"), "{}", run.stderr);
 }
 
 #[test]
@@ -79,35 +66,21 @@ fn a_bundle_that_asks_for_nothing_is_left_alone() {
     let bundle = bundle("org.example/rdma", "mlx5_0");
     let run = explain(&host(ALLOWED), bundle.path()).done();
     assert_eq!(run.stdout, "");
-    assert!(
-        run.stderr.contains("nothing would be changed"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("nothing would be changed"), "{}", run.stderr);
 }
 
 #[test]
 fn a_refusal_is_the_answer_no_with_the_line_to_add() {
     let bundle = bundle("onload.dev/rdma", "mlx5_0");
     let run = explain(&host(""), bundle.path()).answered_no();
-    assert!(
-        run.stderr
-            .contains("allow = [\"rdma\"] under [annotations]"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("allow = [\"rdma\"] under [annotations]"), "{}", run.stderr);
 }
 
 #[test]
 fn an_unknown_name_is_refused_with_what_is_offered() {
     let bundle = bundle("onload.dev/rdma", "none");
     let run = explain(&host(ALLOWED), bundle.path()).answered_no();
-    assert!(
-        run.stderr
-            .contains("there is no rdma \"none\"; offered: all"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("there is no rdma \"none\"; offered: all"), "{}", run.stderr);
 }
 
 #[test]
@@ -190,10 +163,7 @@ fn what_a_variable_would_give_is_told_as_for_an_annotation() {
 fn a_variable_that_gives_nothing_is_told_with_the_line_to_add() {
     let run = explain(&host(ALLOWED), bundle_with("rdma=mlx5_0").path()).done();
     assert_eq!(run.stdout, "");
-    for part in [
-        "allow = [\"rdma\"] under [environment] in ",
-        "nothing would be changed",
-    ] {
+    for part in ["allow = [\"rdma\"] under [environment] in ", "nothing would be changed"] {
         assert!(run.stderr.contains(part), "{}", run.stderr);
     }
 }
@@ -204,10 +174,7 @@ fn a_variable_for_what_others_may_not_ask_for_is_a_refusal() {
     let run = explain(&host, bundle_with("rdma=mlx5_0").path());
     let (status, stderr) = (run.code, &run.stderr);
     assert_eq!(status, Some(1), "{stderr}");
-    assert!(
-        stderr.contains("allow = [\"nic\", \"rdma\"] under [environment]"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("allow = [\"nic\", \"rdma\"] under [environment]"), "{stderr}");
 }
 
 #[test]
@@ -215,11 +182,7 @@ fn a_ticket_that_is_not_known_is_a_refusal() {
     let ticket = format!("ticket:{}", "ab".repeat(16));
     let run = explain(&host(ALLOWED), bundle_with(&ticket).path());
     assert_eq!(run.code, Some(1), "{}", run.stderr);
-    assert!(
-        run.stderr.contains("ticket abababab… is not known"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("ticket abababab… is not known"), "{}", run.stderr);
 }
 
 #[test]
@@ -254,12 +217,7 @@ fn a_ticket_is_explained_and_not_taken() {
     // Any number of containers may have an RDMA device, but what a ticket gives for itself.
     let run = explain(&host, bundle.path());
     assert_eq!(run.code, Some(1), "{}", run.stderr);
-    assert!(
-        run.stderr
-            .contains("rdma:mlx5_0: it is held by container other "),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("rdma:mlx5_0: it is held by container other "), "{}", run.stderr);
     assert_eq!(fs::read_dir(leases).unwrap().count(), 1);
 }
 

@@ -28,10 +28,7 @@ fn assert_whole(dir: &Path, old: &Path, new: &Path) {
     for name in specs_in(dir) {
         let found = fs::read(dir.join(&name)).unwrap();
         let either = [old, new].map(|dir| fs::read(dir.join(&name)).ok());
-        assert!(
-            either.contains(&Some(found)),
-            "{name} is neither the old nor the new one"
-        );
+        assert!(either.contains(&Some(found)), "{name} is neither the old nor the new one");
     }
 }
 
@@ -47,10 +44,8 @@ struct TwoStates {
     dirs: [tempfile::TempDir; 2],
 }
 
-const STATES: [&str; 2] = [
-    "[cdi]\n",
-    "[cdi]\nfdtable-size = 4096\nkinds = [\"nic\", \"zf\", \"profile\"]\n",
-];
+const STATES: [&str; 2] =
+    ["[cdi]\n", "[cdi]\nfdtable-size = 4096\nkinds = [\"nic\", \"zf\", \"profile\"]\n"];
 
 fn two_states() -> TwoStates {
     let tree = x2();
@@ -65,10 +60,7 @@ fn two_states() -> TwoStates {
 
 #[test]
 fn a_run_that_is_killed_leaves_whole_files_and_the_next_one_cleans_up() {
-    let TwoStates {
-        tree,
-        dirs: [old, new],
-    } = two_states();
+    let TwoStates { tree, dirs: [old, new] } = two_states();
     let specs = tree.specs();
     tree.config(STATES[0]);
     tree.generate();
@@ -112,17 +104,12 @@ fn a_run_that_is_killed_at_each_of_its_steps_leaves_whole_files_that_are_ours() 
     if !can_trace() {
         return;
     }
-    let TwoStates {
-        tree,
-        dirs: [old, new],
-    } = two_states();
+    let TwoStates { tree, dirs: [old, new] } = two_states();
     let specs = tree.specs();
     let mut kills = 0;
     for call in ["openat", "fchmod", "write", "fsync", "renameat", "unlinkat"] {
         for count in 1.. {
-            tree.config(STATES[0])
-                .run(&["cdi", "generate", "--force", "-q"])
-                .done();
+            tree.config(STATES[0]).run(&["cdi", "generate", "--force", "-q"]).done();
             tree.config(STATES[1]);
             if !kill_after(&tree, call, count) {
                 break;
@@ -143,21 +130,13 @@ fn a_system_call_that_fails_at_any_step_is_an_error_with_the_file_and_leaves_who
     if !can_trace() {
         return;
     }
-    let TwoStates {
-        tree,
-        dirs: [old, new],
-    } = two_states();
+    let TwoStates { tree, dirs: [old, new] } = two_states();
     let specs = tree.specs();
-    for (call, error) in [
-        ("fsync", "EIO"),
-        ("write", "ENOSPC"),
-        ("renameat", "EROFS"),
-        ("fchmod", "EPERM"),
-    ] {
+    for (call, error) in
+        [("fsync", "EIO"), ("write", "ENOSPC"), ("renameat", "EROFS"), ("fchmod", "EPERM")]
+    {
         for count in 1..4 {
-            tree.config(STATES[0])
-                .run(&["cdi", "generate", "--force", "-q"])
-                .done();
+            tree.config(STATES[0]).run(&["cdi", "generate", "--force", "-q"]).done();
             tree.config(STATES[1]);
             let fault = fault(call, &format!("error={error}"), count);
             let mut generate = with_faults(tree.root(), &[&fault], &["cdi", "generate"]);
@@ -181,10 +160,7 @@ fn a_system_call_that_fails_at_any_step_is_an_error_with_the_file_and_leaves_who
 
 #[test]
 fn two_runs_at_once_end_with_whole_files() {
-    let TwoStates {
-        tree,
-        dirs: [old, new],
-    } = two_states();
+    let TwoStates { tree, dirs: [old, new] } = two_states();
     let spawn = |config: &str, name: &str| {
         tree.file(&format!("/etc/{name}.toml"), config);
         let config = tree.path(&format!("/etc/{name}.toml"));
@@ -192,11 +168,7 @@ fn two_runs_at_once_end_with_whole_files() {
         command.arg(config).spawn().unwrap()
     };
     for _ in 0..10 {
-        let children = [
-            spawn(STATES[0], "a"),
-            spawn(STATES[1], "b"),
-            spawn(STATES[0], "c"),
-        ];
+        let children = [spawn(STATES[0], "a"), spawn(STATES[1], "b"), spawn(STATES[0], "c")];
         for mut child in children {
             assert!(child.wait().unwrap().success());
         }
@@ -226,28 +198,12 @@ fn a_full_disk_is_an_error_and_leaves_the_old_files() {
     tree.config(STATES[1]);
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "--propagation", "private", "sh", "-c", fill, "sh"]);
-    unshare
-        .arg(mount.path())
-        .arg(env!("CARGO_BIN_EXE_onload-ctk"))
-        .arg(tree.root());
+    unshare.arg(mount.path()).arg(env!("CARGO_BIN_EXE_onload-ctk")).arg(tree.root());
     let done = run(unshare.arg(tree.path("/etc/old.toml")).arg(out.path())).done();
-    assert!(
-        done.stdout.starts_with("status 2\nafter 0\n"),
-        "{}{}",
-        done.stdout,
-        done.stderr
-    );
-    let errors: Vec<&str> = done
-        .stderr
-        .lines()
-        .filter(|l| l.starts_with("error: "))
-        .collect();
+    assert!(done.stdout.starts_with("status 2\nafter 0\n"), "{}{}", done.stdout, done.stderr);
+    let errors: Vec<&str> = done.stderr.lines().filter(|l| l.starts_with("error: ")).collect();
     assert_eq!(errors.len(), 1, "{}", done.stderr);
-    assert!(
-        errors[0].contains("No space left on device"),
-        "{}",
-        errors[0]
-    );
+    assert!(errors[0].contains("No space left on device"), "{}", errors[0]);
     assert!(
         errors[0].starts_with("error: writing to the directory of CDI specifications ")
             && errors[0].contains("/specs: No space left on device"),
@@ -269,10 +225,7 @@ fn has_namespaces() -> bool {
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "true"]).stderr(Stdio::null());
     let has = unshare.status().is_ok_and(|status| status.success());
-    needs::that(
-        has,
-        "unshare(1) is not installed or may not make a namespace",
-    )
+    needs::that(has, "unshare(1) is not installed or may not make a namespace")
 }
 
 // Locks that somebody else holds.
@@ -292,12 +245,7 @@ impl Holder {
         }
         let mut child = flock.spawn().unwrap();
         let mut line = [0; 5];
-        child
-            .stdout
-            .as_mut()
-            .unwrap()
-            .read_exact(&mut line)
-            .unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
         assert_eq!(&line, b"held\n");
         Holder(child)
     }
@@ -318,14 +266,7 @@ impl Drop for Holder {
 /// A host whose directories everybody can open, with specifications and docker configured.
 fn open_host() -> Tree {
     let tree = x2();
-    for path in [
-        "/",
-        "/var",
-        "/var/run",
-        "/var/run/cdi",
-        "/etc",
-        "/etc/docker",
-    ] {
+    for path in ["/", "/var", "/var/run", "/var/run/cdi", "/etc", "/etc/docker"] {
         fs::create_dir_all(tree.path(path)).unwrap();
         tree.chmod(path, 0o755);
     }
@@ -390,10 +331,7 @@ fn a_lock_that_is_not_freed_ends_a_command_with_a_line_that_names_its_holder() {
             });
         }
     });
-    assert_eq!(
-        fs::read(tree.path("/etc/docker/daemon.json")).unwrap(),
-        before
-    );
+    assert_eq!(fs::read(tree.path("/etc/docker/daemon.json")).unwrap(), before);
     // To look needs no lock.
     tree.run(&["cdi", "generate", "--dry-run"]).done();
     tree.run(&["cdi", "generate", "--diff"]).done();
@@ -419,14 +357,8 @@ fn what_is_laid_in_the_place_of_the_lock_is_told_and_left_alone() {
         fs::remove_file(&lock).unwrap();
         lay();
         let refusal = tree.run(&["cdi", "generate"]).refused();
-        assert!(
-            refusal.contains(".onload-ctk-lock") && refusal.contains("remove it"),
-            "{refusal}"
-        );
-        assert_eq!(
-            fs::metadata(&other).unwrap().permissions().mode() & 0o777,
-            0o644
-        );
+        assert!(refusal.contains(".onload-ctk-lock") && refusal.contains("remove it"), "{refusal}");
+        assert_eq!(fs::metadata(&other).unwrap().permissions().mode() & 0o777, 0o644);
         let _ = fs::remove_dir(&lock).map(|()| fs::write(&lock, ""));
     }
     tree.generate();
@@ -465,10 +397,7 @@ fn a_directory_that_may_not_be_written_is_named() {
     tree.chmod("/var/run", 0o555);
     let refusal = run_unprivileged(&tree, &["cdi", "generate"]).refused();
     assert!(refusal.contains("making directory "), "{refusal}");
-    assert!(
-        refusal.contains("/var/run/cdi: Permission denied"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("/var/run/cdi: Permission denied"), "{refusal}");
 }
 
 #[test]
@@ -476,10 +405,7 @@ fn an_output_directory_that_is_a_file_or_below_one_is_named() {
     let tree = x3();
     tree.file("/var/run/cdi", "a file");
     let refusal = tree.run(&["cdi", "generate"]).refused();
-    assert!(
-        refusal.contains("/var/run/cdi: Not a directory"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("/var/run/cdi: Not a directory"), "{refusal}");
     for dir in ["/var/run/cdi", "/var/run/cdi/below"] {
         let dir = tree.path(dir).display().to_string();
         for look in [&[][..], &["--dry-run"], &["--diff"]] {
@@ -496,11 +422,7 @@ fn a_directory_in_the_place_of_a_file_is_left_alone() {
     let tree = x3();
     tree.directory("/var/run/cdi/onload.dev-nic.json");
     let run = tree.run(&["cdi", "generate"]).answered_no();
-    assert!(
-        run.warnings()[0].contains("onload.dev-nic.json"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("onload.dev-nic.json"), "{}", run.stderr);
     let refusal = tree.run(&["cdi", "generate", "--force"]).refused();
     assert!(refusal.contains("onload.dev-nic.json"), "{refusal}");
     assert!(tree.path("/var/run/cdi/onload.dev-nic.json").is_dir());
@@ -514,22 +436,11 @@ fn a_file_of_our_name_that_cannot_be_read_is_named() {
     tree.chmod("/var/run/cdi/onload.dev-nic.json", 0o000);
     for args in [&["cdi", "check"][..], &["cdi", "generate", "--diff"]] {
         let refusal = run_unprivileged(&tree, args).refused();
-        assert!(
-            refusal.contains("onload.dev-nic.json: Permission denied"),
-            "{refusal}"
-        );
+        assert!(refusal.contains("onload.dev-nic.json: Permission denied"), "{refusal}");
     }
     let listed = run_unprivileged(&tree, &["cdi", "list"]).done();
-    assert!(
-        listed.warnings()[0].contains("onload.dev-nic.json: "),
-        "{}",
-        listed.stderr
-    );
-    assert!(
-        listed.stdout.contains("onload.dev/zf=all"),
-        "{}",
-        listed.stdout
-    );
+    assert!(listed.warnings()[0].contains("onload.dev-nic.json: "), "{}", listed.stderr);
+    assert!(listed.stdout.contains("onload.dev/zf=all"), "{}", listed.stdout);
 }
 
 #[test]
@@ -538,10 +449,7 @@ fn a_configuration_that_may_not_be_read_is_named() {
     tree.config("");
     tree.chmod("/etc/onload-ctk/config.toml", 0o000);
     let refusal = run_unprivileged(&tree, &["discover"]).refused();
-    assert!(
-        refusal.contains("/etc/onload-ctk/config.toml: Permission denied"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("/etc/onload-ctk/config.toml: Permission denied"), "{refusal}");
 }
 
 #[test]
@@ -580,11 +488,7 @@ fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
     // Nobody, who is not the owner, may not look into debugfs.
     let args = ["discover", "--format", "json"];
     let (said, found) = warnings(run_unprivileged(&tree, &args));
-    assert!(
-        said.iter()
-            .any(|w| w.contains("/numa_node: Permission denied")),
-        "{said:?}"
-    );
+    assert!(said.iter().any(|w| w.contains("/numa_node: Permission denied")), "{said:?}");
     if is_root() {
         let debugfs = "/sys/kernel/debug: Permission denied";
         assert!(said.iter().any(|w| w.contains(debugfs)), "{said:?}");
@@ -600,11 +504,7 @@ fn a_function_whose_directory_may_not_be_read_costs_a_warning_and_hides_no_other
     let function = "/sys/devices/pci0000:3b/0000:3b:02.0";
     tree.chmod(function, 0o000);
     let (said, found) = warnings(run_unprivileged(&tree, &["discover", "--format", "json"]));
-    assert!(
-        said.iter()
-            .any(|w| w.contains("0000:3b:02.0: Permission denied")),
-        "{said:?}"
-    );
+    assert!(said.iter().any(|w| w.contains("0000:3b:02.0: Permission denied")), "{said:?}");
     assert_eq!(found["nics"][0]["name"], "enp59s0f0np0");
     tree.chmod(function, 0o755);
 }
@@ -622,18 +522,11 @@ fn a_directory_that_may_not_be_searched_is_told_once_and_hides_no_virtual_interf
     tree.chmod(parent, 0o755);
     let about = |line: &&str| line.contains("0000:3b:00.0: Permission denied");
     let warnings = run.warnings();
-    assert_eq!(
-        warnings.iter().filter(|line| about(line)).count(),
-        1,
-        "{warnings:#?}"
-    );
+    assert_eq!(warnings.iter().filter(|line| about(line)).count(), 1, "{warnings:#?}");
     let (_, rows) = run.stdout.split_once("Not offered").unwrap();
     let told = rows.lines().filter(about).count();
     assert!((1..=3).contains(&told), "{rows}");
-    assert!(
-        !rows.contains("virtual interface with none below"),
-        "{rows}"
-    );
+    assert!(!rows.contains("virtual interface with none below"), "{rows}");
 }
 
 /// A host with an interface that Onload knows by debugfs alone, and its specifications.
@@ -642,10 +535,7 @@ fn registered() -> Tree {
     let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
     tree.interface(&function, "ens1");
     tree.file("/sys/module/sfc_resource/afxdp/register", "");
-    tree.attribute(
-        "/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype",
-        "5:0:0 => AF_XDP",
-    );
+    tree.attribute("/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype", "5:0:0 => AF_XDP");
     tree.generate();
     tree.chmod("/var/run/cdi", 0o755);
     tree
@@ -669,21 +559,12 @@ fn an_interface_whose_registration_may_not_be_read_is_not_called_unregistered() 
     let run = run_with_unreadable(&tree, DEBUGFS, &args).done();
     let found = run.json();
     let why = reason(&found, "nic", "ens1");
-    assert!(
-        why.starts_with("whether Onload is attached to it is not known: reading "),
-        "{why}"
-    );
-    assert!(
-        why.contains("/sys/kernel/debug: Permission denied"),
-        "{why}"
-    );
+    assert!(why.starts_with("whether Onload is attached to it is not known: reading "), "{why}");
+    assert!(why.contains("/sys/kernel/debug: Permission denied"), "{why}");
     assert!(!why.contains("write ens1"), "{why}");
     let kinds = texts(&found["unread"][0]["kinds"]);
     assert_eq!(kinds, ["nic", "nic-plain", "nic-nodes", "zf"]);
-    let advice = run
-        .warnings()
-        .into_iter()
-        .find(|said| said.contains("run as root"));
+    let advice = run.warnings().into_iter().find(|said| said.contains("run as root"));
     assert!(advice.is_some(), "{}", run.stderr);
 }
 
@@ -751,10 +632,7 @@ fn what_has_certainly_changed_is_told_whatever_may_not_be_read() {
     let run = run_with_unreadable(&tree, DEBUGFS, &["cdi", "check"]).answered_no();
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(
-        lines[0].ends_with("/onload.dev-nic-plain.json: missing"),
-        "{lines:?}"
-    );
+    assert!(lines[0].ends_with("/onload.dev-nic-plain.json: missing"), "{lines:?}");
 }
 
 #[test]
@@ -769,14 +647,8 @@ fn generate_takes_nothing_away_for_what_may_not_be_read() {
     let before = nic();
     assert!(device_names(&before).contains(&"ens1".to_owned()));
     let refusal = run_with_unreadable(&tree, DEBUGFS, &["cdi", "generate"]).refused();
-    assert!(
-        refusal.contains("kept onload.dev-nic-nodes.json, "),
-        "{refusal}"
-    );
-    assert!(
-        refusal.contains("/sys/kernel/debug: Permission denied"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("kept onload.dev-nic-nodes.json, "), "{refusal}");
+    assert!(refusal.contains("/sys/kernel/debug: Permission denied"), "{refusal}");
     assert!(refusal.contains("run as root"), "{refusal}");
     assert_eq!(nic(), before);
     let gone =
@@ -796,18 +668,10 @@ fn a_library_that_may_not_be_read_is_not_called_one_of_another_driver() {
     let args = ["discover", "--format", "json"];
     let found = run_with_unreadable(&tree, library, &args).done().json();
     let why = reason(&found, "nic", "onload");
-    assert!(
-        why.contains("is not known: reading ") && !why.contains("was not built"),
-        "{why}"
-    );
-    let found = run_with_unreadable(&tree, "/usr/lib/x86_64-linux-gnu", &args)
-        .done()
-        .json();
+    assert!(why.contains("is not known: reading ") && !why.contains("was not built"), "{why}");
+    let found = run_with_unreadable(&tree, "/usr/lib/x86_64-linux-gnu", &args).done().json();
     let why = reason(&found, "nic", "onload");
-    assert!(
-        why.contains("whether libonload.so is installed is not known"),
-        "{why}"
-    );
+    assert!(why.contains("whether libonload.so is installed is not known"), "{why}");
     assert!(!why.contains("install Onload"), "{why}");
 }
 
@@ -841,14 +705,8 @@ fn breakable() -> Vec<Tree> {
 #[test]
 fn an_attribute_of_garbage_never_ends_a_run_badly() {
     let long = vec![b'7'; 1 << 20];
-    let contents: [&[u8]; 6] = [
-        b"",
-        b"\xff\xfe\x00\n",
-        b"garbage\n",
-        b"-1\n",
-        b"99999999999999999999999\n",
-        &long,
-    ];
+    let contents: [&[u8]; 6] =
+        [b"", b"\xff\xfe\x00\n", b"garbage\n", b"-1\n", b"99999999999999999999999\n", &long];
     let mut runs = 0;
     for tree in breakable() {
         for (index, attribute) in attributes(&tree).iter().enumerate() {
@@ -954,10 +812,7 @@ fn a_link_that_dangles_or_leads_in_a_circle_leaves_the_rest_of_the_host() {
                     let read = ["driver", "iommu_group", "physfn", "virtfn0", "virtfn1"];
                     // These are read and not followed.
                     let named = said.iter().any(|w| w.contains("Too many levels"));
-                    assert!(
-                        named || read.contains(&name) || name == "device",
-                        "{path}: {said:?}"
-                    );
+                    assert!(named || read.contains(&name) || name == "device", "{path}: {said:?}");
                 }
             }
             tree.remove(&path).link(&path, &target);
@@ -968,9 +823,7 @@ fn a_link_that_dangles_or_leads_in_a_circle_leaves_the_rest_of_the_host() {
 #[test]
 fn names_with_every_odd_character_are_taken_as_they_are() {
     let tree = Tree::with_onload();
-    let odd = [
-        "eth#0", "eth%0", "a=b", "a,b", "ü", "a\"b", "a'b", "$(id)", "a\\b", "<b>", "a;b",
-    ];
+    let odd = ["eth#0", "eth%0", "a=b", "a,b", "ü", "a\"b", "a'b", "$(id)", "a\\b", "<b>", "a;b"];
     for (index, name) in odd.iter().enumerate() {
         let address = format!("0000:3b:{index:02x}.0");
         let function = tree.pci(Pci::network(&address, "1924:0b03", "sfc"));
@@ -990,31 +843,15 @@ fn names_with_every_odd_character_are_taken_as_they_are() {
 fn names_cannot_steer_a_terminal() {
     let tree = Tree::with_onload();
     let name = "x\u{1b}[2J\u{7f}";
-    tree.class_device(
-        "net",
-        "/sys/devices/virtual",
-        name,
-        &[("speed", "\u{1b}[2J")],
-    );
-    for args in [
-        &["discover", "--explain"][..],
-        &["discover"],
-        &["cdi", "generate"],
-    ] {
+    tree.class_device("net", "/sys/devices/virtual", name, &[("speed", "\u{1b}[2J")]);
+    for args in [&["discover", "--explain"][..], &["discover"], &["cdi", "generate"]] {
         let run = tree.run(&[&["--color", "always"], args].concat()).done();
         for text in [run.stdout, run.stderr] {
-            assert!(
-                !text.contains("\u{1b}[2J") && !text.contains('\u{7f}'),
-                "{text:?}"
-            );
+            assert!(!text.contains("\u{1b}[2J") && !text.contains('\u{7f}'), "{text:?}");
         }
     }
     let explained = tree.run(&["discover", "--explain"]).done();
-    assert!(
-        explained.stdout.contains("x\\u{1b}[2J\\u{7f}"),
-        "{}",
-        explained.stdout
-    );
+    assert!(explained.stdout.contains("x\\u{1b}[2J\\u{7f}"), "{}", explained.stdout);
 }
 
 #[test]
@@ -1023,10 +860,7 @@ fn names_that_are_no_text_cost_a_warning() {
     let odd = std::ffi::OsStr::from_bytes(b"eth\xff");
     fs::create_dir_all(tree.path("/sys/class/net").join(odd)).unwrap();
     let (said, found) = warnings(tree.run(&["discover", "--format", "json"]));
-    assert!(
-        said[0].contains("skipped the name \"eth\\xFF\": not UTF-8"),
-        "{said:?}"
-    );
+    assert!(said[0].contains("skipped the name \"eth\\xFF\": not UTF-8"), "{said:?}");
     assert_eq!(found["nics"][0]["name"], "ens3");
 }
 
@@ -1049,9 +883,6 @@ fn a_profile_that_imports_itself_or_is_no_text_is_not_offered() {
     let (_, found) = warnings(tree.run(&["discover", "--format", "json"]));
     assert!(reason(&found, "profile", "self").contains("imports itself"));
     for name in ["bytes", "dir", "loop"] {
-        assert!(
-            reason(&found, "profile", name).contains("cannot be read"),
-            "{name}"
-        );
+        assert!(reason(&found, "profile", name).contains("cannot be read"), "{name}");
     }
 }

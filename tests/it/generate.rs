@@ -36,18 +36,11 @@ fn edits(spec: &Value) -> Vec<&Value> {
 }
 
 fn members<'v>(edits: &[&'v Value], list: &str) -> Vec<&'v Value> {
-    edits
-        .iter()
-        .filter_map(|edits| edits[list].as_array())
-        .flatten()
-        .collect()
+    edits.iter().filter_map(|edits| edits[list].as_array()).flatten().collect()
 }
 
 fn every_host() -> Vec<Tree> {
-    crate::common::hosts::all()
-        .into_iter()
-        .map(|(_, tree)| tree)
-        .collect()
+    crate::common::hosts::all().into_iter().map(|(_, tree)| tree).collect()
 }
 
 fn every_spec() -> Vec<Value> {
@@ -67,11 +60,7 @@ fn nodes_have_a_path_and_permissions_and_no_number() {
             assert_eq!(keys, ["path", "permissions"], "{node}");
             let clock =
                 ["onload.dev/ptp", "onload.dev/pps"].contains(&text(&spec["kind"]).as_str());
-            assert_eq!(
-                node["permissions"],
-                if clock { "r" } else { "rw" },
-                "{node}"
-            );
+            assert_eq!(node["permissions"], if clock { "r" } else { "rw" }, "{node}");
         }
     }
 }
@@ -85,11 +74,7 @@ fn mounts_are_read_only_binds_and_only_hugetlbfs_has_a_type() {
                 continue;
             }
             assert!(mount.get("type").is_none(), "{mount}");
-            assert_eq!(
-                mount["options"],
-                json!(["ro", "nosuid", "nodev", "bind"]),
-                "{mount}"
-            );
+            assert_eq!(mount["options"], json!(["ro", "nosuid", "nodev", "bind"]), "{mount}");
         }
     }
 }
@@ -115,11 +100,7 @@ fn each_specification_has_the_least_version_that_it_needs() {
 #[test]
 fn devices_are_sorted_and_two_runs_give_the_same_bytes() {
     for tree in every_host() {
-        let print = || {
-            tree.run(&["cdi", "generate", "--output", "-"])
-                .done()
-                .stdout
-        };
+        let print = || tree.run(&["cdi", "generate", "--output", "-"]).done().stdout;
         assert_eq!(print(), print());
         for spec in all_specs(tree.root()) {
             let names = device_names(&spec);
@@ -133,9 +114,8 @@ fn all_is_there_only_beside_another_name() {
     for spec in every_spec() {
         let names = device_names(&spec);
         let class = text(&spec["kind"]).replace("onload.dev/", "");
-        let others = names
-            .iter()
-            .filter(|name| !["all", "loopback", "any"].contains(&name.as_str()));
+        let others =
+            names.iter().filter(|name| !["all", "loopback", "any"].contains(&name.as_str()));
         let wanted = ["nic", "nic-plain", "nic-nodes", "zf", "rdma"].contains(&class.as_str());
         let has_all = names.contains(&"all".to_owned());
         assert_eq!(has_all, wanted && others.count() > 0, "{class}: {names:?}");
@@ -188,11 +168,7 @@ fn libraries_appear_where_both_loaders_look_and_sockets_only_by_configuration() 
     for path in ["/usr/bin/onload", "/usr/libexec/onload/profiles"] {
         assert!(places.contains(&path.to_owned()), "{path}");
     }
-    for path in [
-        "/run/onload",
-        "/usr/bin/onload_stackdump",
-        "/usr/sbin/onload_tool",
-    ] {
+    for path in ["/run/onload", "/usr/bin/onload_stackdump", "/usr/sbin/onload_tool"] {
         assert!(!places.contains(&path.to_owned()), "{path}");
     }
     assert!(!places.iter().any(|path| path.contains("libonload_zf")));
@@ -205,12 +181,7 @@ fn interfaces_whose_variables_would_be_one_have_two() {
         let address = format!("0000:3b:00.{index}");
         let function = tree.pci(Pci::network(&address, "1924:0b03", "sfc"));
         tree.interface(&function, name);
-        tree.auxiliary(
-            &function,
-            &format!("sfc.onload.{index}"),
-            "sfc_resource.ef10",
-            None,
-        );
+        tree.auxiliary(&function, &format!("sfc.onload.{index}"), "sfc_resource.ef10", None);
     }
     let spec = tree.spec("nic");
     let variable = |name: &str| texts(&device(&spec, name)["containerEdits"]["env"]).concat();
@@ -219,10 +190,7 @@ fn interfaces_whose_variables_would_be_one_have_two() {
     let name = |assignment: &str| assignment.split('=').next().unwrap().to_owned();
     assert_ne!(name(&one), name(&other));
     for (assignment, value) in [(&one, "eth.1"), (&other, "eth-1")] {
-        assert!(
-            assignment.starts_with("ONLOAD_CTK_NIC_ETH_1_"),
-            "{assignment}"
-        );
+        assert!(assignment.starts_with("ONLOAD_CTK_NIC_ETH_1_"), "{assignment}");
         assert!(assignment.ends_with(&format!("={value}")), "{assignment}");
     }
     let mut both = vec![one, other, "ONLOAD_CTK_NIC_ETH2=eth2".to_owned()];
@@ -285,11 +253,7 @@ fn of_rdma(libraries: &str, expectations: &[&str]) -> Vec<String> {
 
 fn expecting(memlock: &str, expectations: &[&str]) -> Vec<String> {
     let mut args = vec!["onload-hook", "createRuntime", "--memlock", memlock];
-    args.extend(
-        expectations
-            .iter()
-            .flat_map(|expected| ["--expect", expected]),
-    );
+    args.extend(expectations.iter().flat_map(|expected| ["--expect", expected]));
     args.iter().map(|&arg| arg.to_owned()).collect()
 }
 
@@ -309,10 +273,7 @@ fn the_hook_of_rdma_expects_each_node_of_its_device() {
     assert_eq!(args("rxe0"), of_rdma("auto", &[soft, shared]));
     assert_eq!(args("all"), of_rdma("auto", &[both, roce, soft, shared]));
     let common = &spec["containerEdits"];
-    assert_eq!(
-        each(&common["deviceNodes"], "path"),
-        ["/dev/infiniband/rdma_cm"]
-    );
+    assert_eq!(each(&common["deviceNodes"], "path"), ["/dev/infiniband/rdma_cm"]);
     assert!(common["hooks"].is_null());
 }
 
@@ -364,15 +325,9 @@ fn umad_of_a_companion_is_expected_under_the_companions_own_name() {
         tree.config(config);
         let spec = tree.spec("rdma");
         (
-            each(
-                &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"],
-                "path",
-            ),
+            each(&device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"], "path"),
             leasing_arguments(device(&spec, "mlx5_0")),
-            each(
-                &device(&spec, "all")["containerEdits"]["deviceNodes"],
-                "path",
-            ),
+            each(&device(&spec, "all")["containerEdits"]["deviceNodes"], "path"),
         )
     };
     let (nodes, hook, all) = spec("[discover]\noffer-umad = true\n");
@@ -399,14 +354,8 @@ fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
     let first = device(&spec, "0000:81:02.0");
     let args = leasing("unlimited", &expected, "vfio:0000:81:02.0");
     assert_eq!(leasing_arguments(first), args);
-    assert_eq!(
-        each(&first["containerEdits"]["deviceNodes"], "path"),
-        ["/dev/vfio/20"]
-    );
-    assert_eq!(
-        each(&spec["containerEdits"]["deviceNodes"], "path"),
-        ["/dev/vfio/vfio"]
-    );
+    assert_eq!(each(&first["containerEdits"]["deviceNodes"], "path"), ["/dev/vfio/20"]);
+    assert_eq!(each(&spec["containerEdits"]["deviceNodes"], "path"), ["/dev/vfio/vfio"]);
     let spec = vfio_cdev().spec("vfio");
     let expected = [
         "/dev/vfio/20=vfio:0000:81:02.0#241:20",
@@ -428,14 +377,8 @@ fn without_group_nodes_each_function_goes_by_its_own_node() {
     assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:02.1"]);
     let second = device(&spec, "0000:81:02.1");
     let own = "/dev/vfio/devices/vfio1";
-    assert_eq!(
-        each(&second["containerEdits"]["deviceNodes"], "path"),
-        [own]
-    );
-    let expected = [
-        &format!("{own}=vfio:0000:81:02.1#509:1"),
-        "/dev/iommu=misc:iommu#10:124",
-    ];
+    assert_eq!(each(&second["containerEdits"]["deviceNodes"], "path"), [own]);
+    let expected = [&format!("{own}=vfio:0000:81:02.1#509:1"), "/dev/iommu=misc:iommu#10:124"];
     let args = leasing("unlimited", &expected, "vfio:0000:81:02.1");
     assert_eq!(leasing_arguments(second), args);
     let common = each(&spec["containerEdits"]["deviceNodes"], "path");
@@ -490,22 +433,13 @@ fn the_node_of_gdrcopy_has_the_number_that_the_list_of_drivers_says() {
     tree.node("/dev/gdrdrv", 510, 0);
     tree.file("/sys/module/gdrdrv/version", "2.6\n");
     let found = tree.discover();
-    assert_eq!(
-        found["gdrcopy"],
-        json!([{"name": "gdrdrv", "version": "2.6"}])
-    );
+    assert_eq!(found["gdrcopy"], json!([{"name": "gdrdrv", "version": "2.6"}]));
     let table = tree.run(&["discover"]).done().stdout;
-    assert!(
-        table.contains("gdrcopy  gdrdrv  -            driver 2.6"),
-        "{table}"
-    );
+    assert!(table.contains("gdrcopy  gdrdrv  -            driver 2.6"), "{table}");
     let spec = tree.spec("gdrcopy");
     let given = device(&spec, "gdrdrv");
     let edits = &given["containerEdits"];
-    assert_eq!(
-        edits["deviceNodes"],
-        json!([{"path": "/dev/gdrdrv", "permissions": "rw"}])
-    );
+    assert_eq!(edits["deviceNodes"], json!([{"path": "/dev/gdrdrv", "permissions": "rw"}]));
     assert_eq!(edits["env"], json!(["ONLOAD_CTK_GDRCOPY_GDRDRV=gdrdrv"]));
     let expected = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0";
     assert_eq!(hook_arguments(given), checking(&[expected]));
@@ -554,9 +488,8 @@ fn every_node_of_every_host_is_expected_with_its_number_as_the_hook_reads_it() {
             for (node, args) in nodes_and_arguments(&spec) {
                 let arguments = onload_core::hook_arguments::HookArguments::parse(&args).unwrap();
                 let own = arguments.expect.iter().filter(|expect| expect.node == node);
-                let numbers: Vec<String> = own
-                    .map(|expect| expect.written.unwrap().to_string())
-                    .collect();
+                let numbers: Vec<String> =
+                    own.map(|expect| expect.written.unwrap().to_string()).collect();
                 assert!(!numbers.is_empty(), "{node} is not in {args:?}");
                 let there = tree.number(&node);
                 assert!(numbers.iter().all(|number| *number == there), "{numbers:?}");
@@ -598,14 +531,8 @@ fn a_hugetlbfs_is_mounted_for_every_size() {
 fn a_profile_sets_what_it_and_its_imports_set() {
     let tree = Tree::with_onload();
     let profiles = "/usr/libexec/onload/profiles";
-    tree.file(
-        &format!("{profiles}/mine.opf"),
-        "onload_import base\nonload_set EF_A '1 2'\n",
-    );
-    tree.file(
-        &format!("{profiles}/base.opf-fragment"),
-        "onload_set EF_A 9\nonload_set EF_B=3\n",
-    );
+    tree.file(&format!("{profiles}/mine.opf"), "onload_import base\nonload_set EF_A '1 2'\n");
+    tree.file(&format!("{profiles}/base.opf-fragment"), "onload_set EF_A 9\nonload_set EF_B=3\n");
     tree.file(&format!("{profiles}/all.opf"), "onload_set EF_A 1\n");
     tree.file(&format!("{profiles}/shell.opf"), "onload_set EF_A $(id)\n");
     let spec = tree.spec("profile");
@@ -613,15 +540,9 @@ fn a_profile_sets_what_it_and_its_imports_set() {
     assert_eq!(env, ["ONLOAD_CTK_PROFILE_MINE=mine", "EF_A=9", "EF_B=3"]);
     let found = tree.discover();
     let reason = |name| crate::common::reason(&found, "profile", name);
-    assert_eq!(
-        reason("all"),
-        "\"all\" is a word with a meaning of its own; rename its file"
-    );
+    assert_eq!(reason("all"), "\"all\" is a word with a meaning of its own; rename its file");
     assert!(reason("shell").starts_with("shell.opf line 1: only a shell can tell"));
-    assert_eq!(
-        device_names(&spec),
-        ["cloud", "latency", "mine", "redis-balanced"]
-    );
+    assert_eq!(device_names(&spec), ["cloud", "latency", "mine", "redis-balanced"]);
 }
 
 // Which files are touched.
@@ -633,27 +554,16 @@ fn files_have_mode_0644_and_the_lock_0600_whatever_the_umask_and_neither_lock_no
     let program = env!("CARGO_BIN_EXE_onload-ctk");
     let root = tree.root().display();
     let line = format!("umask 077; exec {program} --host-root {root} cdi generate -q");
-    let status = std::process::Command::new("/bin/sh")
-        .args(["-c", &line])
-        .env_clear()
-        .status();
+    let status = std::process::Command::new("/bin/sh").args(["-c", &line]).env_clear().status();
     assert!(status.unwrap().success());
     for name in names_in(&tree.specs()) {
-        let mode = fs::metadata(tree.specs().join(&name))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = fs::metadata(tree.specs().join(&name)).unwrap().permissions().mode();
         let wanted = if name == LOCK { 0o600 } else { 0o644 };
         assert_eq!(mode & 0o7777, wanted, "{name}");
     }
     let names = names_in(&tree.specs());
     assert_eq!(names[..2], [LOCK, MANIFEST]);
-    assert!(
-        names[2..]
-            .iter()
-            .all(|name| name.starts_with("onload.dev-")),
-        "{names:?}"
-    );
+    assert!(names[2..].iter().all(|name| name.starts_with("onload.dev-")), "{names:?}");
 }
 
 #[test]
@@ -666,24 +576,14 @@ fn directories_have_mode_0755_whatever_the_umask_and_one_that_is_there_keeps_its
     let mode = |path: &str| fs::metadata(tree.path(path)).unwrap().permissions().mode() & 0o7777;
     let private = fs::Permissions::from_mode(0o750);
     fs::set_permissions(tree.path("/etc/containers"), private).unwrap();
-    let ctk = format!(
-        "{} --host-root {} -q",
-        env!("CARGO_BIN_EXE_onload-ctk"),
-        tree.root().display()
-    );
+    let ctk =
+        format!("{} --host-root {} -q", env!("CARGO_BIN_EXE_onload-ctk"), tree.root().display());
     let line = format!(
         "umask 077; {ctk} cdi generate && {ctk} runtime configure --runtime podman --allow nic"
     );
-    let status = std::process::Command::new("/bin/sh")
-        .args(["-c", &line])
-        .env_clear()
-        .status();
+    let status = std::process::Command::new("/bin/sh").args(["-c", &line]).env_clear().status();
     assert!(status.unwrap().success());
-    for made in [
-        "/var/run/cdi",
-        "/etc/containers/containers.conf.d",
-        "/etc/onload-ctk",
-    ] {
+    for made in ["/var/run/cdi", "/etc/containers/containers.conf.d", "/etc/onload-ctk"] {
         assert_eq!(mode(made), 0o755, "{made}");
     }
     assert_eq!(mode("/etc/containers"), 0o750);
@@ -693,8 +593,7 @@ fn directories_have_mode_0755_whatever_the_umask_and_one_that_is_there_keeps_its
 #[test]
 fn the_manifest_holds_names_hashes_and_what_was_asked_for() {
     let tree = x3();
-    tree.run(&["cdi", "generate", "--max-cdi-version", "0.5.0"])
-        .done();
+    tree.run(&["cdi", "generate", "--max-cdi-version", "0.5.0"]).done();
     let manifest = json_file(tree.specs().join(MANIFEST));
     assert_eq!(manifest["format"], "json");
     assert_eq!(manifest["maxCdiVersion"], "0.5.0");
@@ -712,28 +611,19 @@ type Identity = (u64, SystemTime, Vec<u8>);
 
 fn identity(path: &Path) -> Identity {
     let metadata = fs::metadata(path).unwrap();
-    (
-        metadata.ino(),
-        metadata.modified().unwrap(),
-        fs::read(path).unwrap(),
-    )
+    (metadata.ino(), metadata.modified().unwrap(), fs::read(path).unwrap())
 }
 
 fn identities(dir: &Path) -> Vec<(String, Identity)> {
     let names = names_in(dir).into_iter();
-    names
-        .map(|name| (name.clone(), identity(&dir.join(name))))
-        .collect()
+    names.map(|name| (name.clone(), identity(&dir.join(name)))).collect()
 }
 
 /// Makes everything in a directory, and itself, look old.
 fn age(dir: &Path) {
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     for name in names_in(dir) {
-        fs::File::open(dir.join(name))
-            .unwrap()
-            .set_modified(old)
-            .unwrap();
+        fs::File::open(dir.join(name)).unwrap().set_modified(old).unwrap();
     }
     fs::File::open(dir).unwrap().set_modified(old).unwrap();
 }
@@ -743,10 +633,7 @@ fn a_run_that_changes_nothing_writes_nothing() {
     let tree = x3();
     tree.generate();
     age(&tree.specs());
-    let (before, directory) = (
-        identities(&tree.specs()),
-        fs::metadata(tree.specs()).unwrap(),
-    );
+    let (before, directory) = (identities(&tree.specs()), fs::metadata(tree.specs()).unwrap());
     let said = tree.generate().stderr;
     assert!(said.contains("nothing to change"), "{said}");
     assert_eq!(identities(&tree.specs()), before);
@@ -777,20 +664,11 @@ fn dry_run_and_diff_write_nothing_and_say_what_would_change() {
     let run = tree.run(&["cdi", "generate", "--diff"]).done();
     assert!(!run.stderr.contains(NOTHING), "{}", run.stderr);
     let diff = run.stdout;
-    assert!(
-        diff.contains("\n-      \"EF_FDTABLE_SIZE=524288\",\n"),
-        "{diff}"
-    );
-    assert!(
-        diff.contains("\n+      \"EF_FDTABLE_SIZE=4096\",\n"),
-        "{diff}"
-    );
+    assert!(diff.contains("\n-      \"EF_FDTABLE_SIZE=524288\",\n"), "{diff}");
+    assert!(diff.contains("\n+      \"EF_FDTABLE_SIZE=4096\",\n"), "{diff}");
     assert!(!diff.contains("onload.dev-zf"), "{diff}");
     let dry = tree.run(&["cdi", "generate", "--dry-run"]).done().stdout;
-    assert!(
-        dry.contains(&format!("write  {}", tree.specs().join(NIC).display())),
-        "{dry}"
-    );
+    assert!(dry.contains(&format!("write  {}", tree.specs().join(NIC).display())), "{dry}");
     assert!(dry.contains("keep   "), "{dry}");
     assert_eq!(identities(&tree.specs()), before);
 }
@@ -806,10 +684,7 @@ fn a_look_at_one_file_that_is_as_it_should_be_says_so() {
     assert!(look("--diff").stdout.starts_with("--- /dev/null\n"));
     tree.run(&args).done();
     let said = format!("{NOTHING} in {file}\n");
-    for (option, shown) in [
-        ("--dry-run", format!("keep   {file}\n")),
-        ("--diff", String::new()),
-    ] {
+    for (option, shown) in [("--dry-run", format!("keep   {file}\n")), ("--diff", String::new())] {
         let run = look(option);
         assert_eq!((run.stdout, run.stderr.ends_with(&said)), (shown, true));
     }
@@ -824,11 +699,7 @@ fn a_look_at_a_host_that_offers_nothing_says_so() {
     for look in ["--diff", "--dry-run"] {
         let run = Tree::new().run(&["cdi", "generate", look]).done();
         assert_eq!(run.stdout, "");
-        assert!(
-            run.stderr.starts_with("nothing to offer: "),
-            "{}",
-            run.stderr
-        );
+        assert!(run.stderr.starts_with("nothing to offer: "), "{}", run.stderr);
     }
 }
 
@@ -842,17 +713,11 @@ fn a_diff_can_be_applied_by_patch_and_gives_what_a_run_writes() {
     let specs = dir.path().to_str().unwrap();
     tree.run(&["cdi", "generate", "--output-dir", specs]).done();
     tree.config("[cdi]\nfdtable-size = 4096\npreload = \"off\"\n");
-    let diff = tree
-        .run(&["cdi", "generate", "--output-dir", specs, "--diff"])
-        .done()
-        .stdout;
+    let diff = tree.run(&["cdi", "generate", "--output-dir", specs, "--diff"]).done().stdout;
     let patch = dir.path().join("patch");
     fs::write(&patch, diff).unwrap();
     let mut command = std::process::Command::new("patch");
-    let status = command
-        .args(["-s", "-p0", "-d", "/", "-i"])
-        .arg(&patch)
-        .status();
+    let status = command.args(["-s", "-p0", "-d", "/", "-i"]).arg(&patch).status();
     assert!(status.unwrap().success());
     let patched = json_file(dir.path().join(NIC));
     assert_eq!(patched, tree.spec("nic"));
@@ -863,8 +728,7 @@ fn what_is_gone_has_its_file_removed() {
     let tree = x2();
     tree.generate();
     assert!(specs_in(&tree.specs()).contains(&"onload.dev-pps.json".to_owned()));
-    tree.remove("/sys/class/pps")
-        .remove("/sys/devices/virtual/pps");
+    tree.remove("/sys/class/pps").remove("/sys/devices/virtual/pps");
     let said = tree.generate().stderr;
     assert!(said.contains("removed "), "{said}");
     assert!(!specs_in(&tree.specs()).contains(&"onload.dev-pps.json".to_owned()));
@@ -887,8 +751,7 @@ fn naming_kinds_touches_no_others() {
     let tree = x2();
     tree.generate();
     let before = identities(&tree.specs());
-    tree.config("[cdi]\nfdtable-size = 4096\n")
-        .remove("/sys/class/pps");
+    tree.config("[cdi]\nfdtable-size = 4096\n").remove("/sys/class/pps");
     tree.remove("/sys/devices/virtual/pps");
     tree.run(&["cdi", "generate", "--kind", "nic-plain"]).done();
     let after = identities(&tree.specs());
@@ -899,21 +762,13 @@ fn naming_kinds_touches_no_others() {
     tree.run(&["cdi", "generate", "--kind", "pps,nic"]).done();
     assert!(!specs_in(&tree.specs()).contains(&"onload.dev-pps.json".to_owned()));
     let unknown = tree.run(&["cdi", "generate", "--kind", "nik"]).refused();
-    assert!(
-        unknown.contains("unknown class \"nik\"; known are nic, "),
-        "{unknown}"
-    );
+    assert!(unknown.contains("unknown class \"nik\"; known are nic, "), "{unknown}");
 }
 
 #[test]
 fn files_of_others_are_never_touched() {
     let tree = x3();
-    let others = [
-        "nvidia.com-gpu.json",
-        "onload.dev-other.json",
-        "onload.dev-nic.yml",
-        "README",
-    ];
+    let others = ["nvidia.com-gpu.json", "onload.dev-other.json", "onload.dev-nic.yml", "README"];
     for name in others {
         tree.file(&format!("/var/run/cdi/{name}"), "somebody's");
     }
@@ -923,11 +778,7 @@ fn files_of_others_are_never_touched() {
     // The lock and the manifest.
     assert_eq!(names_in(&tree.specs()).len(), others.len() + 2);
     for name in others {
-        assert_eq!(
-            fs::read(tree.specs().join(name)).unwrap(),
-            b"somebody's",
-            "{name}"
-        );
+        assert_eq!(fs::read(tree.specs().join(name)).unwrap(), b"somebody's", "{name}");
     }
 }
 
@@ -957,11 +808,7 @@ fn an_edited_file_is_left_alone_until_somebody_insists() {
     tree.generate();
     fs::write(&nic, &edited).unwrap();
     tree.run(&["cdi", "generate", "--force"]).done();
-    assert!(
-        fs::read_to_string(&nic)
-            .unwrap()
-            .contains("EF_FDTABLE_SIZE=4096")
-    );
+    assert!(fs::read_to_string(&nic).unwrap().contains("EF_FDTABLE_SIZE=4096"));
     tree.run(&["cdi", "check"]).done();
 }
 
@@ -971,14 +818,9 @@ fn an_edited_file_of_a_kind_that_is_gone_stays() {
     tree.generate();
     let pps = tree.specs().join("onload.dev-pps.json");
     fs::write(&pps, "{}").unwrap();
-    tree.remove("/sys/class/pps")
-        .remove("/sys/devices/virtual/pps");
+    tree.remove("/sys/class/pps").remove("/sys/devices/virtual/pps");
     let run = tree.run(&["cdi", "generate"]).answered_no();
-    assert!(
-        run.warnings()[0].contains("left onload.dev-pps.json alone"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("left onload.dev-pps.json alone"), "{}", run.stderr);
     assert_eq!(fs::read(&pps).unwrap(), b"{}");
     tree.run(&["cdi", "generate", "--force"]).done();
     assert!(!pps.exists());
@@ -1008,11 +850,7 @@ fn a_manifest_that_is_not_understood_makes_nothing_ours() {
     tree.file(&format!("/var/run/cdi/{MANIFEST}"), "garbage");
     tree.config("[cdi]\nfdtable-size = 4096\n");
     let run = tree.run(&["cdi", "generate"]);
-    assert!(
-        run.warnings()[0].contains("files there count as somebody else's"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("files there count as somebody else's"), "{}", run.stderr);
     assert!(run.answered_no().warnings()[1].contains(NIC));
 }
 
@@ -1023,9 +861,7 @@ fn a_newer_manifest_is_said_to_be_one_and_its_files_stay() {
     let cdi = |command: &str| run(&mut on(&captured(), &[&["cdi", command], &at[..]].concat()));
     cdi("generate").done();
     let path = dir.path().join(MANIFEST);
-    let newer = fs::read_to_string(&path)
-        .unwrap()
-        .replacen('{', "{\"version\": 2,", 1);
+    let newer = fs::read_to_string(&path).unwrap().replacen('{', "{\"version\": 2,", 1);
     fs::write(&path, newer).unwrap();
     fs::write(dir.path().join(NIC), "{}").unwrap();
     let refusal = cdi("check").refused();
@@ -1057,41 +893,24 @@ fn our_file_of_the_other_format_is_removed_and_yaml_costs_a_warning() {
     let tree = x3();
     tree.generate();
     let run = tree.run(&["cdi", "generate", "--format", "yaml"]).done();
-    assert!(
-        run.warnings()[0].contains("read JSON only"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("read JSON only"), "{}", run.stderr);
     let names = specs_in(&tree.specs());
-    assert!(
-        names.iter().all(|name| name.ends_with(".yaml")),
-        "{names:?}"
-    );
+    assert!(names.iter().all(|name| name.ends_with(".yaml")), "{names:?}");
     assert_eq!(json_file(tree.specs().join(MANIFEST))["format"], "yaml");
     let yaml = tree.specs().join("onload.dev-nic.yaml");
-    tree.run(&["cdi", "validate", yaml.to_str().unwrap()])
-        .done();
+    tree.run(&["cdi", "validate", yaml.to_str().unwrap()]).done();
     tree.generate();
     let names = specs_in(&tree.specs());
-    assert!(
-        names.iter().all(|name| name.ends_with(".json")),
-        "{names:?}"
-    );
+    assert!(names.iter().all(|name| name.ends_with(".json")), "{names:?}");
     fs::write(&yaml, "somebody's").unwrap();
     let run = tree.run(&["cdi", "generate"]).answered_no();
-    assert!(
-        run.warnings()[0].contains("onload.dev-nic.yaml"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.warnings()[0].contains("onload.dev-nic.yaml"), "{}", run.stderr);
 }
 
 #[test]
 fn what_an_older_engine_cannot_read_is_refused_with_the_field() {
     let refused = |tree: &Tree, version| {
-        let refusal = tree
-            .run(&["cdi", "generate", "--max-cdi-version", version])
-            .refused();
+        let refusal = tree.run(&["cdi", "generate", "--max-cdi-version", version]).refused();
         assert_eq!(names_in(&tree.specs()), [""; 0]);
         refusal
     };
@@ -1109,15 +928,7 @@ fn what_an_older_engine_cannot_read_is_refused_with_the_field() {
     assert!(refusal.contains("\"latest\""), "{refusal}");
     let args = ["cdi", "generate", "--max-cdi-version", "0.5.0"];
     vfio().run(&args).done();
-    x3().run(&[
-        "cdi",
-        "generate",
-        "--max-cdi-version",
-        "0.3.0",
-        "--kind",
-        "nic",
-    ])
-    .done();
+    x3().run(&["cdi", "generate", "--max-cdi-version", "0.3.0", "--kind", "nic"]).done();
 }
 
 #[test]
@@ -1126,34 +937,22 @@ fn one_kind_can_be_written_to_a_file_and_all_to_stdout() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.json");
     let path = file.to_str().unwrap();
-    tree.run(&["cdi", "generate", "--kind", "nic", "--output", path])
-        .done();
+    tree.run(&["cdi", "generate", "--kind", "nic", "--output", path]).done();
     assert_eq!(json_file(&file)["kind"], "onload.dev/nic");
     assert_eq!(names_in(dir.path()), ["mine.json"]);
     for kinds in [&["--kind", "nic,zf"][..], &["--kind", "all"], &[]] {
         let args = [&["cdi", "generate", "--output", path], kinds].concat();
-        assert!(
-            tree.run(&args)
-                .refused()
-                .contains("one file holds one kind")
-        );
+        assert!(tree.run(&args).refused().contains("one file holds one kind"));
     }
-    let gone = tree
-        .run(&["cdi", "generate", "--kind", "vfio", "--output", path])
-        .refused();
+    let gone = tree.run(&["cdi", "generate", "--kind", "vfio", "--output", path]).refused();
     assert!(gone.contains("offers no vfio"), "{gone}");
     assert_eq!(json_file(&file)["kind"], "onload.dev/nic");
     assert_eq!(names_in(&tree.path("/var/run")), [""; 0]);
-    let yaml = tree
-        .run(&["cdi", "generate", "--output", "-", "--format", "yaml"])
-        .done()
-        .stdout;
+    let yaml = tree.run(&["cdi", "generate", "--output", "-", "--format", "yaml"]).done().stdout;
     assert_eq!(yaml.matches("\n---\n").count(), 7, "{yaml}");
     let file = dir.path().join("none/mine.json");
     let path = file.to_str().unwrap();
-    let missing = tree
-        .run(&["cdi", "generate", "--kind", "nic", "--output", path])
-        .refused();
+    let missing = tree.run(&["cdi", "generate", "--kind", "nic", "--output", path]).refused();
     assert!(missing.contains(path), "{missing}");
 }
 
@@ -1221,21 +1020,13 @@ fn with_another_root_nothing_is_written_above_it() {
     let keep = tempfile::tempdir().unwrap();
     let root = keep.path().join("root");
     let tree = x3();
-    let status = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(tree.root())
-        .arg(&root)
-        .status();
+    let status = std::process::Command::new("cp").arg("-a").arg(tree.root()).arg(&root).status();
     assert!(status.unwrap().success());
     fs::remove_dir(root.join("var/run")).unwrap();
     // As on every distribution, but absolute: followed outside, it would be this machine's /run.
     fs::create_dir(keep.path().join("run")).unwrap();
     symlink("/run", root.join("var/run")).unwrap();
-    let here = || {
-        fs::symlink_metadata("/run/cdi")
-            .and_then(|metadata| metadata.modified())
-            .ok()
-    };
+    let here = || fs::symlink_metadata("/run/cdi").and_then(|metadata| metadata.modified()).ok();
     let before = here();
     run(&mut on(&root, &["cdi", "generate"])).done();
     assert!(root.join("run/cdi").join(NIC).exists());
@@ -1251,9 +1042,7 @@ fn with_an_output_directory_nothing_else_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let deep = dir.path().join("a/b");
     let before = snapshot(tree.root());
-    let _: Run = tree
-        .run(&["cdi", "generate", "--output-dir", deep.to_str().unwrap()])
-        .done();
+    let _: Run = tree.run(&["cdi", "generate", "--output-dir", deep.to_str().unwrap()]).done();
     assert!(deep.join(NIC).exists());
     assert_eq!(snapshot(tree.root()), before);
     assert_eq!(CHECKSUM.len(), 32);

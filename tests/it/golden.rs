@@ -28,20 +28,13 @@ fn nothing_else(golden: &Path, names: &[String]) {
             continue;
         }
         let path = golden.join(&name);
-        assert!(
-            std::env::var_os("UPDATE_GOLDEN").is_some(),
-            "{} is not written",
-            path.display()
-        );
+        assert!(std::env::var_os("UPDATE_GOLDEN").is_some(), "{} is not written", path.display());
         fs::remove_file(path).unwrap();
     }
 }
 
 fn without_version(text: &str) -> String {
-    let version = format!(
-        "\"version\": \"{}\",\n  \"onload\"",
-        env!("CARGO_PKG_VERSION")
-    );
+    let version = format!("\"version\": \"{}\",\n  \"onload\"", env!("CARGO_PKG_VERSION"));
     text.replacen(&version, "\"version\": \"0.0.0\",\n  \"onload\"", 1)
 }
 
@@ -52,10 +45,7 @@ fn each_host_gives_what_its_golden_files_say() {
         let golden = package().join("tests/golden").join(name);
         let specs = tempfile::tempdir().unwrap();
         let json = run(&mut on(root, &["discover", "--format", "json"])).done();
-        compare(
-            &golden.join("discover.json"),
-            &without_version(&json.stdout),
-        );
+        compare(&golden.join("discover.json"), &without_version(&json.stdout));
         let table = run(&mut on(root, &["discover", "--explain"])).done();
         compare(&golden.join("discover.txt"), &table.stdout);
         let mut generate = on(root, &["cdi", "generate", "--output-dir"]);
@@ -212,18 +202,11 @@ fn plans(name: &str, root: &Path) -> Vec<(String, String)> {
     let mut plan = on(root, &["host", "plan", "--config"]);
     let table = run(plan.arg(&file));
     let said = table.stderr.replace(&*root.to_string_lossy(), "ROOT");
-    let shown = format!(
-        "{}{said}exit status {}\n",
-        table.stdout,
-        table.code.unwrap()
-    );
+    let shown = format!("{}{said}exit status {}\n", table.stdout, table.code.unwrap());
     let mut plan = on(root, &["host", "plan", "--format", "json", "--config"]);
     let json = run(plan.arg(&file));
     assert_eq!(json.code, table.code);
-    vec![
-        ("host-plan.txt".to_owned(), shown),
-        ("host-plan.json".to_owned(), json.stdout),
-    ]
+    vec![("host-plan.txt".to_owned(), shown), ("host-plan.json".to_owned(), json.stdout)]
 }
 
 #[test]
@@ -255,9 +238,7 @@ fn no_host_that_comes_with_the_sources_has_an_empty_directory() {
 
 /// What stands below some places of a host: each file with its bytes, each link with its target.
 fn contents(host: &Path, places: &[&str]) -> Vec<(PathBuf, String)> {
-    let below = places
-        .iter()
-        .flat_map(|place| WalkDir::new(host.join(place)));
+    let below = places.iter().flat_map(|place| WalkDir::new(host.join(place)));
     let entries = below.map(|entry| entry.unwrap());
     let described = entries.map(|entry| {
         let name = entry.path().strip_prefix(host).unwrap().to_owned();
@@ -317,10 +298,7 @@ fn the_host_of_red_hat_is_the_captured_one_in_other_directories() {
         entries.retain(|entry| entry["name"] != "any");
         found
     };
-    assert_eq!(
-        without_pools(&as_debian),
-        without_pools(&found(&debian).stdout)
-    );
+    assert_eq!(without_pools(&as_debian), without_pools(&found(&debian).stdout));
     let sources = |root: &Path| -> Vec<String> {
         let specs = specifications(generated(root).path());
         let mounts = specs.iter().flat_map(|spec| &spec.container_edits.mounts);
@@ -357,18 +335,13 @@ fn generated_for(root: &Path, newest: Version) -> tempfile::TempDir {
 
 fn specifications(dir: &Path) -> Vec<Spec> {
     let files = specs_in(dir).into_iter();
-    files
-        .map(|name| from_json(&fs::read(dir.join(name)).unwrap()).unwrap())
-        .collect()
+    files.map(|name| from_json(&fs::read(dir.join(name)).unwrap()).unwrap()).collect()
 }
 
 /// The names of the devices that `cdi list` finds.
 fn listed(dir: &Path) -> Vec<String> {
     let nowhere = Tree::new();
-    let mut list = on(
-        nowhere.root(),
-        &["cdi", "list", "--format", "json", "--spec-dir"],
-    );
+    let mut list = on(nowhere.root(), &["cdi", "list", "--format", "json", "--spec-dir"]);
     let listing = run(list.arg(dir)).done().json();
     assert_eq!(listing["errors"], Value::Array(Vec::new()));
     let mut names = crate::common::each(&listing["devices"], "name");
@@ -394,21 +367,13 @@ fn ask(tool: &oracle::Tool) {
         let names = listed(specs.path());
         let theirs = tool.list(&[specs.path().to_owned()]);
         let known: Vec<&String> = theirs.devices.keys().collect();
-        assert_eq!(
-            known,
-            names.iter().collect::<Vec<_>>(),
-            "{host}: {:?}",
-            theirs.errors
-        );
+        assert_eq!(known, names.iter().collect::<Vec<_>>(), "{host}: {:?}", theirs.errors);
         assert!(theirs.scan.is_none(), "{host}: {:?}", theirs.scan);
         let staged = oracle::stage(&specifications(specs.path()));
         let dirs = [staged.path().to_owned()];
         let each = names.iter().map(|name| vec![name.as_str()]);
         let together = names.iter().map(String::as_str).collect();
-        for devices in each
-            .chain([together])
-            .filter(|devices: &Vec<&str>| !devices.is_empty())
-        {
+        for devices in each.chain([together]).filter(|devices: &Vec<&str>| !devices.is_empty()) {
             let ours = inject(&dirs, &devices);
             tool.assert_same_as(&dirs, &devices, CONFIG.as_bytes(), Ok(ours));
             asked += 1;
@@ -421,11 +386,7 @@ fn ask(tool: &oracle::Tool) {
 fn inject(dirs: &[PathBuf], devices: &[&str]) -> Vec<u8> {
     let nowhere = Tree::new();
     let mut inject = program();
-    inject
-        .arg("--host-root")
-        .arg(nowhere.root())
-        .args(["cdi", "inject"])
-        .args(devices);
+    inject.arg("--host-root").arg(nowhere.root()).args(["cdi", "inject"]).args(devices);
     for dir in dirs {
         inject.arg("--spec-dir").arg(dir);
     }
@@ -453,24 +414,15 @@ fn an_old_library_loses_only_the_pools_of_a_host() {
         let root = tree.root();
         let specs = generated(root);
         let theirs = go.list(&[specs.path().to_owned()]);
-        let refused: Vec<PathBuf> = theirs
-            .errors
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(PathBuf::from)
-            .collect();
+        let refused: Vec<PathBuf> =
+            theirs.errors.as_object().unwrap().keys().map(PathBuf::from).collect();
         let mut pools = specs_in(specs.path());
         pools.retain(|name| name.ends_with("-pools.json"));
         let pools: Vec<PathBuf> = pools.iter().map(|name| specs.path().join(name)).collect();
         assert_eq!(refused, pools, "{host}: {:?}", theirs.errors);
         let known: Vec<&String> = theirs.devices.keys().collect();
         let old = generated_for(root, go.version().parse().unwrap());
-        assert_eq!(
-            known,
-            listed(old.path()).iter().collect::<Vec<_>>(),
-            "{host}"
-        );
+        assert_eq!(known, listed(old.path()).iter().collect::<Vec<_>>(), "{host}");
         // It injects them beside the file that it refuses.
         let staged = oracle::stage(&specifications(old.path()));
         for path in &pools {

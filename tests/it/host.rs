@@ -47,24 +47,13 @@ fn without_the_sections_there_is_nothing_to_change() {
         tree.config(config);
         let plan = tree.run(&["host", "plan"]).done();
         let note = "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]\n";
-        assert_eq!(
-            (plan.stdout.as_str(), plan.stderr.as_str()),
-            ("", note),
-            "{config}"
-        );
-        let json = tree
-            .run(&["host", "plan", "--format", "json"])
-            .done()
-            .json();
+        assert_eq!((plan.stdout.as_str(), plan.stderr.as_str()), ("", note), "{config}");
+        let json = tree.run(&["host", "plan", "--format", "json"]).done().json();
         assert_eq!(json, json!({"steps": [], "refused": [], "warnings": []}));
         // Of this machine too: no section asks for anything.
         let file = tree.path("/etc/onload-ctk/config.toml");
         let apply = run(program().arg("--config").arg(file).args(["host", "apply"])).done();
-        assert_eq!(
-            (apply.stdout.as_str(), apply.stderr.as_str()),
-            ("", ""),
-            "{config}"
-        );
+        assert_eq!((apply.stdout.as_str(), apply.stderr.as_str()), ("", ""), "{config}");
     }
 }
 
@@ -73,11 +62,7 @@ fn a_plan_answers_whether_there_is_something_to_do() {
     let tree = x2();
     tree.config(&wanted(2, "kernel"));
     let plan = tree.run(&["host", "plan"]).answered_no();
-    assert!(
-        plan.stdout.contains("vf 0 (0000:3b:02.0) driver"),
-        "{}",
-        plan.stdout
-    );
+    assert!(plan.stdout.contains("vf 0 (0000:3b:02.0) driver"), "{}", plan.stdout);
     assert_eq!(plan.stderr, "");
     bound(&tree, "sfc");
     let plan = tree.run(&["host", "plan"]).done();
@@ -89,14 +74,9 @@ fn a_plan_answers_whether_there_is_something_to_do() {
 fn a_plan_names_each_step_to_programs() {
     let tree = x2();
     tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n");
-    let plan = tree
-        .run(&["host", "plan", "--format", "json"])
-        .answered_no();
+    let plan = tree.run(&["host", "plan", "--format", "json"]).answered_no();
     let step = json!({"resource": "hugepages", "name": "2Mi on node 0", "setting": "pages", "now": "64", "wanted": "128"});
-    assert_eq!(
-        plan.json(),
-        json!({"steps": [step], "refused": [], "warnings": []})
-    );
+    assert_eq!(plan.json(), json!({"steps": [step], "refused": [], "warnings": []}));
 }
 
 #[test]
@@ -161,10 +141,7 @@ fn functions_stay_where_leases_are_hidden_from_the_user() {
     bound(&tree, "vfio-pci");
     tree.config(&wanted(4, "vfio-pci"));
     fs::create_dir_all(tree.path("/run/onload-ctk/@leases")).unwrap();
-    for (closed, mode) in [
-        ("/run/onload-ctk/@leases", 0o700),
-        ("/run/onload-ctk", 0o711),
-    ] {
+    for (closed, mode) in [("/run/onload-ctk/@leases", 0o700), ("/run/onload-ctk", 0o711)] {
         let path = tree.path(closed);
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         let line = crate::common::run_unprivileged(&tree, &["host", "plan"]).refused();
@@ -196,10 +173,7 @@ fn a_wrong_setting_is_refused_with_its_line() {
     tree.config("[[sriov]]\npf = \"ens1\"\nvfs = 4\ndriver = \"vfio\"\n");
     for command in ["plan", "apply"] {
         let line = tree.run(&["host", command]).refused();
-        assert!(
-            line.contains("config.toml: line 4: sriov.driver: unknown variant"),
-            "{line}"
-        );
+        assert!(line.contains("config.toml: line 4: sriov.driver: unknown variant"), "{line}");
     }
 }
 
@@ -217,13 +191,8 @@ fn only_root_changes_a_host() {
     let done = cp.arg(env!("CARGO_BIN_EXE_onload-ctk")).arg(&copy).status();
     assert!(done.unwrap().success());
     let mut apply = std::process::Command::new(&copy);
-    apply
-        .env_clear()
-        .uid(crate::common::NOBODY)
-        .gid(crate::common::NOBODY);
-    apply
-        .arg("--config")
-        .arg(tree.path("/etc/onload-ctk/config.toml"));
+    apply.env_clear().uid(crate::common::NOBODY).gid(crate::common::NOBODY);
+    apply.arg("--config").arg(tree.path("/etc/onload-ctk/config.toml"));
     let line = run(apply.args(["host", "apply"])).refused();
     assert_eq!(line, "changing this host: only root may; run as root");
 }
@@ -242,11 +211,7 @@ fn a_capture_holds_what_a_plan_needs() {
     let unpacked = here.path().join("host");
     fs::create_dir(&unpacked).unwrap();
     let mut tar = std::process::Command::new("sh");
-    let script = format!(
-        "zstd -dcq {} | tar xf - -C {}",
-        packed.display(),
-        unpacked.display()
-    );
+    let script = format!("zstd -dcq {} | tar xf - -C {}", packed.display(), unpacked.display());
     if !crate::common::has_program("zstd") {
         return crate::common::skipped("zstd is not installed");
     }
@@ -267,27 +232,16 @@ fn a_capture_holds_what_a_plan_needs() {
 fn the_unit_runs_before_the_specifications_are_written() {
     let text = fs::read_to_string(package().join("packaging/systemd/onload-host.service")).unwrap();
     let value = |key: &str| -> Vec<&str> {
-        let values = text
-            .lines()
-            .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         values.flat_map(str::split_whitespace).collect()
     };
-    for unit in [
-        "onload-cdi.service",
-        "docker.service",
-        "containerd.service",
-        "network-pre.target",
-    ] {
+    for unit in ["onload-cdi.service", "docker.service", "containerd.service", "network-pre.target"]
+    {
         assert!(value("Before").contains(&unit), "{unit}");
     }
     assert_eq!(value("ExecStart"), ["/usr/bin/onload-ctk", "host", "apply"]);
     // Nodes of vfio have to be opened to tell who has them, and attributes of sysfs to be written.
-    for key in [
-        "PrivateDevices",
-        "ProtectKernelTunables",
-        "ProtectClock",
-        "PrivateNetwork",
-    ] {
+    for key in ["PrivateDevices", "ProtectKernelTunables", "ProtectClock", "PrivateNetwork"] {
         assert_eq!(value(key), [""; 0], "{key}");
     }
 }
@@ -298,18 +252,11 @@ fn a_physical_function_without_a_kernel_is_planned_for_by_either_name() {
     tree.attribute(&format!("{PF}/sriov_drivers_autoprobe"), "1");
     for pf in ["enp59s0f0np0", "0000:3b:00.0"] {
         tree.config(&wanted(4, "vfio-pci").replace("enp59s0f0np0", pf));
-        let plan = tree
-            .run(&["host", "plan", "--format", "json"])
-            .answered_no()
-            .json();
+        let plan = tree.run(&["host", "plan", "--format", "json"]).answered_no().json();
         let settings = crate::common::each(&plan["steps"], "setting");
         assert_eq!(
             settings,
-            [
-                "sriov_drivers_autoprobe",
-                "virtual functions",
-                "vf 0-3 driver"
-            ],
+            ["sriov_drivers_autoprobe", "virtual functions", "vf 0-3 driver"],
             "{pf}"
         );
     }
@@ -354,16 +301,11 @@ fn functions_that_the_kernel_does_not_make_are_an_error_and_the_rest_is_done() {
     let run = apply_below(&tree);
     assert_eq!(fs::read_to_string(tree.path(&count)).unwrap(), "4\n");
     assert!(
-        run.stderr
-            .contains("sriov 0000:3b:00.0: virtual functions: 0 -> 4\n"),
+        run.stderr.contains("sriov 0000:3b:00.0: virtual functions: 0 -> 4\n"),
         "{}",
         run.stderr
     );
-    assert!(
-        run.stderr.contains("2Mi on node 0: pages: 64 -> 128\n"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("2Mi on node 0: pages: 64 -> 128\n"), "{}", run.stderr);
     assert_eq!(
         run.refused(),
         "sriov 0000:3b:00.0: 0 of its 4 virtual functions are there; dmesg says more"

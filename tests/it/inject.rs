@@ -44,10 +44,7 @@ fn an_interface_brings_nodes_rules_mounts_and_the_preload() {
     assert_eq!(env.len(), wanted.len());
     let nodes = &config["linux"]["devices"];
     assert_eq!(each(nodes, "path"), ["/dev/onload", "/dev/onload_epoll"]);
-    assert_eq!(
-        (&nodes[0]["type"], &nodes[0]["major"]),
-        (&json!("c"), &json!(243))
-    );
+    assert_eq!((&nodes[0]["type"], &nodes[0]["major"]), (&json!("c"), &json!(243)));
     let rules = config["linux"]["resources"]["devices"].as_array().unwrap();
     assert_eq!(rules.len(), 3);
     assert_eq!(
@@ -60,13 +57,8 @@ fn an_interface_brings_nodes_rules_mounts_and_the_preload() {
 
 #[test]
 fn what_is_not_ours_is_kept_byte_for_byte() {
-    let out = inject(&generated(x3()), &["onload.dev/nic-nodes=all"])
-        .done()
-        .stdout;
-    assert!(
-        out.contains("\"custom\": 1.50,") || out.contains("\"custom\":1.50,"),
-        "{out}"
-    );
+    let out = inject(&generated(x3()), &["onload.dev/nic-nodes=all"]).done().stdout;
+    assert!(out.contains("\"custom\": 1.50,") || out.contains("\"custom\":1.50,"), "{out}");
 }
 
 #[test]
@@ -75,10 +67,7 @@ fn a_profile_replaces_what_the_image_set() {
     let config = inject(&tree, &["onload.dev/profile=latency"]).done().json();
     let env = texts(&config["process"]["env"]);
     assert!(env.contains(&"EF_POLL_USEC=100000".to_owned()), "{env:?}");
-    assert!(
-        env.contains(&"LD_PRELOAD=libimage.so".to_owned()),
-        "{env:?}"
-    );
+    assert!(env.contains(&"LD_PRELOAD=libimage.so".to_owned()), "{env:?}");
 }
 
 #[test]
@@ -105,11 +94,7 @@ fn of_several_interfaces_by_cdi_the_last_is_the_one_that_programs_use() {
 #[test]
 fn devices_of_several_kinds_come_together_and_shared_nodes_once() {
     let tree = generated(x3());
-    let devices = [
-        "onload.dev/nic=all",
-        "onload.dev/zf=all",
-        "onload.dev/hugepages=2Mi",
-    ];
+    let devices = ["onload.dev/nic=all", "onload.dev/zf=all", "onload.dev/hugepages=2Mi"];
     let config = inject(&tree, &devices).done().json();
     let mut nodes = each(&config["linux"]["devices"], "path");
     nodes.sort();
@@ -133,43 +118,29 @@ fn the_hook_comes_with_its_arguments() {
     assert_eq!(hook["path"], "/usr/bin/onload-hook");
     assert_eq!(hook["args"][4], "--expect");
     assert_eq!(hook["timeout"], 10);
-    let vfio = inject(&generated(vfio()), &["onload.dev/vfio=0000:81:02.0"])
-        .done()
-        .json();
+    let vfio = inject(&generated(vfio()), &["onload.dev/vfio=0000:81:02.0"]).done().json();
     let nodes = each(&vfio["linux"]["devices"], "path");
     assert_eq!(nodes, ["/dev/vfio/vfio", "/dev/vfio/20"]);
 }
 
 #[test]
 fn a_clock_may_only_be_read() {
-    let config = inject(&generated(x2()), &["onload.dev/ptp=ptp1"])
-        .done()
-        .json();
+    let config = inject(&generated(x2()), &["onload.dev/ptp=ptp1"]).done().json();
     let rule = &config["linux"]["resources"]["devices"][1];
-    assert_eq!(
-        rule,
-        &json!({"allow": true, "type": "c", "major": 247, "minor": 1, "access": "r"})
-    );
+    assert_eq!(rule, &json!({"allow": true, "type": "c", "major": 247, "minor": 1, "access": "r"}));
 }
 
 #[test]
 fn a_device_that_nobody_specified_is_refused_by_name() {
     let tree = generated(hugepages());
-    for device in [
-        "onload.dev/nic=ens9",
-        "onload.dev/hugepages=all",
-        "other.com/x=y",
-    ] {
+    for device in ["onload.dev/nic=ens9", "onload.dev/hugepages=all", "other.com/x=y"] {
         let run = inject(&tree, &["onload.dev/hugepages=2Mi", device]);
         assert_eq!(run.stdout, "");
         let refusal = run.refused();
         assert!(refusal.contains(device), "{refusal}");
     }
     let refusal = inject(&tree, &["ens9"]).refused();
-    assert!(
-        refusal.starts_with("reading device \"ens9\": "),
-        "{refusal}"
-    );
+    assert!(refusal.starts_with("reading device \"ens9\": "), "{refusal}");
 }
 
 #[test]
@@ -183,14 +154,7 @@ fn a_node_that_went_is_refused_with_its_path() {
 #[test]
 fn stdin_that_is_no_configuration_is_refused() {
     let tree = generated(x3());
-    for bytes in [
-        &b""[..],
-        b"{",
-        b"[]",
-        b"\xff",
-        b"{\"process\": 1}",
-        b"{\"a\":1,\"a\":2}",
-    ] {
+    for bytes in [&b""[..], b"{", b"[]", b"\xff", b"{\"process\": 1}", b"{\"a\":1,\"a\":2}"] {
         let mut command = on(tree.root(), &["cdi", "inject", "onload.dev/nic=all"]);
         let run = run_with_stdin(&mut command, bytes);
         assert_eq!(run.stdout, "");
@@ -204,16 +168,8 @@ fn specifications_of_named_directories_are_used() {
     let dir = specs.path().to_str().unwrap();
     let mut generate = on(&captured(), &["cdi", "generate", "--output-dir", dir]);
     crate::common::run(&mut generate).done();
-    let args = [
-        "cdi",
-        "inject",
-        "onload.dev/vfio=0000:81:10.0",
-        "--spec-dir",
-        dir,
-    ];
-    let config = run_with_stdin(&mut on(&captured(), &args), CONFIG.as_bytes())
-        .done()
-        .json();
+    let args = ["cdi", "inject", "onload.dev/vfio=0000:81:10.0", "--spec-dir", dir];
+    let config = run_with_stdin(&mut on(&captured(), &args), CONFIG.as_bytes()).done().json();
     assert_eq!(config["linux"]["devices"][1]["major"], 241);
     let refusal = run_with_stdin(program().args(["cdi", "inject"]), b"").code;
     assert_eq!(refusal, Some(2));
@@ -224,10 +180,7 @@ fn a_device_that_no_specification_offers_is_answered_with_who_knows_why() {
     let tree = Tree::new();
     let message = inject(&tree, &["onload.dev/nic=all"]).refused();
     assert!(message.contains("onload.dev/nic=all"), "{message}");
-    assert!(
-        message.contains("\"onload-ctk discover --explain\""),
-        "{message}"
-    );
+    assert!(message.contains("\"onload-ctk discover --explain\""), "{message}");
 }
 
 #[test]
@@ -257,9 +210,7 @@ fn mounts_keep_their_owners_in_a_container_with_a_user_namespace() {
         crate::common::oci(&run.stdout);
         let mounts = run.json()["mounts"].clone();
         let mounts = mounts.as_array().unwrap().iter();
-        mounts
-            .map(|mount| texts(&mount["options"]))
-            .collect::<Vec<_>>()
+        mounts.map(|mount| texts(&mount["options"])).collect::<Vec<_>>()
     };
     let mapped = options(json!([{"type": "mount"}, {"type": "user"}]));
     assert!(!mapped.is_empty());
@@ -267,9 +218,6 @@ fn mounts_keep_their_owners_in_a_container_with_a_user_namespace() {
         assert!(options.contains(&"idmap".to_owned()) != options.contains(&"ridmap".to_owned()));
     }
     for options in options(json!([{"type": "mount"}])) {
-        assert!(
-            options.iter().all(|option| !option.ends_with("idmap")),
-            "{options:?}"
-        );
+        assert!(options.iter().all(|option| !option.ends_with("idmap")), "{options:?}");
     }
 }

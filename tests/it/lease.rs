@@ -70,12 +70,7 @@ fn each_lease_is_listed_with_its_holder() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|lease| {
-            (
-                lease["device"].as_str().unwrap(),
-                lease["state"].as_str().unwrap(),
-            )
-        })
+        .map(|lease| (lease["device"].as_str().unwrap(), lease["state"].as_str().unwrap()))
         .collect();
     assert_eq!(
         states,
@@ -94,14 +89,7 @@ fn each_lease_is_listed_with_its_holder() {
     let table = run(host.root(), &["list"]);
     let table = text(&table.stdout);
     let row = table.lines().find(|line| line.contains("10.0")).unwrap();
-    for word in [
-        "vfio=0000:81:10.0",
-        "held",
-        "web",
-        " d ago",
-        "42",
-        "/sys/fs/cgroup/web",
-    ] {
+    for word in ["vfio=0000:81:10.0", "held", "web", " d ago", "42", "/sys/fs/cgroup/web"] {
         assert!(row.contains(word), "{word}: {row}");
     }
 }
@@ -122,10 +110,8 @@ fn a_lease_of_a_claim_names_it() {
 fn a_lease_of_a_task_shows_the_beginning_of_its_ticket_and_no_more() {
     let ticket = "0123456789abcdef0123456789abcdef";
     let of_task = lease("this boot").replacen('{', &format!("{{\"ticket\":\"{ticket}\","), 1);
-    let host = host(&[
-        ("vfio=0000:81:10.0#0", &of_task),
-        ("vfio=0000:81:10.1#0", &lease("this boot")),
-    ]);
+    let host =
+        host(&[("vfio=0000:81:10.0#0", &of_task), ("vfio=0000:81:10.1#0", &lease("this boot"))]);
     let output = run(host.root(), &["list", "--format", "json"]);
     assert!(!text(&output.stdout).contains(ticket));
     let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -134,13 +120,7 @@ fn a_lease_of_a_task_shows_the_beginning_of_its_ticket_and_no_more() {
     let output = run(host.root(), &["list"]);
     let table = text(&output.stdout);
     assert!(!table.contains(ticket));
-    let row = |device| {
-        table
-            .lines()
-            .find(|line| line.contains(device))
-            .unwrap()
-            .trim_end()
-    };
+    let row = |device| table.lines().find(|line| line.contains(device)).unwrap().trim_end();
     assert!(row("10.0").ends_with("01234567"), "{table}");
     assert!(row("10.1").ends_with('-'), "{table}");
 }
@@ -152,12 +132,7 @@ fn the_lease_of_a_container_that_may_run_is_not_released() {
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
     assert!(told.contains("in use by container web"), "{told}");
-    assert!(
-        host.root()
-            .join(LEASES)
-            .join("vfio=0000:81:10.0#0")
-            .exists()
-    );
+    assert!(host.root().join(LEASES).join("vfio=0000:81:10.0#0").exists());
 }
 
 #[test]
@@ -211,10 +186,7 @@ fn what_of_an_interface_is_not_restored_is_named() {
         let host = host(&[("netdev=ens1v0#0", &lease)]);
         let output = run(host.root(), &["list"]);
         let told = text(&output.stderr);
-        assert!(
-            told.contains(says) && told.is_empty() == says.is_empty(),
-            "{told}"
-        );
+        assert!(told.contains(says) && told.is_empty() == says.is_empty(), "{told}");
         let output = run(host.root(), &["list", "--format", "json"]);
         let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let is_named = !listed["leases"][0]["not_restored"].is_null();

@@ -41,9 +41,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut fence: Option<&str> = None;
     for (index, line) in text.lines().enumerate() {
         let start = line.trim_start();
-        let mark = ["```", "~~~"]
-            .into_iter()
-            .find(|mark| start.starts_with(mark));
+        let mark = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark));
         match (fence, mark) {
             (None, None) => lines.push((index + 1, line)),
             (None, Some(_)) => fence = mark,
@@ -87,10 +85,7 @@ fn anchors(text: &str) -> Vec<String> {
     let headings = lines.filter_map(|line| {
         let title = line.trim_start_matches('#');
         let level = line.len() - title.len();
-        (1..=6)
-            .contains(&level)
-            .then(|| title.strip_prefix(' '))
-            .flatten()
+        (1..=6).contains(&level).then(|| title.strip_prefix(' ')).flatten()
     });
     let anchors = headings.map(|title| {
         let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
@@ -110,9 +105,7 @@ fn anchors(text: &str) -> Vec<String> {
 fn shown(title: &str) -> String {
     let mut parts = title.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |shown, part| {
-        shown + part.split_once(')').map_or("", |(_, rest)| rest)
-    })
+    parts.fold(first, |shown, part| shown + part.split_once(')').map_or("", |(_, rest)| rest))
 }
 
 /// What is wrong with a link of a page, if anything.
@@ -149,9 +142,7 @@ fn broken(root: &Path, page: &Path) -> Vec<String> {
     let mut broken = Vec::new();
     for (number, line) in prose(&text) {
         if line.matches('`').count() % 2 != 0 {
-            broken.push(format!(
-                "{name}:{number}: a backtick has no second one on its line"
-            ));
+            broken.push(format!("{name}:{number}: a backtick has no second one on its line"));
         }
         for target in links(line) {
             if let Some(fault) = fault(root, page, &target) {
@@ -210,18 +201,10 @@ fn paragraphs(text: &str) -> Vec<Vec<(usize, &str)>> {
 fn every_link_leads_to_a_file_and_a_heading() {
     let pages = all_pages();
     let has = |name: &str| pages.iter().any(|page| page.ends_with(name));
-    for name in [
-        "README.md",
-        "CHANGELOG.md",
-        "docs/entry-points.md",
-        "tests/hosts/README.md",
-    ] {
+    for name in ["README.md", "CHANGELOG.md", "docs/entry-points.md", "tests/hosts/README.md"] {
         assert!(has(name), "{name} is not among {pages:?}");
     }
-    let broken: Vec<String> = pages
-        .iter()
-        .flat_map(|page| broken(package(), page))
-        .collect();
+    let broken: Vec<String> = pages.iter().flat_map(|page| broken(package(), page)).collect();
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
@@ -237,19 +220,11 @@ fn every_page_of_docs_is_linked() {
             let file = target.split('#').next().unwrap().to_owned();
             page.parent().unwrap().join(file)
         });
-        linked.extend(
-            paths
-                .filter_map(|path| path.canonicalize().ok())
-                .filter(|to| *to != page),
-        );
+        linked.extend(paths.filter_map(|path| path.canonicalize().ok()).filter(|to| *to != page));
     }
     for page in all_pages().iter().filter(|page| page.starts_with(&docs)) {
         let page = page.canonicalize().unwrap();
-        assert!(
-            linked.contains(&page),
-            "nothing leads to {}",
-            page.display()
-        );
+        assert!(linked.contains(&page), "nothing leads to {}", page.display());
     }
 }
 
@@ -323,10 +298,7 @@ fn a_link_to_what_is_there_is_fine() {
         "a/file.rs \"title\"",
         "https://example.com/gone.md#x",
     ] {
-        assert_eq!(
-            broken_in(&format!("# Page\n# Page\n[x]({target})\n")),
-            [""; 0]
-        );
+        assert_eq!(broken_in(&format!("# Page\n# Page\n[x]({target})\n")), [""; 0]);
     }
     // Code holds no links.
     assert_eq!(broken_in("`[x](gone)`\n```\n[x](gone)\n```\n"), [""; 0]);
@@ -356,9 +328,6 @@ fn a_path_of_no_source_file_is_named() {
     ] {
         let expected = format!("{path}: there is no such file");
         let gone = gone(wrong);
-        assert!(
-            gone.len() == 1 && gone[0].ends_with(&expected),
-            "{wrong}: {gone:?}"
-        );
+        assert!(gone.len() == 1 && gone[0].ends_with(&expected), "{wrong}: {gone:?}");
     }
 }

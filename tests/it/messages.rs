@@ -43,10 +43,7 @@ fn is_alone() -> bool {
 fn assert_for_root(tree: &Tree, args: &[&str], wanted: &str) {
     let refusal = run_unprivileged(tree, args).refused();
     let wanted = wanted.replace("ROOT", tree.root().to_str().unwrap());
-    assert_eq!(
-        refusal,
-        format!("{wanted}: Permission denied (os error 13); run as root")
-    );
+    assert_eq!(refusal, format!("{wanted}: Permission denied (os error 13); run as root"));
 }
 
 #[test]
@@ -73,11 +70,7 @@ fn who_may_not_write_is_told_to_be_root_and_not_the_names_of_our_files() {
     let args = ["cdi", "generate", "--output-dir", &host("/etc/cdi")];
     assert_for_root(&tree, &args, "making the directory ROOT/etc/cdi");
     tree.remove("/var/run/cdi");
-    assert_for_root(
-        &tree,
-        &["cdi", "generate"],
-        "making directory ROOT/var/run/cdi",
-    );
+    assert_for_root(&tree, &["cdi", "generate"], "making directory ROOT/var/run/cdi");
     for more in [&[][..], &["--allow", "nic"]] {
         let args = [&CONFIGURE, more].concat();
         assert_for_root(&tree, &args, "making directory ROOT/run/onload-ctk");
@@ -94,10 +87,7 @@ fn who_may_not_configure_an_engine_is_told_to_be_root() {
     tree.chmod("/run/onload-ctk", 0o711);
     for more in [&["--remove"][..], &["--allow", "nic"]] {
         let refusal = run_unprivileged(&tree, &[&CONFIGURE, more].concat()).refused();
-        assert!(
-            refusal.ends_with("Permission denied (os error 13); run as root"),
-            "{refusal}"
-        );
+        assert!(refusal.ends_with("Permission denied (os error 13); run as root"), "{refusal}");
         assert!(refusal.contains(tree.root().to_str().unwrap()), "{refusal}");
     }
 }
@@ -129,10 +119,7 @@ fn who_may_not_read_is_told_to_be_root() {
     tree.chmod("/bundle", 0o000);
     let bundle = tree.path("/bundle").display().to_string();
     let refusal = run_unprivileged(&tree, &["container", "explain", &bundle]).refused();
-    assert!(
-        refusal.ends_with("Permission denied (os error 13); run as root"),
-        "{refusal}"
-    );
+    assert!(refusal.ends_with("Permission denied (os error 13); run as root"), "{refusal}");
     tree.chmod("/bundle", 0o700);
     tree.chmod("/etc/onload-ctk/config.toml", 0o000);
     for args in [
@@ -143,10 +130,7 @@ fn who_may_not_read_is_told_to_be_root() {
         &["runtime", "behind"],
     ] {
         let refusal = run_unprivileged(&tree, args).refused();
-        assert!(
-            refusal.ends_with("Permission denied (os error 13); run as root"),
-            "{refusal}"
-        );
+        assert!(refusal.ends_with("Permission denied (os error 13); run as root"), "{refusal}");
         assert!(refusal.contains(config.to_str().unwrap()), "{refusal}");
     }
 }
@@ -160,10 +144,7 @@ fn root_is_not_told_to_be_root() {
     let faults = ["inject=fchmod:error=EPERM"];
     let mut strace = with_faults(tree.root(), &faults, &["cdi", "generate"]);
     let refusal = run(&mut strace).refused();
-    assert!(
-        refusal.ends_with("Operation not permitted (os error 1)"),
-        "{refusal}"
-    );
+    assert!(refusal.ends_with("Operation not permitted (os error 1)"), "{refusal}");
 }
 
 #[test]
@@ -177,10 +158,7 @@ fn a_disk_without_room_is_told_by_the_file() {
     let output = ["cdi", "generate", "--kind", "nic", "--output", &file];
     let capture = ["discover", "-q", "--capture", &file];
     for (args, wanted) in [
-        (
-            &["cdi", "generate"][..],
-            "writing to the directory of CDI specifications ",
-        ),
+        (&["cdi", "generate"][..], "writing to the directory of CDI specifications "),
         (&output, "writing "),
         (&capture, "writing "),
         (&CONFIGURE, "writing "),
@@ -189,19 +167,13 @@ fn a_disk_without_room_is_told_by_the_file() {
         let refusal = run(&mut strace).refused();
         let rest = refusal.strip_prefix(wanted).unwrap_or_default();
         assert!(rest.starts_with(tree.root().to_str().unwrap()), "{refusal}");
-        assert!(
-            refusal.ends_with(": No space left on device (os error 28)"),
-            "{refusal}"
-        );
+        assert!(refusal.ends_with(": No space left on device (os error 28)"), "{refusal}");
         assert!(!refusal.contains("temporary"), "{refusal}");
     }
 }
 
 /// Things that are no files, each with its name for people.
-struct Odd(
-    tempfile::TempDir,
-    #[expect(dead_code, reason = "it has to stay")] UnixListener,
-);
+struct Odd(tempfile::TempDir, #[expect(dead_code, reason = "it has to stay")] UnixListener);
 
 impl Odd {
     fn new() -> Odd {
@@ -230,9 +202,7 @@ impl Odd {
 /// Runs what might wait for good.
 fn run_in_time(args: &[&str]) -> Run {
     let mut command = Command::new("timeout");
-    command
-        .args(["60", env!("CARGO_BIN_EXE_onload-ctk")])
-        .args(args);
+    command.args(["60", env!("CARGO_BIN_EXE_onload-ctk")]).args(args);
     run(command.env_clear().stdin(Stdio::null()))
 }
 
@@ -246,14 +216,8 @@ fn what_is_no_file_is_refused_wherever_a_file_is_named() {
             (&["cdi", "validate", path][..], "reading"),
             (&["--config", path, "discover"], "reading configuration"),
             (&["--config", path, "cdi", "list"], "reading configuration"),
-            (
-                &["--config", path, "runtime", "behind"],
-                "reading configuration",
-            ),
-            (
-                &["cdi", "generate", "--kind", "nic", "--output", path],
-                "reading",
-            ),
+            (&["--config", path, "runtime", "behind"], "reading configuration"),
+            (&["cdi", "generate", "--kind", "nic", "--output", path], "reading"),
             (&["discover", "--capture", path], "writing"),
         ] {
             let args = [&["--host-root", root], args].concat();
@@ -263,20 +227,11 @@ fn what_is_no_file_is_refused_wherever_a_file_is_named() {
         }
     }
     // Nothing was put in the place of any of them.
-    let kind = |name: &str| {
-        fs::symlink_metadata(odd.0.path().join(name))
-            .unwrap()
-            .file_type()
-    };
+    let kind = |name: &str| fs::symlink_metadata(odd.0.path().join(name)).unwrap().file_type();
     assert!(kind("pipe.json").is_fifo() && kind("socket.json").is_socket());
     assert!(kind("dir.json").is_dir() && kind("device.json").is_symlink());
     assert_eq!(names_in(odd.0.path()).len(), 4);
-    assert!(
-        fs::metadata("/dev/null")
-            .unwrap()
-            .file_type()
-            .is_char_device()
-    );
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
 }
 
 #[test]
@@ -296,11 +251,7 @@ fn what_is_no_file_is_refused_in_a_bundle_and_for_a_directory() {
             &["runtime", "behind", "--host-root", path],
         ] {
             let args = [&["--host-root", root], args].concat();
-            let args = if args.contains(&"behind") {
-                &args[2..]
-            } else {
-                &args
-            };
+            let args = if args.contains(&"behind") { &args[2..] } else { &args };
             let refusal = run_in_time(args).refused();
             assert!(refusal.contains(path), "{refusal}");
         }
@@ -323,22 +274,11 @@ fn what_never_ends_is_refused_by_its_length() {
     let zero = || fs::File::open("/dev/zero").unwrap();
     let mut inject = crate::common::on(tree.root(), &["cdi", "inject", "onload.dev/zf=all"]);
     let refusal = run(inject.stdin(zero())).refused();
-    assert_eq!(
-        refusal,
-        "reading the OCI configuration on stdin: longer than 64 MiB"
-    );
+    assert_eq!(refusal, "reading the OCI configuration on stdin: longer than 64 MiB");
     let long = tree.path("/long.json");
-    fs::File::create(&long)
-        .unwrap()
-        .set_len((16 << 20) + 1)
-        .unwrap();
-    let refusal = tree
-        .run(&["cdi", "validate", long.to_str().unwrap()])
-        .refused();
-    assert_eq!(
-        refusal,
-        format!("reading {}: longer than 16 MiB", long.display())
-    );
+    fs::File::create(&long).unwrap().set_len((16 << 20) + 1).unwrap();
+    let refusal = tree.run(&["cdi", "validate", long.to_str().unwrap()]).refused();
+    assert_eq!(refusal, format!("reading {}: longer than 16 MiB", long.display()));
 }
 
 #[test]
@@ -356,10 +296,7 @@ fn a_file_that_cannot_be_written_where_it_was_named_is_told_why() {
     tree.file("/etc/passwd", "");
     let below = format!("{file}/nic.json");
     let refusal = generate(&below);
-    assert_eq!(
-        refusal,
-        format!("writing {below}: Not a directory (os error 20)")
-    );
+    assert_eq!(refusal, format!("writing {below}: Not a directory (os error 20)"));
 }
 
 #[test]
@@ -369,17 +306,11 @@ fn what_is_no_directory_and_no_bundle_is_told() {
     let path = |name: &str| tree.path(name).display().to_string();
     let file = path("/file");
     for (args, doing) in [
-        (
-            &["cdi", "generate", "--output-dir", &file][..],
-            "making the directory",
-        ),
+        (&["cdi", "generate", "--output-dir", &file][..], "making the directory"),
         (&["man", &file], "writing manual pages to"),
     ] {
         let refusal = tree.run(args).refused();
-        assert_eq!(
-            refusal,
-            format!("{doing} {file}: something else has this name")
-        );
+        assert_eq!(refusal, format!("{doing} {file}: something else has this name"));
     }
     for bundle in ["/file", "/empty", "/absent"] {
         let refusal = tree.run(&["container", "explain", &path(bundle)]).refused();
@@ -437,20 +368,12 @@ fn names_of_files_that_are_no_text_are_taken_and_told() {
     let file = directory.path().join(OsStr::from_bytes(b"a\xff.json"));
     let spec = r#"{"cdiVersion": "0.5.0", "kind": "acme.com/card", "devices": [{"name": "x", "containerEdits": {"env": ["A=b"]}}]}"#;
     let validate = || run(program().args(["cdi", "validate"]).arg(&file));
-    assert!(
-        validate()
-            .refused()
-            .contains("a\u{fffd}.json: No such file")
-    );
+    assert!(validate().refused().contains("a\u{fffd}.json: No such file"));
     fs::write(&file, spec).unwrap();
     validate().done();
     let dir = directory.path();
     let listed = run(program().args(["cdi", "list", "--spec-dir"]).arg(dir)).done();
-    assert!(
-        listed.stdout.contains("acme.com/card=x"),
-        "{}",
-        listed.stdout
-    );
+    assert!(listed.stdout.contains("acme.com/card=x"), "{}", listed.stdout);
 }
 
 /// What people wrote, and the line that they read.
@@ -486,14 +409,8 @@ fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
             &["cdi", "generate", "--kind", "onload.dev/nic"][..],
             "reading --kind: unknown class \"onload.dev/nic\"; write nic",
         ),
-        (
-            &["cdi", "show", "nic=ens3"],
-            "reading device \"nic=ens3\": write onload.dev/nic=ens3",
-        ),
-        (
-            &["cdi", "inject", "nic=ens3"],
-            "reading device \"nic=ens3\": write onload.dev/nic=ens3",
-        ),
+        (&["cdi", "show", "nic=ens3"], "reading device \"nic=ens3\": write onload.dev/nic=ens3"),
+        (&["cdi", "inject", "nic=ens3"], "reading device \"nic=ens3\": write onload.dev/nic=ens3"),
     ] {
         assert_eq!(tree.run(args).refused(), wanted, "{args:?}");
     }

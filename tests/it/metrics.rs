@@ -56,23 +56,14 @@ fn promtool_has_nothing_to_say_of_any_host() {
 fn exported(directory: &Path) -> String {
     let mut command = Command::new("prometheus-node-exporter");
     command.args(["--collector.disable-defaults", "--collector.textfile"]);
-    command.arg(format!(
-        "--collector.textfile.directory={}",
-        directory.display()
-    ));
+    command.arg(format!("--collector.textfile.directory={}", directory.display()));
     command.arg("--web.listen-address=127.0.0.1:0");
-    let mut exporter = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut exporter =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(exporter.stderr.take().unwrap()).lines();
     let address = said.find_map(|line| {
         let line = line.unwrap();
-        let address = line
-            .contains("Listening on")
-            .then(|| line.split("address=").nth(1))?;
+        let address = line.contains("Listening on").then(|| line.split("address=").nth(1))?;
         Some(address?.trim_matches('"').to_owned())
     });
     let mut stream = TcpStream::connect(address.unwrap()).unwrap();
@@ -139,10 +130,7 @@ fn a_family_has_its_samples_together_a_help_text_and_an_end() {
             assert!(family.starts_with("onload_ctk_"), "{name}: {line}");
             assert!(families.insert(family), "{name}: {family} twice");
         }
-        assert!(
-            !text.contains("_total"),
-            "{name}: the older format knows no such ending"
-        );
+        assert!(!text.contains("_total"), "{name}: the older format knows no such ending");
     }
 }
 
@@ -150,10 +138,7 @@ fn a_family_has_its_samples_together_a_help_text_and_an_end() {
 fn devices_are_counted_by_class_and_health_with_reasons() {
     let tree = x2();
     let before = metrics(&tree);
-    assert_has(
-        &before,
-        "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 2.0",
-    );
+    assert_has(&before, "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 2.0");
     assert!(
         before.contains(
             "onload_ctk_device_unhealthy{class=\"nic\",device=\"enp59s0f0np0\",reason=\""
@@ -162,39 +147,21 @@ fn devices_are_counted_by_class_and_health_with_reasons() {
     );
     tree.generate();
     let after = metrics(&tree);
-    assert_has(
-        &after,
-        "onload_ctk_devices{class=\"nic\",health=\"healthy\"} 2.0",
-    );
-    assert_has(
-        &after,
-        "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 0.0",
-    );
+    assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"healthy\"} 2.0");
+    assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 0.0");
     assert!(!after.contains("device_unhealthy{class=\"nic\""), "{after}");
     let written =
         "onload_ctk_specification_written_timestamp_seconds{file=\"onload.dev-nic.json\"}";
-    assert!(
-        after.contains(written) && !before.contains(written),
-        "{after}"
-    );
+    assert!(after.contains(written) && !before.contains(written), "{after}");
 }
 
 #[test]
 fn huge_pages_are_counted_in_bytes_by_node() {
     let text = metrics(&hugepages());
     assert_has(&text, "# UNIT onload_ctk_hugepages_bytes bytes");
-    assert_has(
-        &text,
-        "onload_ctk_hugepages_bytes{node=\"0\",size=\"2Mi\"} 67108864.0",
-    );
-    assert_has(
-        &text,
-        "onload_ctk_hugepages_free_bytes{node=\"0\",size=\"2Mi\"} 62914560.0",
-    );
-    assert_has(
-        &text,
-        "onload_ctk_hugepages_bytes{node=\"2\",size=\"1Gi\"} 2147483648.0",
-    );
+    assert_has(&text, "onload_ctk_hugepages_bytes{node=\"0\",size=\"2Mi\"} 67108864.0");
+    assert_has(&text, "onload_ctk_hugepages_free_bytes{node=\"0\",size=\"2Mi\"} 62914560.0");
+    assert_has(&text, "onload_ctk_hugepages_bytes{node=\"2\",size=\"1Gi\"} 2147483648.0");
 }
 
 #[test]
@@ -221,10 +188,7 @@ fn the_kernels_counters_are_those_of_ports_and_not_of_virtual_functions() {
         "onload_ctk_interface_statistics{interface=\"ens1\",counter=\"rx_errors\"} 7.0",
     );
     assert_has(&text, "onload_ctk_interface_up{interface=\"ens1\"} 1.0");
-    assert!(
-        !text.contains("lifespan") && !text.contains("\"odd\""),
-        "{text}"
-    );
+    assert!(!text.contains("lifespan") && !text.contains("\"odd\""), "{text}");
     // The same device as a virtual function.
     let parent = tree.pci(Pci::network("0000:3b:01.0", "15b3:101d", "mlx5_core"));
     tree.virtual_function(&parent, 0, "/sys/devices/pci0000:3b/0000:3b:00.0");
@@ -263,10 +227,7 @@ fn containers_are_counted_by_what_they_were_made_with() {
     let tree = x3();
     assert!(!metrics(&tree).contains("onload_ctk_containers"));
     let id = "3f2a".repeat(16);
-    tree.file(
-        "/proc/77/cgroup",
-        format!("0::/system.slice/docker-{id}.scope\n"),
-    );
+    tree.file("/proc/77/cgroup", format!("0::/system.slice/docker-{id}.scope\n"));
     let variables = r#""ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_NIC_A=a","ONLOAD_CTK_NIC_B=b""#;
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json");
     tree.file(&bundle, format!(r#"{{"process":{{"env":[{variables}]}}}}"#));
@@ -318,10 +279,7 @@ fn a_file_is_replaced_whole_and_everybody_can_read_it() {
     let reader = fs::File::open(&file).unwrap();
     let output = file.to_str().unwrap();
     let run = tree.run(&["metrics", "--output", output]).done();
-    assert_eq!(
-        (run.stdout.as_str(), run.stderr),
-        ("", format!("wrote {output}\n"))
-    );
+    assert_eq!((run.stdout.as_str(), run.stderr), ("", format!("wrote {output}\n")));
     let written = fs::metadata(&file).unwrap();
     assert_ne!(written.ino(), old);
     assert_eq!(written.permissions().mode() & 0o777, 0o644);
@@ -330,9 +288,7 @@ fn a_file_is_replaced_whole_and_everybody_can_read_it() {
     assert!(text.ends_with("# EOF\n"), "{text}");
     let beside = crate::common::names_in(tree.root());
     assert!(
-        !beside
-            .iter()
-            .any(|name| name.contains("prom") && name != "onload-ctk.prom"),
+        !beside.iter().any(|name| name.contains("prom") && name != "onload-ctk.prom"),
         "{beside:?}"
     );
 }
@@ -341,15 +297,11 @@ fn a_file_is_replaced_whole_and_everybody_can_read_it() {
 fn a_file_that_cannot_be_written_is_refused() {
     let tree = x3();
     let nowhere = tree.path("/nowhere/onload-ctk.prom");
-    let line = tree
-        .run(&["metrics", "--output", nowhere.to_str().unwrap()])
-        .refused();
+    let line = tree.run(&["metrics", "--output", nowhere.to_str().unwrap()]).refused();
     assert!(line.contains("there is no directory"), "{line}");
     let directory = tree.path("/etc");
     fs::create_dir_all(&directory).unwrap();
-    let line = tree
-        .run(&["metrics", "--output", directory.to_str().unwrap()])
-        .refused();
+    let line = tree.run(&["metrics", "--output", directory.to_str().unwrap()]).refused();
     assert!(line.starts_with("writing metrics"), "{line}");
 }
 
@@ -368,18 +320,9 @@ fn leases_that_are_not_known_are_left_out_and_said() {
     }
     assert!(metrics(&tree).contains("onload_ctk_devices_held"));
     let run = run_unprivileged(&tree, &["metrics"]).done();
-    assert!(
-        !run.stdout.contains("onload_ctk_devices_held"),
-        "{}",
-        run.stdout
-    );
+    assert!(!run.stdout.contains("onload_ctk_devices_held"), "{}", run.stdout);
     assert!(run.stdout.contains("onload_ctk_devices{"), "{}", run.stdout);
-    assert!(
-        run.stderr
-            .contains("leases and who holds devices are left out"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("leases and who holds devices are left out"), "{}", run.stderr);
 }
 
 #[test]
@@ -389,14 +332,7 @@ fn a_name_cannot_add_a_line() {
     let odd = "/var/run/cdi/onload.dev-\"\n# EOF\nonload_ctk_x 1\\.json";
     tree.file(odd, "{}");
     let text = metrics(&tree);
-    assert_eq!(
-        text.lines().filter(|line| *line == "# EOF").count(),
-        1,
-        "{text}"
-    );
-    assert!(
-        !text.lines().any(|line| line.starts_with("onload_ctk_x")),
-        "{text}"
-    );
+    assert_eq!(text.lines().filter(|line| *line == "# EOF").count(), 1, "{text}");
+    assert!(!text.lines().any(|line| line.starts_with("onload_ctk_x")), "{text}");
     assert!(Path::new(&tree.path(odd)).exists());
 }

@@ -24,9 +24,7 @@ impl Answers {
         let said = (run.stdout.clone() + &run.stderr).replace(root, "ROOT");
         if run.code != Some(code) || said != format!("{wanted}\n") {
             let found = format!("{:?} {said}", run.code);
-            self.0.push(format!(
-                "{mistake}\n  wanted: {code} {wanted}\n  found:  {found}"
-            ));
+            self.0.push(format!("{mistake}\n  wanted: {code} {wanted}\n  found:  {found}"));
         }
     }
 }
@@ -51,11 +49,7 @@ const TYPED: &[(&[&str], i32, &str)] = &[
         2,
         "reading --kind: unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle",
     ),
-    (
-        &["cdi", "generate", "--kind", "NIC"],
-        2,
-        "reading --kind: unknown class \"NIC\"; write nic",
-    ),
+    (&["cdi", "generate", "--kind", "NIC"], 2, "reading --kind: unknown class \"NIC\"; write nic"),
     (
         &["cdi", "generate", "--format", "jsn"],
         2,
@@ -111,11 +105,7 @@ const TYPED: &[(&[&str], i32, &str)] = &[
         2,
         "reading device \"onload.dev/nic:ens3\": \"onload.dev/nic:ens3\" is not a qualified device name: want vendor/class=device; \"onload-ctk cdi list\" shows the names",
     ),
-    (
-        &["cdi", "show", "nic=ens3"],
-        2,
-        "reading device \"nic=ens3\": write onload.dev/nic=ens3",
-    ),
+    (&["cdi", "show", "nic=ens3"], 2, "reading device \"nic=ens3\": write onload.dev/nic=ens3"),
     (
         &["cdi", "show", "ens3"],
         2,
@@ -142,14 +132,7 @@ const TYPED: &[(&[&str], i32, &str)] = &[
         "docker is not installed: dockerd not found in /usr/bin, /usr/sbin, /usr/local/bin, /usr/local/sbin, /opt/bin; install it, or write its configuration in advance with --file /etc/docker/daemon.json",
     ),
     (
-        &[
-            "runtime",
-            "configure",
-            "--runtime",
-            "docker",
-            "--allow",
-            "gpu",
-        ],
+        &["runtime", "configure", "--runtime", "docker", "--allow", "gpu"],
         2,
         "invalid value 'gpu' for '--allow <CLASS>': unknown class \"gpu\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, gdrcopy, bundle",
     ),
@@ -186,19 +169,10 @@ fn a_command_that_is_typed_wrong_is_answered_with_what_to_type() {
     let mut answers = Answers(Vec::new());
     for (typed, code, wanted) in TYPED {
         let root = tree.root().to_str().unwrap();
-        let args: Vec<String> = typed
-            .iter()
-            .map(|word| word.replace("ROOT", root))
-            .collect();
+        let args: Vec<String> = typed.iter().map(|word| word.replace("ROOT", root)).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let found = tree.run(&args);
-        answers.expect(
-            &tree,
-            &typed.join(" "),
-            &found,
-            *code,
-            &format!("error: {wanted}"),
-        );
+        answers.expect(&tree, &typed.join(" "), &found, *code, &format!("error: {wanted}"));
     }
 }
 
@@ -212,10 +186,7 @@ const CONFIGURED: &[(&str, &str)] = &[
         "[annotation]\nallow = [\"nic\"]\n",
         "line 1: unknown key \"annotation\"; did you mean \"annotations\"?",
     ),
-    (
-        "allow = [\"nic\"]\n",
-        "line 1: unknown key \"allow\"; did you mean \"annotations.allow\"?",
-    ),
+    ("allow = [\"nic\"]\n", "line 1: unknown key \"allow\"; did you mean \"annotations.allow\"?"),
     (
         "[annotations]\nallow = \"nic\"\n",
         "line 2: annotations.allow: expected an array, found string \"nic\"",
@@ -236,10 +207,7 @@ const CONFIGURED: &[(&str, &str)] = &[
         "[annotations]\nallow = [\"nic\", \"rdma\"\n\n[cdi]\n",
         "line 2: a comma is missing, or the ] of this array",
     ),
-    (
-        "[annotations]\nallow = [\"nic\"\n",
-        "line 2: unclosed array, expected `]`",
-    ),
+    ("[annotations]\nallow = [\"nic\"\n", "line 2: unclosed array, expected `]`"),
     (
         "[annotations]\nallow = [\"nic\"]\n[annotations]\n",
         "line 3: annotations is there already; write each key and section once",
@@ -288,10 +256,7 @@ const CONFIGURED: &[(&str, &str)] = &[
         "[host]\nrdma-netns = \"private\"\n",
         "line 2: host.rdma-netns: unknown variant `private`, expected `shared` or `exclusive`",
     ),
-    (
-        "[sriov]\npf = \"ens1\"\n",
-        "line 1: sriov: expected an array of tables; write [[sriov]]",
-    ),
+    ("[sriov]\npf = \"ens1\"\n", "line 1: sriov: expected an array of tables; write [[sriov]]"),
     (
         "[[sriov]]\npf = \"ens1\"\nvfs = 4\ndriver = \"vfio\"\n",
         "line 4: sriov.driver: unknown variant `vfio`, expected `vfio-pci` or `kernel`",
@@ -300,10 +265,7 @@ const CONFIGURED: &[(&str, &str)] = &[
         "[[pools.fast]]\nclass = \"nic\"\n",
         "line 1: pools.fast: expected a table, found an array; write [pools.fast]",
     ),
-    (
-        "[pools.fast]\nselect = { numa = 0 }\n",
-        "line 1: pools.fast: missing field `class`",
-    ),
+    ("[pools.fast]\nselect = { numa = 0 }\n", "line 1: pools.fast: missing field `class`"),
     (
         "[pools.fast]\nclass = \"nic\"\nselect = { node = 0 }\n",
         "line 3: unknown key \"pools.fast.select.node\"; known are vendor, device, driver, pf, vf, numa, interfaces, link-layer, addresses",
@@ -372,11 +334,7 @@ const SPECIFIED: &[(&str, &str, &str)] = &[
         "{\"cdiVersion\": \"0.6.0\", \"kind\": \"acme.com/card\", \"devices\": []}\n",
         "acme.json: devices: there is none, want at least one",
     ),
-    (
-        "json",
-        "",
-        "acme.json: parsing JSON: there is nothing in it",
-    ),
+    ("json", "", "acme.json: parsing JSON: there is nothing in it"),
 ];
 
 #[test]
@@ -440,11 +398,7 @@ const ANNOTATED: &[(&str, &str, &str)] = &[
         "yes",
         "annotation \"onload.dev/preload\" is \"yes\"; want env, file or off",
     ),
-    (
-        "onload.dev/ipc-lock",
-        "1",
-        "annotation \"onload.dev/ipc-lock\" is \"1\"; want true or false",
-    ),
+    ("onload.dev/ipc-lock", "1", "annotation \"onload.dev/ipc-lock\" is \"1\"; want true or false"),
     (
         "onload.dev/rdma",
         "fast*2",
@@ -495,11 +449,7 @@ const ENGINES: &[(&str, &[&str], &str)] = &[
         &["--nri"],
         "--nri: by NRI, pods of containerd and crio get devices; for docker leave --nri out, and use --device or the runtime \"onload\"",
     ),
-    (
-        "{}",
-        &["--file", "daemon.json"],
-        "--file daemon.json: name the file by its whole path",
-    ),
+    ("{}", &["--file", "daemon.json"], "--file daemon.json: name the file by its whole path"),
 ];
 
 #[test]
@@ -509,11 +459,7 @@ fn a_file_of_an_engine_that_is_wrong_is_answered_with_what_to_change() {
     let mut answers = Answers(Vec::new());
     for (text, more, wanted) in ENGINES {
         tree.file("/etc/docker/daemon.json", text);
-        let args = [
-            &["runtime", "configure", "--runtime", "docker", "--dry-run"],
-            *more,
-        ]
-        .concat();
+        let args = [&["runtime", "configure", "--runtime", "docker", "--dry-run"], *more].concat();
         let found = tree.run(&args);
         answers.expect(&tree, text, &found, 2, &format!("error: {wanted}"));
     }
@@ -523,12 +469,9 @@ fn a_file_of_an_engine_that_is_wrong_is_answered_with_what_to_change() {
 fn an_engine_without_cdi_is_answered_with_the_version_that_has_it() {
     let tree = onload();
     let package = "Package: docker.io\nVersion: 20.10.24+dfsg1-1+deb12u1+b2\n";
-    tree.file("/usr/sbin/dockerd", "")
-        .file("/var/lib/dpkg/status", package);
+    tree.file("/usr/sbin/dockerd", "").file("/var/lib/dpkg/status", package);
     tree.file("/etc/docker/daemon.json", "{}");
-    let run = tree
-        .run(&["runtime", "configure", "--runtime", "docker"])
-        .done();
+    let run = tree.run(&["runtime", "configure", "--runtime", "docker"]).done();
     let wanted = "docker 20.10.24 is too old: CDI needs 25.0.0; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer docker";
     assert_eq!(run.warnings(), [wanted]);
 }
@@ -541,14 +484,8 @@ fn a_container_with_an_annotation_and_without_the_runtime_is_answered_with_the_o
     process(&tree, 77, Some(&id), "redis");
     tree.file("/proc/77/maps", "");
     let docker = format!("/var/lib/docker/containers/{id}");
-    tree.file(
-        &format!("{docker}/config.v2.json"),
-        "{\"Name\": \"/redis\"}",
-    );
-    tree.file(
-        &format!("{docker}/hostconfig.json"),
-        "{\"Runtime\": \"runc\"}",
-    );
+    tree.file(&format!("{docker}/config.v2.json"), "{\"Name\": \"/redis\"}");
+    tree.file(&format!("{docker}/hostconfig.json"), "{\"Runtime\": \"runc\"}");
     let task = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json");
     tree.file(&task, "{\"annotations\": {\"onload.dev/nic\": \"all\"}}");
     let found = tree.run(&["status", "redis"]).answered_no();
@@ -568,12 +505,7 @@ fn who_is_not_root_is_answered_so() {
     let mut answers = Answers(Vec::new());
     let found = run_unprivileged(
         &tree,
-        &[
-            "cdi",
-            "generate",
-            "--output-dir",
-            tree.path("/etc/cdi").to_str().unwrap(),
-        ],
+        &["cdi", "generate", "--output-dir", tree.path("/etc/cdi").to_str().unwrap()],
     );
     answers.expect(
         &tree,

@@ -63,27 +63,14 @@ fn reason(tree: &Tree, name: &str) -> Option<String> {
 
 #[test]
 fn a_gpu_s_name_gives_what_its_nearest_device_gives() {
-    for (mode, config) in [
-        ("Y", ""),
-        ("Y", "[leases]\nshare = { rdma = 1 }\n"),
-        ("N", ""),
-    ] {
+    for (mode, config) in [("Y", ""), ("Y", "[leases]\nshare = { rdma = 1 }\n"), ("N", "")] {
         let tree = two();
         tree.attribute("/sys/module/ib_core/parameters/netns_mode", mode);
         let spec = rdma(&tree, config);
-        let expected = [
-            "all",
-            "gpu-0000:13:00.0",
-            "gpu-0000:23:00.0",
-            "mlx5_0",
-            "mlx5_1",
-            "mlx5_2",
-        ];
+        let expected =
+            ["all", "gpu-0000:13:00.0", "gpu-0000:23:00.0", "mlx5_0", "mlx5_1", "mlx5_2"];
         assert_eq!(device_names(&spec), expected);
-        for (gpu, own) in [
-            ("gpu-0000:13:00.0", "mlx5_0"),
-            ("gpu-0000:23:00.0", "mlx5_2"),
-        ] {
+        for (gpu, own) in [("gpu-0000:13:00.0", "mlx5_0"), ("gpu-0000:23:00.0", "mlx5_2")] {
             let edits = |name| device(&spec, name)["containerEdits"].clone();
             assert_eq!(edits(gpu), edits(own));
             assert!(edits(own)["hooks"].to_string().contains(own), "{spec}");
@@ -109,21 +96,14 @@ fn all_devices_and_pools_have_no_gpu_for_a_member() {
     tree.file("/etc/onload-ctk/config.toml", config);
     let found = tree.run(&["discover", "--format", "json"]).done().json();
     let pools = found["pools"].to_string();
-    assert!(
-        pools.contains("mlx5_2") && !pools.contains("gpu-0"),
-        "{pools}"
-    );
+    assert!(pools.contains("mlx5_2") && !pools.contains("gpu-0"), "{pools}");
 }
 
 #[test]
 fn a_device_or_a_pool_of_that_name_takes_precedence() {
     let tree = two();
     let name = "gpu-0000:13:00.0";
-    tree.rdma(
-        &tree.pci(crate::common::Pci::network("0000:40:00.0", "15b3:1021", "")),
-        name,
-        9,
-    );
+    tree.rdma(&tree.pci(crate::common::Pci::network("0000:40:00.0", "15b3:1021", "")), name, 9);
     let spec = rdma(&tree, "");
     assert!(device(&spec, name).to_string().contains("uverbs9"));
     assert!(device_names(&spec).contains(&"gpu-0000:23:00.0".to_owned()));
@@ -138,13 +118,8 @@ fn what_has_no_active_port_is_nearest_only_where_nothing_has_one() {
     };
     let first = "gpu-0000:13:00.0".to_owned();
     let down = TWO.replace("mlx5_0 400", "mlx5_0 down400");
-    assert_eq!(
-        near_of(&down)[0],
-        (first.clone(), vec!["mlx5_2".to_owned()])
-    );
-    let all = down
-        .replace("mlx5_1 25", "mlx5_1 down25")
-        .replace("mlx5_2 400", "mlx5_2 down400");
+    assert_eq!(near_of(&down)[0], (first.clone(), vec!["mlx5_2".to_owned()]));
+    let all = down.replace("mlx5_1 25", "mlx5_1 down25").replace("mlx5_2 400", "mlx5_2 down400");
     assert_eq!(near_of(&all)[0], (first, vec!["mlx5_0".to_owned()]));
 }
 
@@ -253,10 +228,7 @@ pci0000:20 -1
         tree.attribute(online, nodes);
         let expected = ("gpu-0000:10:05.0".to_owned(), vec!["mlx5_0".to_owned()]);
         let is_one = nodes.len() == 1;
-        assert_eq!(
-            near(&tree),
-            is_one.then_some(expected).into_iter().collect::<Vec<_>>()
-        );
+        assert_eq!(near(&tree), is_one.then_some(expected).into_iter().collect::<Vec<_>>());
         let reason = reason(&tree, "gpu-0000:10:05.0");
         assert_eq!(reason, (!is_one).then(|| why.to_owned()), "{nodes}");
     }
@@ -282,18 +254,13 @@ fn a_host_without_gpus_or_without_rdma_says_nothing_of_them() {
 fn discover_shows_the_name_beside_the_gpu_and_topology_no_device_of_that_name() {
     let tree = two();
     let shown = tree.run(&["discover"]).done().stdout;
-    let words: Vec<Vec<&str>> = shown
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let words: Vec<Vec<&str>> =
+        shown.lines().map(|line| line.split_whitespace().collect()).collect();
     let row = "rdma gpu-0000:13:00.0 0000:13:00.0 nearest to this GPU: mlx5_0";
     assert!(words.contains(&row.split(' ').collect()), "{shown}");
     let topology = tree.run(&["topology"]).done().stdout;
     assert!(!topology.contains("rdma gpu-"), "{topology}");
-    assert!(
-        topology.contains("rdma=gpu-0000:13:00.0: mlx5_0\n"),
-        "{topology}"
-    );
+    assert!(topology.contains("rdma=gpu-0000:13:00.0: mlx5_0\n"), "{topology}");
 }
 
 /// The specification of a vendor that has these devices, each with its nodes.
@@ -339,10 +306,7 @@ fn a_gpu_goes_by_the_number_of_its_vendor_s_own_name() {
     let edits = |name| device(&spec, name)["containerEdits"].clone();
     assert_eq!(edits("gpu0"), edits("mlx5_2"));
     // The next run follows the vendor's file.
-    tree.file(
-        NVIDIA,
-        vendor("nvidia.com/gpu", &[("0", &["/dev/nvidia1"])]),
-    );
+    tree.file(NVIDIA, vendor("nvidia.com/gpu", &[("0", &["/dev/nvidia1"])]));
     let spec = rdma(&tree, "");
     let edits = |name| device(&spec, name)["containerEdits"].clone();
     assert_eq!(edits("gpu0"), edits("mlx5_0"));
@@ -365,12 +329,7 @@ fn a_gpu_that_only_its_slices_name_has_their_number() {
     let names = near(&tree).into_iter().map(|(name, _)| name);
     assert_eq!(names.collect::<Vec<_>>()[2..], ["gpu0", "gpu1"]);
     let near = json!({"onload.dev/rdma": "any", "onload.dev/near": "gpu"});
-    for (gpu, given) in [
-        ("0", "mlx5_2"),
-        ("0:0", "mlx5_2"),
-        ("0:1", "mlx5_2"),
-        ("1", "mlx5_0"),
-    ] {
+    for (gpu, given) in [("0", "mlx5_2"), ("0:0", "mlx5_2"), ("0:1", "mlx5_2"), ("1", "mlx5_0")] {
         let variable = format!("NVIDIA_VISIBLE_DEVICES={gpu}");
         let shown = explained(&tree, &near, &variable).done().stdout;
         assert!(shown.contains(&format!("={given}\"")), "{gpu}: {shown}");
@@ -414,10 +373,7 @@ fn without_one_vendor_s_numbers_there_are_none_and_the_reason_is_told() {
         assert_eq!(reason(&tree, "gpu0").unwrap(), format!("{why}; {advice}"));
     };
     is_refused(none);
-    tree.file(
-        NVIDIA,
-        vendor("nvidia.com/gpu", &[("GPU-4f2b", &["/dev/nvidia0"])]),
-    );
+    tree.file(NVIDIA, vendor("nvidia.com/gpu", &[("GPU-4f2b", &["/dev/nvidia0"])]));
     is_refused(none);
     tree.file(NVIDIA, "nvidia.com/gpu: [");
     is_refused(none);
@@ -432,10 +388,7 @@ fn without_one_vendor_s_numbers_there_are_none_and_the_reason_is_told() {
     is_refused("both nvidia.com/gpu and amd.com/gpu number GPUs");
     // Two files claim the name, so engines give it to nobody.
     tree.remove("/etc/cdi/amd.json");
-    tree.file(
-        "/etc/cdi/second.json",
-        vendor("nvidia.com/gpu", &[("0", one)]),
-    );
+    tree.file("/etc/cdi/second.json", vendor("nvidia.com/gpu", &[("0", one)]));
     is_refused(none);
     assert!(!tree.run(&["topology"]).done().stdout.contains("gpu0"));
 }
@@ -454,10 +407,7 @@ fn said_of_pool(tree: &Tree, config: &str, pool: &str) -> Value {
 fn a_pool_says_which_members_are_near_each_gpu_best_first() {
     let tree = two();
     let said = said_of_pool(&tree, "", "any");
-    assert_eq!(
-        said["onload.dev/pool-members"],
-        "mlx5_0@0 mlx5_1@0 mlx5_2@0"
-    );
+    assert_eq!(said["onload.dev/pool-members"], "mlx5_0@0 mlx5_1@0 mlx5_2@0");
     assert_eq!(said["onload.dev/pool-nics"], "0 1 2");
     let near = "0000:13:00.0=0:0,2:1,1:2 0000:23:00.0=2:0,0:1,1:3";
     assert_eq!(said["onload.dev/pool-near"], near);
@@ -516,10 +466,7 @@ fn a_nic_s_own_device_comes_before_its_virtual_ones_and_those_that_are_down_afte
         let said = said_of_pool(&tree, "", "any");
         let members = "mlx5_0@0 mlx5_1@0 mlx5_10@0 mlx5_2@0";
         assert_eq!(said["onload.dev/pool-members"], members);
-        let near = said["onload.dev/pool-near"]
-            .as_str()
-            .unwrap()
-            .split_once(' ');
+        let near = said["onload.dev/pool-near"].as_str().unwrap().split_once(' ');
         let nics = said["onload.dev/pool-nics"].as_str().unwrap().to_owned();
         (nics, near.unwrap().1.to_owned())
     };
@@ -538,10 +485,7 @@ fn where_nothing_is_known_a_pool_says_why_and_without_gpus_it_says_nothing() {
     tree.machine("pci0000:00 0\n  gpu 0000:00:05.0 10de:20b0\n  nic 0000:00:06.0 mlx5_0 200\n");
     let said = said_of_pool(&tree, "", "any");
     assert_eq!(said["onload.dev/pool-near"], "0000:00:05.0=");
-    assert_eq!(
-        said["onload.dev/pool-near-unknown"],
-        "the hypervisor shows one flat PCI bus"
-    );
+    assert_eq!(said["onload.dev/pool-near-unknown"], "the hypervisor shows one flat PCI bus");
     let tree = Tree::new();
     tree.rdma_cm().hook();
     tree.machine("pci0000:10 0\n  nic 0000:10:05.0 mlx5_0 200\n");
@@ -557,10 +501,7 @@ fn beside_gpus_rdma_has_a_pool_that_any_number_of_containers_may_use() {
     let tree = two();
     let found = tree.run(&["discover", "--format", "json"]).done().json();
     let any = &found["pools"].as_array().unwrap()[0];
-    assert_eq!(
-        (&any["class"], &any["name"]),
-        (&json!("rdma"), &json!("any"))
-    );
+    assert_eq!((&any["class"], &any["name"]), (&json!("rdma"), &json!("any")));
     assert_eq!(any["share"], Value::Null);
 }
 
@@ -579,10 +520,7 @@ fn explained(tree: &Tree, annotations: &Value, variable: &str) -> crate::common:
     });
     std::fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
     let path = bundle.path().to_str().unwrap();
-    crate::common::run(&mut crate::common::on(
-        tree.root(),
-        &["container", "explain", path],
-    ))
+    crate::common::run(&mut crate::common::on(tree.root(), &["container", "explain", path]))
 }
 
 #[test]
@@ -595,15 +533,7 @@ fn explain_shows_the_member_that_is_near_or_why_there_is_none() {
         assert!(shown.contains(&format!("={given}\"")), "{gpu}: {shown}");
     }
     let refused = explained(&tree, &near, "NVIDIA_VISIBLE_DEVICES=2").answered_no();
-    assert!(
-        refused.stderr.contains("\"2\" is no GPU of this host"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("\"2\" is no GPU of this host"), "{}", refused.stderr);
     let refused = explained(&tree, &json!({"onload.dev/near": "gpu"}), "A=1").answered_no();
-    assert!(
-        refused.stderr.contains("no effect without a pool"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("no effect without a pool"), "{}", refused.stderr);
 }

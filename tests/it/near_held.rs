@@ -104,13 +104,10 @@ fn mi300x_with_a_nic_for_each_gpu() {
         (1, "b8", "ba", ["bb", "bd", "bf"]),
         (1, "d8", "da", ["db", "dd", "df"]),
     ];
-    let groups = groups
-        .iter()
-        .enumerate()
-        .map(|(at, (node, switch, nic, gpu))| {
-            let nic = format!("0000:{nic}:00.0 mlx5_{at} 400");
-            behind_a_switch(*node, switch, &nic, &[*gpu], link)
-        });
+    let groups = groups.iter().enumerate().map(|(at, (node, switch, nic, gpu))| {
+        let nic = format!("0000:{nic}:00.0 mlx5_{at} 400");
+        behind_a_switch(*node, switch, &nic, &[*gpu], link)
+    });
     let answers = "
         0000:0c:00.0 mlx5_0
         0000:15:00.0 mlx5_1
@@ -127,30 +124,10 @@ fn mi300x_with_a_nic_for_each_gpu() {
 fn mi100_with_a_nic_for_two_gpus() {
     // rccl tools/topo_expl/models/topo_8p_rome_4nics.xml
     let groups = [
-        (
-            0,
-            "43",
-            "0000:45:00.0 mlx5_1 200",
-            [["46", "48", "4a"], ["4c", "4e", "50"]],
-        ),
-        (
-            1,
-            "03",
-            "0000:13:00.0 mlx5_3 200",
-            [["05", "08", "0a"], ["0b", "0d", "0f"]],
-        ),
-        (
-            2,
-            "c4",
-            "0000:c6:00.0 mlx5_5 200",
-            [["c7", "c9", "cb"], ["cd", "cf", "d1"]],
-        ),
-        (
-            3,
-            "83",
-            "0000:85:00.0 mlx5_7 200",
-            [["86", "88", "8a"], ["8c", "8e", "90"]],
-        ),
+        (0, "43", "0000:45:00.0 mlx5_1 200", [["46", "48", "4a"], ["4c", "4e", "50"]]),
+        (1, "03", "0000:13:00.0 mlx5_3 200", [["05", "08", "0a"], ["0b", "0d", "0f"]]),
+        (2, "c4", "0000:c6:00.0 mlx5_5 200", [["c7", "c9", "cb"], ["cd", "cf", "d1"]]),
+        (3, "83", "0000:85:00.0 mlx5_7 200", [["86", "88", "8a"], ["8c", "8e", "90"]]),
     ];
     let groups = groups.iter();
     let groups = groups
@@ -170,9 +147,7 @@ fn mi100_with_a_nic_for_two_gpus() {
 /// Functions on roots of their own, by their nodes.
 fn apart(functions: &[(u32, &str)]) -> String {
     let functions = functions.iter().zip(1..);
-    functions
-        .map(|((node, function), root)| alone(root, *node, function))
-        .collect()
+    functions.map(|((node, function), root)| alone(root, *node, function)).collect()
 }
 
 #[test]
@@ -284,12 +259,8 @@ fn gb200_of_oracle_has_two_nics_for_each_gpu() {
             "pci{domain}:00 {node}\n  bridge {domain}:00:00.0\n    gpu {domain}:06:00.0 10de:2941\n"
         );
     }
-    let cards = [
-        ("0000", 0, [0, 1]),
-        ("0002", 0, [2, 3]),
-        ("0010", 1, [5, 6]),
-        ("0012", 1, [7, 8]),
-    ];
+    let cards =
+        [("0000", 0, [0, 1]), ("0002", 0, [2, 3]), ("0010", 1, [5, 6]), ("0012", 1, [7, 8])];
     for (domain, node, [one, other]) in cards {
         machine += &format!(
             "pci{domain}:00 {node}\n  bridge {domain}:00:00.0\n    nic {domain}:03:00.0 mlx5_{one} 400\n    nic {domain}:03:00.1 mlx5_{other} 400\n"
@@ -313,10 +284,7 @@ fn inline(root: &str, nic: &str) -> String {
 #[test]
 fn the_inline_and_numa_shapes_of_rdma_topo() {
     let machine = inline("0000", "mlx5_0") + &inline("0002", "mlx5_1");
-    check(&held(
-        machine,
-        "0000:06:00.0 mlx5_0 ~ mlx5_0\n0002:06:00.0 mlx5_1 ~ mlx5_1",
-    ));
+    check(&held(machine, "0000:06:00.0 mlx5_0 ~ mlx5_0\n0002:06:00.0 mlx5_1 ~ mlx5_1"));
     let machine = apart(&[
         (0, "gpu 0001:01:00.0 10de:2941"),
         (0, "gpu 0002:01:00.0 10de:2941"),
@@ -389,8 +357,7 @@ fn a_data_direct_card_of_two_functions_goes_whole_to_its_gpu() {
     let answers = "
         0008:06:00.0 mlx5_2 mlx5_3 ~ mlx5_2 mlx5_3
         0009:06:00.0 mlx5_0 mlx5_1 ~ mlx5_0 mlx5_1";
-    tree.machine(&machine.concat())
-        .vpd("0004:03:00.0", &uuid(3));
+    tree.machine(&machine.concat()).vpd("0004:03:00.0", &uuid(3));
     compare(&tree, answers, &machine.concat());
 }
 

@@ -55,10 +55,7 @@ fn a_sample_host_says_what_it_has() {
         here,
         "Onload ef17681d 2026-07-22 master, 1 accelerated interface, 2 RDMA devices, 2 vfio functions"
     );
-    assert!(
-        offered.contains(", such as nic=ens1, rdma=rxe0, vfio=0000:"),
-        "{offered}"
-    );
+    assert!(offered.contains(", such as nic=ens1, rdma=rxe0, vfio=0000:"), "{offered}");
 }
 
 #[test]
@@ -74,17 +71,11 @@ fn what_comes_next_is_the_first_thing_that_is_missing() {
     let [_, _, _, engines, refused] = lines(&tree);
     let old = "podman (3.4.4 is too old: CDI needs 4.1.0; install podman 4.1.0 or later";
     assert!(engines.starts_with(old), "{engines}");
-    assert!(
-        refused.contains("install podman 4.1.0 or later"),
-        "{refused}"
-    );
+    assert!(refused.contains("install podman 4.1.0 or later"), "{refused}");
 
     engine(&tree, "podman", "podman", "5.4.2");
     assert_eq!(lines(&tree)[3], "podman");
-    assert_eq!(
-        next(&tree),
-        "run: onload-ctk try nic=enp59s0f0np0 --engine podman"
-    );
+    assert_eq!(next(&tree), "run: onload-ctk try nic=enp59s0f0np0 --engine podman");
 }
 
 #[test]
@@ -92,19 +83,10 @@ fn a_configuration_that_stops_the_service_comes_before_all_else() {
     let tree = x2();
     tree.generate();
     engine(&tree, "podman", "podman", "5.4.2");
-    tree.file(
-        "/etc/onload-ctk/config.toml",
-        "[annotations]\nallowed = []\n",
-    );
+    tree.file("/etc/onload-ctk/config.toml", "[annotations]\nallowed = []\n");
     let [_, _, written, _, next] = lines(&tree);
-    assert!(
-        written.starts_with("the files describe this host; "),
-        "{written}"
-    );
-    assert!(
-        written.contains("line 2: unknown key \"annotations.allowed\""),
-        "{written}"
-    );
+    assert!(written.starts_with("the files describe this host; "), "{written}");
+    assert!(written.contains("line 2: unknown key \"annotations.allowed\""), "{written}");
     assert_eq!(next, "run: ${EDITOR:-vi} /etc/onload-ctk/config.toml");
 }
 

@@ -34,9 +34,7 @@ fn read(path: &str) -> String {
 /// The values of a setting of a unit, in their order.
 fn settings(unit: &str, key: &str) -> Vec<String> {
     let text = read(&format!("systemd/{unit}"));
-    let values = text
-        .lines()
-        .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     values.map(str::to_owned).collect()
 }
 
@@ -53,10 +51,7 @@ fn engines_start_when_the_specifications_are_written() {
     ];
     for engine in engines.into_iter().chain(of_pods).chain(others) {
         let unit = format!("{engine}.service");
-        assert!(
-            before.split(' ').any(|word| word == unit),
-            "{unit}: {before}"
-        );
+        assert!(before.split(' ').any(|word| word == unit), "{unit}: {before}");
     }
 }
 
@@ -65,13 +60,7 @@ fn the_nri_plugin_runs_before_pods_are_created() {
     let words = |unit| settings(unit, "Before").join(" ");
     let (nri, cdi) = (words(NRI_UNIT), words("onload-cdi.service"));
     // These have no pods.
-    let others = [
-        "docker",
-        "podman",
-        "podman-restart",
-        "nomad",
-        "systemd-user-sessions",
-    ];
+    let others = ["docker", "podman", "podman-restart", "nomad", "systemd-user-sessions"];
     let others = others.map(|name| format!("{name}.service"));
     let of_pods = |word: &&str| !others.iter().any(|other| other == word);
     let expected: Vec<&str> = cdi.split(' ').filter(of_pods).collect();
@@ -97,9 +86,7 @@ fn what_comes_before_the_network_does_not_wait_for_sysinit() {
     ] {
         assert!(has(HOST_UNIT, "After", unit), "{unit}");
     }
-    let others = UNITS
-        .into_iter()
-        .chain([METRICS_TIMER, METRICS_UNIT, NRI_UNIT, RESTORE_UNIT]);
+    let others = UNITS.into_iter().chain([METRICS_TIMER, METRICS_UNIT, NRI_UNIT, RESTORE_UNIT]);
     for unit in others {
         assert!(!words(unit, "Before").contains(".target"), "{unit}");
         assert_eq!(settings(unit, "DefaultDependencies"), [""; 0], "{unit}");
@@ -117,10 +104,7 @@ fn an_event_during_a_run_is_followed_by_one_more_run() {
     assert_eq!(settings("onload-cdi.service", "Type"), ["oneshot"]);
     let directories = settings("onload-cdi.service", "RuntimeDirectory");
     assert_eq!(directories, ["onload-cdi cdi onload"]);
-    assert_eq!(
-        settings("onload-cdi.service", "RuntimeDirectoryPreserve"),
-        ["yes"]
-    );
+    assert_eq!(settings("onload-cdi.service", "RuntimeDirectoryPreserve"), ["yes"]);
 }
 
 /// `cdi generate` ends so where it left a file alone; it has written the others and warned.
@@ -132,20 +116,12 @@ fn a_file_that_somebody_changed_does_not_fail_the_service() {
 
 #[test]
 fn a_storm_neither_fails_the_service_nor_runs_it_for_each_event() {
-    assert_eq!(
-        settings("onload-cdi.service", "StartLimitIntervalSec"),
-        ["0"]
-    );
+    assert_eq!(settings("onload-cdi.service", "StartLimitIntervalSec"), ["0"]);
     let first = settings("onload-cdi.service", "ExecStartPre");
-    assert_eq!(
-        first.first().unwrap(),
-        "-+/usr/bin/udevadm settle --timeout=10"
-    );
+    assert_eq!(first.first().unwrap(), "-+/usr/bin/udevadm settle --timeout=10");
     // Engines make a pair of interfaces for each container.
     let rules = read("udev/90-onload-ctk.rules");
-    let net = rules
-        .lines()
-        .find(|line| line.starts_with("SUBSYSTEM==\"net\""));
+    let net = rules.lines().find(|line| line.starts_with("SUBSYSTEM==\"net\""));
     assert!(net.unwrap().contains("DEVPATH==\"*/pci*\""));
 }
 
@@ -174,9 +150,7 @@ fn no_unit_or_rule_names_a_program_below_bin_that_not_every_host_has_there() {
 fn an_interface_that_the_kernel_gives_back_is_restored() {
     let rules = read("udev/90-onload-ctk.rules");
     let mut lines = rules.lines();
-    let rule = lines
-        .find(|line| line.contains("onload-restore.service"))
-        .unwrap();
+    let rule = lines.find(|line| line.contains("onload-restore.service")).unwrap();
     for part in [
         "ACTION==\"add|move\"",
         "SUBSYSTEM==\"net|infiniband\"",
@@ -245,10 +219,7 @@ fn what_comes_back_while_others_are_restored_starts_one_more_run() {
     assert_eq!(first, [format!("/bin/rm -f {stale}")]);
     let last = settings(RESTORE_UNIT, "ExecStopPost").join(" ");
     assert!(last.contains(&format!("test ! -e {stale} || ")), "{last}");
-    assert!(
-        last.contains(&format!("systemctl --no-block start {RESTORE_UNIT}")),
-        "{last}"
-    );
+    assert!(last.contains(&format!("systemctl --no-block start {RESTORE_UNIT}")), "{last}");
     let directory = settings(RESTORE_UNIT, "RuntimeDirectory");
     assert_eq!(directory, ["onload-restore"]);
     assert_eq!(settings(RESTORE_UNIT, "RuntimeDirectoryPreserve"), ["yes"]);
@@ -290,9 +261,7 @@ fn installed_units() -> TempDir {
         let text = text
             .replace("/usr/bin/onload-ctk", "/bin/true")
             .replace("/usr/bin/onload-nri", "/bin/true");
-        let lines = text
-            .lines()
-            .filter(|line| !line.starts_with("Documentation="));
+        let lines = text.lines().filter(|line| !line.starts_with("Documentation="));
         let text: String = lines.map(|line| format!("{line}\n")).collect();
         fs::write(directory.path().join(unit), text).unwrap();
     }
@@ -339,10 +308,7 @@ fn units_are_what_systemd_takes() {
     verify.args(units.iter().map(|unit| directory.path().join(unit)));
     let output = verify.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<&str> = stderr
-        .lines()
-        .filter(|line| line.contains("onload"))
-        .collect();
+    let ours: Vec<&str> = stderr.lines().filter(|line| line.contains("onload")).collect();
     assert_eq!(ours, Vec::<&str>::new(), "{stderr}");
 }
 
@@ -350,12 +316,7 @@ fn units_are_what_systemd_takes() {
 fn scripts_are_what_a_shell_takes() {
     let common_part = read("scripts/common.sh");
     let mut scripts = 0;
-    for (directory, shell) in [
-        ("deb", "sh"),
-        ("rpm", "sh"),
-        ("tarball", "sh"),
-        (".", "bash"),
-    ] {
+    for (directory, shell) in [("deb", "sh"), ("rpm", "sh"), ("tarball", "sh"), (".", "bash")] {
         for name in names_in(&packaging(directory)) {
             let path = packaging(directory).join(&name);
             let Ok(text) = fs::read_to_string(&path) else {
@@ -369,15 +330,8 @@ fn scripts_are_what_a_shell_takes() {
                 line => line,
             });
             let text: String = lines.map(|line| format!("{line}\n")).collect();
-            let shell = if text.starts_with("#!/bin/sh") {
-                "sh"
-            } else {
-                shell
-            };
-            let checked = Command::new(shell)
-                .args(["-n", "-c", &text])
-                .output()
-                .unwrap();
+            let shell = if text.starts_with("#!/bin/sh") { "sh" } else { shell };
+            let checked = Command::new(shell).args(["-n", "-c", &text]).output().unwrap();
             let stderr = String::from_utf8_lossy(&checked.stderr);
             assert!(checked.status.success(), "{}: {stderr}", path.display());
             scripts += 1;
@@ -398,11 +352,7 @@ fn the_notes_of_a_release_are_the_section_of_its_version() {
         bash.arg(tree.path("packaging/release")).arg("--notes");
         let output = bash.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        (
-            output.status.success(),
-            text(output.stdout),
-            text(output.stderr),
-        )
+        (output.status.success(), text(output.stdout), text(output.stderr))
     };
     let changelog = "# Changelog\n\n## Unreleased\n\n- later\n\n## 1.2.3 (today)\n\n### Features\n\n- now\n\n## 1.2.30\n\n- no\n";
     let released = "# onload-ctk 1.2.3\n\n### Features\n\n- now\n";
@@ -416,10 +366,7 @@ fn the_notes_of_a_release_are_the_section_of_its_version() {
     let (done, stdout, stderr) = notes("# Changelog\n\n## 1.2.2\n\n- before\n");
     assert!(!done);
     assert_eq!(stdout, "");
-    assert!(
-        stderr.contains("neither a section 1.2.3 nor Unreleased"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("neither a section 1.2.3 nor Unreleased"), "{stderr}");
 }
 
 /// What bash prints for these lines, behind packaging/scripts/binaries.sh, on a machine of that name.
@@ -469,10 +416,7 @@ fn a_build_for_another_architecture_has_its_cross_compiler() {
         text,
         "programs for arm64 need aarch64-linux-gnu-gcc: install the packages gcc-aarch64-linux-gnu and libc6-dev-arm64-cross\n"
     );
-    let (_, text) = on_machine(
-        "aarch64",
-        "PATH=/nowhere; across_to amd64 echo built || true",
-    );
+    let (_, text) = on_machine("aarch64", "PATH=/nowhere; across_to amd64 echo built || true");
     assert!(
         text.ends_with("install the packages gcc-x86-64-linux-gnu and libc6-dev-amd64-cross\n"),
         "{text}"
@@ -491,9 +435,7 @@ fn nothing_is_built_for_an_architecture_that_is_none() {
     ] {
         let mut command = Command::new(packaging(words[0]));
         // A commit's time, which a checkout without its history does not know.
-        command
-            .args(&words[1..])
-            .env("SOURCE_DATE_EPOCH", "1767225600");
+        command.args(&words[1..]).env("SOURCE_DATE_EPOCH", "1767225600");
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -505,9 +447,7 @@ fn nothing_is_built_for_an_architecture_that_is_none() {
 
 /// What a package puts where, but for names that differ between distributions.
 fn destinations(manifest: &toml_edit::DocumentMut, kind: &str) -> BTreeSet<String> {
-    let assets = manifest["package"]["metadata"][kind]["assets"]
-        .as_array()
-        .unwrap();
+    let assets = manifest["package"]["metadata"][kind]["assets"].as_array().unwrap();
     let assets = assets.iter().map(|asset| match asset.as_array() {
         Some(asset) => (asset.get(0).unwrap(), asset.get(1).unwrap()),
         None => {
@@ -517,53 +457,27 @@ fn destinations(manifest: &toml_edit::DocumentMut, kind: &str) -> BTreeSet<Strin
     });
     let paths = assets.map(|(source, to)| {
         let (source, to) = (source.as_str().unwrap(), to.as_str().unwrap());
-        let to = to
-            .trim_start_matches('/')
-            .replace("vendor-completions", "site-functions");
+        let to = to.trim_start_matches('/').replace("vendor-completions", "site-functions");
         let last = source.rsplit('/').next().unwrap();
-        if to.ends_with('/') {
-            format!("{to}{last}")
-        } else {
-            to
-        }
+        if to.ends_with('/') { format!("{to}{last}") } else { to }
     });
     // Debian enables what is installed, and asks no preset.
-    let own = [
-        "usr/share/doc/",
-        "usr/share/lintian/",
-        "usr/lib/systemd/system-preset/",
-    ];
-    paths
-        .filter(|path| !own.iter().any(|own| path.starts_with(own)))
-        .collect()
+    let own = ["usr/share/doc/", "usr/share/lintian/", "usr/lib/systemd/system-preset/"];
+    paths.filter(|path| !own.iter().any(|own| path.starts_with(own))).collect()
 }
 
 #[test]
 fn both_packages_hold_the_same_files_and_no_directory_of_an_engine() {
     let text = fs::read_to_string(crate::common::package().join("Cargo.toml")).unwrap();
     let manifest: toml_edit::DocumentMut = text.parse().unwrap();
-    let (mut deb, rpm) = (
-        destinations(&manifest, "deb"),
-        destinations(&manifest, "generate-rpm"),
-    );
+    let (mut deb, rpm) = (destinations(&manifest, "deb"), destinations(&manifest, "generate-rpm"));
     // Where rpm leaves a file that was changed alone, dpkg asks: there it is put into its place by the package's script.
     assert!(deb.remove("usr/share/onload-ctk/config.toml"));
     deb.insert(CONFIG.to_owned());
     assert_eq!(deb, rpm);
     for path in &deb {
-        for directory in [
-            "containers",
-            "docker",
-            "containerd",
-            "crio",
-            "cni",
-            "nomad",
-            "etc/cdi",
-        ] {
-            assert!(
-                !path.contains(directory) || path.contains("onload-container"),
-                "{path}"
-            );
+        for directory in ["containers", "docker", "containerd", "crio", "cni", "nomad", "etc/cdi"] {
+            assert!(!path.contains(directory) || path.contains("onload-container"), "{path}");
         }
     }
     for kind in names_in(&packaging("hooks.d")) {
@@ -617,11 +531,9 @@ fn own_directories() -> BTreeSet<String> {
 fn the_last_step_of_the_rpm_takes_the_directories_that_are_ours_and_empty() {
     let own = own_directories();
     assert!(own.len() > 5, "{own:?}");
-    for (versions, kept, left) in [
-        ("0", None, 0),
-        ("0", Some("etc/onload-ctk"), 1),
-        ("1", None, own.len()),
-    ] {
+    for (versions, kept, left) in
+        [("0", None, 0), ("0", Some("etc/onload-ctk"), 1), ("1", None, own.len())]
+    {
         let scripts = Scripts::new();
         scripts.program("stand-ins/systemctl", "");
         scripts.program("stand-ins/onload-ctk", "");
@@ -644,9 +556,8 @@ fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let lines: Vec<_> = lines.map(|line| line.split_once(' ').unwrap()).collect();
     let wanted = UNITS.map(|unit| ("enable", unit)).into_iter();
-    let wanted: Vec<_> = wanted
-        .chain([HOST_UNIT, METRICS_TIMER, NRI_UNIT].map(|unit| ("disable", unit)))
-        .collect();
+    let wanted: Vec<_> =
+        wanted.chain([HOST_UNIT, METRICS_TIMER, NRI_UNIT].map(|unit| ("disable", unit))).collect();
     assert_eq!(lines, wanted);
     if !crate::common::has("systemctl") {
         crate::common::skipped("systemctl is not installed");
@@ -668,11 +579,7 @@ fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
     let states = || {
         let systemctl = |verb: &str| {
             let mut systemctl = Command::new("systemctl");
-            systemctl
-                .arg("--root")
-                .arg(root.path())
-                .arg(verb)
-                .args(UNITS);
+            systemctl.arg("--root").arg(root.path()).arg(verb).args(UNITS);
             String::from_utf8(systemctl.output().unwrap().stdout).unwrap()
         };
         systemctl("preset");
@@ -685,10 +592,7 @@ fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
     fs::write(presets.join("99-default-disable.preset"), "enable *\n").unwrap();
     let systemctl = |verb: &str| {
         let mut systemctl = Command::new("systemctl");
-        let systemctl = systemctl
-            .arg("--root")
-            .arg(root.path())
-            .args([verb, HOST_UNIT]);
+        let systemctl = systemctl.arg("--root").arg(root.path()).args([verb, HOST_UNIT]);
         String::from_utf8(systemctl.output().unwrap().stdout).unwrap()
     };
     systemctl("preset");
@@ -705,9 +609,7 @@ fn the_environment_of_the_service_names_variables_that_there_are() {
     let generate = generate.find_subcommand_mut("generate").unwrap().clone();
     let known = |name: &str| {
         let flags = generate.get_arguments().chain(command.get_arguments());
-        flags
-            .into_iter()
-            .any(|flag| flag.get_env().is_some_and(|env| env == name))
+        flags.into_iter().any(|flag| flag.get_env().is_some_and(|env| env == name))
     };
     let mut variables = 0;
     for line in read("default").lines() {
@@ -756,13 +658,8 @@ struct Scripts(Tree);
 impl Scripts {
     fn new() -> Scripts {
         let scripts = Scripts(Tree::on_disk());
-        for directory in [
-            "usr/bin",
-            "etc/docker",
-            "proc",
-            "run/onload-ctk/@runtimes",
-            "stand-ins",
-        ] {
+        for directory in ["usr/bin", "etc/docker", "proc", "run/onload-ctk/@runtimes", "stand-ins"]
+        {
             scripts.0.directory(directory);
         }
         scripts
@@ -827,10 +724,7 @@ impl Scripts {
         let text = self.moved(&text).replace("$destination/", &root);
         sh.args(["-c", &text, "sh"]).args(arguments);
         sh.current_dir(self.0.root());
-        sh.env(
-            "PATH",
-            format!("{}:{path}", self.path("stand-ins").display()),
-        );
+        sh.env("PATH", format!("{}:{path}", self.path("stand-ins").display()));
         sh.output().unwrap()
     }
 
@@ -860,10 +754,7 @@ const LEAVE: &str = "set -e\n#COMMON#\nonload_ctk_leave_runtime";
 #[test]
 fn an_upgrade_starts_the_nri_plugin_again_only_where_it_runs() {
     for (active, expected) in [
-        (
-            0,
-            "is-active onload-nri.service\nrestart onload-nri.service\n",
-        ),
+        (0, "is-active onload-nri.service\nrestart onload-nri.service\n"),
         (3, "is-active onload-nri.service\n"),
     ] {
         let scripts = Scripts::new();
@@ -912,10 +803,7 @@ fn removal_says_that_the_guard_of_running_containers_ends() {
     record("plain@1", "1:/usr/bin/runc");
     let line = "root-with-onload = \"refuse\" no longer holds";
     let said = scripts.done(LEAVE, &[]);
-    assert!(
-        said.contains("is now a link to") && !said.contains(line),
-        "{said}"
-    );
+    assert!(said.contains("is now a link to") && !said.contains(line), "{said}");
     fs::remove_file(scripts.wrapper()).unwrap();
     record("kept@2", "1:guarded:/usr/bin/runc");
     record("other@2", "1:guarded:/usr/bin/crun");
@@ -958,10 +846,7 @@ fn removal_takes_back_what_files_elsewhere_were_told() {
     let named = log.lines().filter(|line| line.contains("--file"));
     let expected = ours.map(|file| {
         let file = scripts.path(file);
-        format!(
-            "--quiet runtime configure --runtime containerd --file {} --remove",
-            file.display()
-        )
+        format!("--quiet runtime configure --runtime containerd --file {} --remove", file.display())
     });
     assert_eq!(named.collect::<Vec<_>>(), expected);
     for engine in ["docker", "containerd", "crio", "podman", "nomad"] {
@@ -1007,11 +892,7 @@ fn a_removal_stops_what_others_start_and_leaves_nothing_of_it_failed_or_in_run()
         let log = fs::read_to_string(scripts.path("log")).unwrap();
         let does = |verb: &str| {
             let mut lines = log.lines().filter(|line| line.starts_with(verb));
-            lines.any(|line| {
-                [RESTORE_UNIT, METRICS_UNIT]
-                    .iter()
-                    .all(|unit| line.contains(unit))
-            })
+            lines.any(|line| [RESTORE_UNIT, METRICS_UNIT].iter().all(|unit| line.contains(unit)))
         };
         assert_eq!(does("stop "), is_first, "{script} {argument}: {log}");
         assert_eq!(does("reset-failed "), is_last, "{script} {argument}: {log}");
@@ -1148,17 +1029,12 @@ fn with_services(active: &str, reload: u8) -> Scripts {
         scripts.path("etc/containerd/config.toml").display(),
     );
     scripts.program("stand-ins/onload-ctk", &ours);
-    scripts.program(
-        "stand-ins/docker",
-        "cat \"$(dirname \"$0\")/../known\" 2>/dev/null",
-    );
+    scripts.program("stand-ins/docker", "cat \"$(dirname \"$0\")/../known\" 2>/dev/null");
     scripts.program("stand-ins/sleep", "");
     scripts.program("usr/bin/runc", "");
     scripts.write("invocation", "1\n");
-    let docker = format!(
-        "{{\"default-runtime\": \"onload\", \"path\": \"{}\"}}",
-        scripts.wrapper()
-    );
+    let docker =
+        format!("{{\"default-runtime\": \"onload\", \"path\": \"{}\"}}", scripts.wrapper());
     scripts.write("etc/docker/daemon.json", &docker);
     scripts
 }
@@ -1171,10 +1047,7 @@ fn removal_makes_docker_read_its_file_again_and_leaves_no_link() {
     scripts.write("known", "runc\n");
     scripts.done(FORGET, &[]);
     let log = fs::read_to_string(scripts.path("log")).unwrap();
-    let log: Vec<&str> = log
-        .lines()
-        .filter(|line| !line.starts_with("stop "))
-        .collect();
+    let log: Vec<&str> = log.lines().filter(|line| !line.starts_with("stop ")).collect();
     assert_eq!(log, ["is-active docker.service", "reload docker.service"]);
     assert_eq!(scripts.done(LEAVE, &[]), "");
     assert!(fs::symlink_metadata(scripts.wrapper()).is_err());
@@ -1192,11 +1065,7 @@ fn removal_leaves_a_link_to_an_engine_that_still_runs_with_our_default() {
                 && said.contains("\"systemctl restart docker\", then remove the link"),
             "{said}"
         );
-        assert!(
-            fs::symlink_metadata(scripts.wrapper())
-                .unwrap()
-                .is_symlink()
-        );
+        assert!(fs::symlink_metadata(scripts.wrapper()).unwrap().is_symlink());
         // A purge keeps it until then.
         scripts.done("set -e\n#COMMON#\nonload_ctk_remove_link", &[]);
         assert!(fs::symlink_metadata(scripts.wrapper()).is_ok());
@@ -1209,10 +1078,8 @@ fn removal_leaves_a_link_to_an_engine_that_still_runs_with_our_default() {
 #[test]
 fn removal_restarts_no_containerd_and_leaves_it_a_link_where_ours_was_its_default() {
     let default = |scripts: &Scripts| {
-        let text = format!(
-            "default_runtime_name = \"onload\"\nBinaryName = \"{}\"\n",
-            scripts.wrapper()
-        );
+        let text =
+            format!("default_runtime_name = \"onload\"\nBinaryName = \"{}\"\n", scripts.wrapper());
         scripts.write("etc/containerd/config.toml", &text);
     };
     let scripts = with_services("'is-active containerd.service'", 0);
@@ -1222,11 +1089,7 @@ fn removal_restarts_no_containerd_and_leaves_it_a_link_where_ours_was_its_defaul
     assert!(!log.contains("restart") && !log.contains("reload"), "{log}");
     let said = scripts.done(LEAVE, &[]);
     assert!(said.contains("\"systemctl restart containerd\""), "{said}");
-    assert!(
-        fs::symlink_metadata(scripts.wrapper())
-            .unwrap()
-            .is_symlink()
-    );
+    assert!(fs::symlink_metadata(scripts.wrapper()).unwrap().is_symlink());
     // One that does not run reads its file when it starts.
     let scripts = with_services("'is-active nothing'", 0);
     default(&scripts);
@@ -1237,19 +1100,14 @@ fn removal_restarts_no_containerd_and_leaves_it_a_link_where_ours_was_its_defaul
 
 #[test]
 fn removal_names_the_service_of_k3s_and_rke2_whose_containerd_still_has_our_default() {
-    for (product, service) in [
-        ("k3s", "k3s"),
-        ("k3s", "k3s-agent"),
-        ("rke2", "rke2-server"),
-        ("rke2", "rke2-agent"),
-    ] {
+    for (product, service) in
+        [("k3s", "k3s"), ("k3s", "k3s-agent"), ("rke2", "rke2-server"), ("rke2", "rke2-agent")]
+    {
         // Another containerd that runs there has not our default.
         let active = format!("'is-active containerd.service' | 'is-active {service}.service'");
         let scripts = with_services(&active, 0);
-        let text = format!(
-            "default_runtime_name = \"onload\"\nBinaryName = \"{}\"\n",
-            scripts.wrapper()
-        );
+        let text =
+            format!("default_runtime_name = \"onload\"\nBinaryName = \"{}\"\n", scripts.wrapper());
         let file = format!("var/lib/rancher/{product}/agent/etc/containerd/config-v3.toml.tmpl");
         scripts.write(&file, &text);
         scripts.done(FORGET, &[]);
@@ -1304,10 +1162,7 @@ fn an_entry_in_a_drop_in_of_containerd_or_in_a_template_of_k3s_keeps_the_runtime
 #[test]
 fn a_container_of_k3s_or_microk8s_that_runs_counts() {
     let id = "io.containerd.runtime.v2.task/k8s.io/0123/options.json";
-    for state in [
-        "run/k3s/containerd",
-        "var/snap/microk8s/common/run/containerd",
-    ] {
+    for state in ["run/k3s/containerd", "var/snap/microk8s/common/run/containerd"] {
         let scripts = Scripts::new();
         assert!(!scripts.says("onload_ctk_running"), "{state}");
         scripts.write(&format!("{state}/{id}"), &scripts.wrapper());
@@ -1343,28 +1198,17 @@ fn a_containerd_that_stops_answering_has_containers_of_ours() {
         ("echo default", "echo c1; exit 1", &other),
         ("echo default", "echo c1", "exit 1"),
     ] {
-        assert!(
-            recorded(namespaces, ids, info),
-            "{namespaces}, {ids}, {info}"
-        );
+        assert!(recorded(namespaces, ids, info), "{namespaces}, {ids}, {info}");
     }
 }
 
 #[test]
 fn an_rpm_starts_the_units_that_are_enabled_and_no_other() {
     for (versions, enabled, does) in [
-        (
-            "1",
-            "path timer service",
-            "preset restart:path restart:timer start:service",
-        ),
+        ("1", "path timer service", "preset restart:path restart:timer start:service"),
         // The administrator's preset disables them.
         ("1", "", "preset"),
-        (
-            "2",
-            "path timer service",
-            "restart:path restart:timer start:service",
-        ),
+        ("2", "path timer service", "restart:path restart:timer start:service"),
         ("2", "path service", "restart:path start:service"),
         ("2", "timer", "restart:timer"),
         ("2", "", ""),
@@ -1422,11 +1266,7 @@ fn debian_s_configuration_is_made_by_the_first_installation_and_goes_with_a_purg
     for (arguments, before, after) in [
         (&["configure", ""][..], None, Some("# all\n")),
         (&["configure"], Some("# mine\n"), Some("# mine\n")),
-        (
-            &["configure", "0.1.0-1"],
-            Some("# mine\n"),
-            Some("# mine\n"),
-        ),
+        (&["configure", "0.1.0-1"], Some("# mine\n"), Some("# mine\n")),
         (&["configure", "0.1.0-1"], None, None),
         (&["abort-remove"], None, None),
     ] {
@@ -1473,11 +1313,9 @@ fn a_tarball_s_directories_are_open_whatever_the_umask() {
 #[test]
 fn no_removal_takes_the_lease_of_a_container_that_may_run() {
     const LEASE: &str = "run/onload-ctk/@leases/vfio=0000:81:10.0#0";
-    for (script, argument) in [
-        ("deb/postrm", "purge"),
-        ("rpm/postun.sh", "0"),
-        ("tarball/install", "--remove"),
-    ] {
+    for (script, argument) in
+        [("deb/postrm", "purge"), ("rpm/postun.sh", "0"), ("tarball/install", "--remove")]
+    {
         let scripts = Scripts::new();
         for program in ["systemctl", "deb-systemd-helper", "onload-ctk"] {
             scripts.program(&format!("stand-ins/{program}"), "");
@@ -1500,12 +1338,7 @@ fn no_removal_takes_the_lock_of_a_daemon_that_may_run() {
         ("tarball/install", "--remove"),
     ] {
         let scripts = Scripts::new();
-        for program in [
-            "systemctl",
-            "deb-systemd-helper",
-            "deb-systemd-invoke",
-            "onload-ctk",
-        ] {
+        for program in ["systemctl", "deb-systemd-helper", "deb-systemd-invoke", "onload-ctk"] {
             scripts.program(&format!("stand-ins/{program}"), "");
         }
         for lock in LOCKS.into_iter().chain(["containers"]) {
@@ -1545,10 +1378,6 @@ fn the_last_step_of_each_removal_takes_records_and_locks() {
             false => &["@leases", "@locks", "@runtimes"],
         };
         assert_eq!(left, kept, "{script} {argument}");
-        assert_eq!(
-            scripts.path("run/onload-ctk").exists(),
-            !goes,
-            "{script} {argument}"
-        );
+        assert_eq!(scripts.path("run/onload-ctk").exists(), !goes, "{script} {argument}");
     }
 }

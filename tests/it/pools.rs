@@ -66,38 +66,23 @@ fn each_selector_chooses_the_devices_that_match_it() {
         ("vf = \"0,1\", pf = \"enp101s0f0np0\"", &[F0]),
         ("numa = 1", &[F0, F1]),
         ("numa = 1, vendor = \"1924\", vf = \"1\"", &[F0]),
-        (
-            "addresses = [\"0000:65:00.6\", \"0000:65:00.3\"]",
-            &[F0, F1],
-        ),
+        ("addresses = [\"0000:65:00.6\", \"0000:65:00.3\"]", &[F0, F1]),
         ("addresses = \"0000:65:00.6\"", &[F1]),
     ];
     let igb: &[(&str, &[&str])] = &[
         ("pf = \"ens1\"", &["0000:41:10.0"]),
-        (
-            "pf = [\"ens1\", \"ens2\"], vf = \"0\"",
-            &["0000:41:10.0", "0000:81:10.0"],
-        ),
+        ("pf = [\"ens1\", \"ens2\"], vf = \"0\"", &["0000:41:10.0", "0000:81:10.0"]),
         ("numa = 0", &["0000:41:10.0"]),
         ("numa = [0, 1]", &["0000:41:10.0", "0000:81:10.0"]),
-        (
-            "vendor = \"8086\", device = \"10ca\", numa = 1",
-            &["0000:81:10.0"],
-        ),
+        ("vendor = \"8086\", device = \"10ca\", numa = 1", &["0000:81:10.0"]),
     ];
     let groups: &[(&str, &[&str])] = &[
         ("driver = \"mlx5_vfio_pci\"", &["0000:81:00.1"]),
-        (
-            "vendor = [\"15b3\", \"1af4\"]",
-            &["0000:81:00.1", "0000:83:00.0"],
-        ),
+        ("vendor = [\"15b3\", \"1af4\"]", &["0000:81:00.1", "0000:83:00.0"]),
         ("pf = \"0000:81:00.0\", vf = \"0\"", &["0000:81:00.1"]),
         // One member, by whichever function of its IOMMU group.
         ("addresses = \"0000:05:00.1\"", &["0000:05:00.0"]),
-        (
-            "addresses = [\"0000:05:00.0\", \"0000:05:00.1\"]",
-            &["0000:05:00.0"],
-        ),
+        ("addresses = [\"0000:05:00.0\", \"0000:05:00.1\"]", &["0000:05:00.0"]),
     ];
     for (name, selections) in [(X2, x2), (IGB, igb), (GROUPS, groups)] {
         for (select, wanted) in selections {
@@ -113,19 +98,10 @@ fn rdma_devices_are_chosen_by_port_and_interface_too() {
     let hcas: &[(&str, &[&str])] = &[
         ("link-layer = \"infiniband\"", &["mlx4_0", "mlx5_0", "qib0"]),
         // mlx4 has a port of each.
-        (
-            "link-layer = \"Ethernet\"",
-            &["mlx4_0", "rocep193s0f0", "siw_lo"],
-        ),
-        (
-            "link-layer = [\"ethernet\", \"infiniband\"], vendor = \"15b3\"",
-            &["mlx4_0", "mlx5_0"],
-        ),
+        ("link-layer = \"Ethernet\"", &["mlx4_0", "rocep193s0f0", "siw_lo"]),
+        ("link-layer = [\"ethernet\", \"infiniband\"], vendor = \"15b3\"", &["mlx4_0", "mlx5_0"]),
         ("interfaces = \"ib*\"", &["mlx4_0", "mlx5_0"]),
-        (
-            "interfaces = [\"ens4d1\", \"enp193*\"]",
-            &["mlx4_0", "rocep193s0f0"],
-        ),
+        ("interfaces = [\"ens4d1\", \"enp193*\"]", &["mlx4_0", "rocep193s0f0"]),
         ("vendor = \"14e4\"", &["rocep193s0f0"]),
         ("numa = [0, 1]", &["mlx4_0", "mlx5_0", "qib0"]),
         ("addresses = \"0000:05:00.0\"", &["qib0"]),
@@ -141,11 +117,7 @@ fn rdma_devices_are_chosen_by_port_and_interface_too() {
     // By their names in CDI, which are addresses where the kernel's are not legal.
     let (found, _) = members(GAPS, "rdma", "interfaces = \"*\"");
     assert_eq!(found, ["0101:00:02.0", "10000:01:00.0"]);
-    let (found, _) = members(
-        X2,
-        "nic",
-        "link-layer = \"ethernet\", pf = \"0000:65:00.0\"",
-    );
+    let (found, _) = members(X2, "nic", "link-layer = \"ethernet\", pf = \"0000:65:00.0\"");
     assert_eq!(found, ["enp101s0f0v0"]);
     let (found, _) = members(X2, "ptp", "interfaces = \"*f1*\"");
     assert_eq!(found, ["ptp1"]);
@@ -153,10 +125,8 @@ fn rdma_devices_are_chosen_by_port_and_interface_too() {
 
 #[test]
 fn a_device_without_a_numa_node_is_a_member_and_matches_no_node() {
-    let (found, _) = discover(
-        Tree::sample(HCAS).root(),
-        "[pools.p]\nclass = \"rdma\"\nshare = 3\n",
-    );
+    let (found, _) =
+        discover(Tree::sample(HCAS).root(), "[pools.p]\nclass = \"rdma\"\nshare = 3\n");
     let pool = pool(&found, "p").unwrap();
     let nodes: Vec<(String, Value)> = pool["members"]
         .as_array()
@@ -198,24 +168,9 @@ fn a_pool_without_members_is_not_offered_and_the_reason_names_the_selector() {
             "vendor = \"15b3\"",
             "no vfio device matches select.vendor = \"15b3\"; change [pools.p] in /etc/onload-ctk/config.toml",
         ),
-        (
-            X2,
-            "vfio",
-            "device = \"0b03\"",
-            "no vfio device matches select.device = \"0b03\"; ",
-        ),
-        (
-            X2,
-            "vfio",
-            "driver = \"sfc\"",
-            "no vfio device matches select.driver = \"sfc\"; ",
-        ),
-        (
-            X2,
-            "vfio",
-            "pf = \"ens9\"",
-            "no vfio device matches select.pf = \"ens9\"; ",
-        ),
+        (X2, "vfio", "device = \"0b03\"", "no vfio device matches select.device = \"0b03\"; "),
+        (X2, "vfio", "driver = \"sfc\"", "no vfio device matches select.driver = \"sfc\"; "),
+        (X2, "vfio", "pf = \"ens9\"", "no vfio device matches select.pf = \"ens9\"; "),
         (
             X2,
             "vfio",
@@ -228,12 +183,7 @@ fn a_pool_without_members_is_not_offered_and_the_reason_names_the_selector() {
             "vf = \"2-7,9\"",
             "no vfio device matches select.vf = \"2-7\", select.vf = \"9\"; ",
         ),
-        (
-            X2,
-            "vfio",
-            "numa = 0",
-            "no vfio device matches select.numa = 0; ",
-        ),
+        (X2, "vfio", "numa = 0", "no vfio device matches select.numa = 0; "),
         (
             X2,
             "vfio",
@@ -278,12 +228,7 @@ fn a_pool_without_members_is_not_offered_and_the_reason_names_the_selector() {
             "addresses = \"0000:03:00.0\"",
             "no vfio device matches select.addresses = \"0000:03:00.0\"; ",
         ),
-        (
-            HCAS,
-            "rdma",
-            "numa = 4294967295",
-            "no rdma device matches select.numa = 4294967295; ",
-        ),
+        (HCAS, "rdma", "numa = 4294967295", "no rdma device matches select.numa = 4294967295; "),
         (
             HCAS,
             "rdma",
@@ -296,12 +241,7 @@ fn a_pool_without_members_is_not_offered_and_the_reason_names_the_selector() {
             "",
             "this host offers no vfio device; \"onload-ctk discover --explain\" says why",
         ),
-        (
-            HCAS,
-            "hugepages",
-            "vendor = \"15b3\"",
-            "this host offers no hugepages device; ",
-        ),
+        (HCAS, "hugepages", "vendor = \"15b3\"", "this host offers no hugepages device; "),
     ] {
         let config = format!("[pools.p]\nclass = \"{class}\"\nselect = {{ {select} }}\n");
         let (found, warnings) = discover(Tree::sample(name).root(), &config);
@@ -320,52 +260,25 @@ fn a_word_that_matches_nothing_draws_a_warning_where_others_do() {
         ("pf = [\"enp101s0f0np0\", \"ens9\"]", "select.pf = \"ens9\""),
         ("vf = \"0-1,6-7\"", "select.vf = \"6-7\""),
         ("numa = [0, 1]", "select.numa = 0"),
-        (
-            "numa = [0, 1, 2], vf = \"0-1,9\"",
-            "select.vf = \"9\", select.numa = 0, select.numa = 2",
-        ),
-        (
-            "addresses = [\"0000:65:00.3\", \"0000:65:00.4\"]",
-            "select.addresses = \"0000:65:00.4\"",
-        ),
+        ("numa = [0, 1, 2], vf = \"0-1,9\"", "select.vf = \"9\", select.numa = 0, select.numa = 2"),
+        ("addresses = [\"0000:65:00.3\", \"0000:65:00.4\"]", "select.addresses = \"0000:65:00.4\""),
     ] {
         let (_, warnings) = members(X2, "vfio", select);
-        assert_eq!(
-            warnings,
-            [format!(
-                "pool vfio=p: no vfio device matches {word} in [pools.p]"
-            )]
-        );
+        assert_eq!(warnings, [format!("pool vfio=p: no vfio device matches {word} in [pools.p]")]);
     }
 }
 
 #[test]
 fn a_pool_does_not_take_the_name_of_something_else() {
     for (name, class, says) in [
-        (
-            "any",
-            "vfio",
-            "\"any\" is a word with a meaning of its own; name the pool otherwise",
-        ),
+        ("any", "vfio", "\"any\" is a word with a meaning of its own; name the pool otherwise"),
         ("all", "vfio", "\"all\" is a word with a meaning"),
         ("loopback", "nic", "\"loopback\" is a word with a meaning"),
         ("none", "vfio", "\"none\" is a word with a meaning"),
-        (
-            "\"a b\"",
-            "vfio",
-            "\"a b\" is no legal name of a CDI device; name the pool otherwise",
-        ),
+        ("\"a b\"", "vfio", "\"a b\" is no legal name of a CDI device; name the pool otherwise"),
         ("\"\"", "vfio", "\"\" is no legal name of a CDI device"),
-        (
-            "\"fast*2\"",
-            "vfio",
-            "\"fast*2\" is no legal name of a CDI device",
-        ),
-        (
-            "fast-",
-            "vfio",
-            "\"fast-\" is no legal name of a CDI device",
-        ),
+        ("\"fast*2\"", "vfio", "\"fast*2\" is no legal name of a CDI device"),
+        ("fast-", "vfio", "\"fast-\" is no legal name of a CDI device"),
         ("\"é\"", "vfio", "\"é\" is no legal name of a CDI device"),
         (
             "\"0000:65:00.3\"",
@@ -373,16 +286,8 @@ fn a_pool_does_not_take_the_name_of_something_else() {
             "\"0000:65:00.3\" is the name of a device; name the pool otherwise",
         ),
         // Not bound to vfio today.
-        (
-            "\"0000:65:00.7\"",
-            "vfio",
-            "\"0000:65:00.7\" is the name of a device",
-        ),
-        (
-            "enp101s0f0np0",
-            "nic",
-            "\"enp101s0f0np0\" is the name of a device",
-        ),
+        ("\"0000:65:00.7\"", "vfio", "\"0000:65:00.7\" is the name of a device"),
+        ("enp101s0f0np0", "nic", "\"enp101s0f0np0\" is the name of a device"),
         ("eno1", "nic", "\"eno1\" is the name of a device"),
         ("ptp0", "ptp", "\"ptp0\" is the name of a device"),
     ] {
@@ -395,12 +300,7 @@ fn a_pool_does_not_take_the_name_of_something_else() {
         assert!(warnings.contains(&warning), "{name}: {warnings:?}");
     }
     // The same names are free in another class.
-    for (name, class) in [
-        ("ptp0", "vfio"),
-        ("fast", "nic"),
-        ("a:b.c_d-e", "vfio"),
-        ("1", "vfio"),
-    ] {
+    for (name, class) in [("ptp0", "vfio"), ("fast", "nic"), ("a:b.c_d-e", "vfio"), ("1", "vfio")] {
         let (found, _) = discover(
             Tree::sample(X2).root(),
             &format!("[pools.\"{name}\"]\nclass = \"{class}\"\n"),
@@ -422,16 +322,11 @@ fn pools_that_take_from_each_other_draw_a_warning_unless_they_share() {
     assert!(warnings.contains(&said.to_owned()), "{warnings:?}");
     let names = [("vfio", "a"), ("vfio", "any"), ("vfio", "b"), ("ptp", "c")];
     let names = names.map(|(class, name)| (class.to_owned(), name.to_owned()));
-    let offered: Vec<(String, String)> = each(&found["pools"], "class")
-        .into_iter()
-        .zip(each(&found["pools"], "name"))
-        .collect();
+    let offered: Vec<(String, String)> =
+        each(&found["pools"], "class").into_iter().zip(each(&found["pools"], "name")).collect();
     assert_eq!(offered, names);
     let (_, warnings) = discover(Tree::sample(X2).root(), &pools("share = 2"));
-    assert!(
-        !warnings.iter().any(|warning| warning.contains("in common")),
-        "{warnings:?}"
-    );
+    assert!(!warnings.iter().any(|warning| warning.contains("in common")), "{warnings:?}");
 }
 
 #[test]
@@ -439,18 +334,13 @@ fn every_class_with_a_number_of_holders_has_the_pool_any() {
     let any = |config: &str| {
         let (found, _) = discover(Tree::sample(X2).root(), config);
         let pools = found["pools"].as_array().unwrap().clone();
-        let pools = pools
-            .iter()
-            .map(|pool| (text(&pool["class"]), pool["share"].clone()));
+        let pools = pools.iter().map(|pool| (text(&pool["class"]), pool["share"].clone()));
         pools.collect::<Vec<_>>()
     };
     assert_eq!(any(""), [("vfio".to_owned(), json!(1))]);
     let shares = "[leases]\nshare = { nic = 10, vfio = 2, rdma = 5 }\n";
     // There is no RDMA device on this host.
-    assert_eq!(
-        any(shares),
-        [("nic".to_owned(), json!(10)), ("vfio".to_owned(), json!(2))]
-    );
+    assert_eq!(any(shares), [("nic".to_owned(), json!(10)), ("vfio".to_owned(), json!(2))]);
     // A pool without a share has that of its class, or none.
     let (found, _) = discover(
         Tree::sample(X2).root(),
@@ -497,10 +387,8 @@ fn what_is_no_nic_among_what_vfio_holds_draws_a_warning_until_it_is_set_apart() 
         warnings
     };
     assert_eq!(warnings(""), [""; 0]);
-    let disk = tree.pci(Pci {
-        class: "0x010802",
-        ..Pci::network("0000:82:00.0", "144d:a808", "vfio-pci")
-    });
+    let disk = tree
+        .pci(Pci { class: "0x010802", ..Pci::network("0000:82:00.0", "144d:a808", "vfio-pci") });
     tree.group(&disk, 30).vfio_device(&disk, 7);
     assert_eq!(
         warnings(""),
@@ -523,18 +411,12 @@ fn what_is_no_nic_among_what_vfio_holds_draws_a_warning_until_it_is_set_apart() 
 fn two_members_of_one_iommu_group_are_one() {
     let tree = hosts::vfio_without_groups();
     let found = tree.discover();
-    assert_eq!(
-        each(&found["vfio"], "pci_address"),
-        ["0000:81:02.0", "0000:81:02.1"]
-    );
+    assert_eq!(each(&found["vfio"], "pci_address"), ["0000:81:02.0", "0000:81:02.1"]);
     let any = pool(&found, "any").unwrap();
     assert_eq!(each(&any["members"], "name"), ["0000:81:02.0"]);
     tree.config("[pools.p]\nclass = \"vfio\"\nselect.addresses = \"0000:81:02.1\"\n");
     let found = tree.discover();
-    assert_eq!(
-        each(&pool(&found, "p").unwrap()["members"], "name"),
-        ["0000:81:02.0"]
-    );
+    assert_eq!(each(&pool(&found, "p").unwrap()["members"], "name"), ["0000:81:02.0"]);
 }
 
 /// The words of a hook of a device.
@@ -566,10 +448,7 @@ fn a_pool_is_written_as_a_device_with_its_members_and_two_hooks() {
     assert_eq!(edits.keys().collect::<Vec<_>>(), ["hooks"]);
     assert_eq!(edits["hooks"].as_array().unwrap().len(), 2);
     for stage in ["createRuntime", "poststop"] {
-        assert_eq!(
-            hook(fast, stage),
-            ["onload-hook", stage, "--take", "vfio:fast"]
-        );
+        assert_eq!(hook(fast, stage), ["onload-hook", stage, "--take", "vfio:fast"]);
     }
     let member = device(&spec, "0000:81:02.0");
     assert_eq!(member["annotations"], Value::Null);
@@ -604,10 +483,7 @@ fn the_specification_of_a_class_is_the_same_with_pools_and_without() {
         pools.retain(|name| !names.contains(name));
         for name in pools {
             let spec: Value = serde_json::from_str(&read(with.path(), &name)).unwrap();
-            assert_eq!(
-                name,
-                format!("{}-pools.json", text(&spec["kind"]).replace('/', "-"))
-            );
+            assert_eq!(name, format!("{}-pools.json", text(&spec["kind"]).replace('/', "-")));
             assert_eq!(spec["cdiVersion"], "0.6.0");
             let devices = spec["devices"].as_array().unwrap();
             let is_pool = |device: &Value| device["annotations"]["onload.dev/pool-share"] == "1";
@@ -640,25 +516,18 @@ fn the_file_of_pools_goes_with_the_last_pool() {
     let run = tree.run(&["cdi", "generate", "--kind", "rdma"]).done();
     assert!(run.stderr.contains(&format!("removed {}", path.display())));
     assert_eq!(files(), ["onload.dev-rdma.json"]);
-    assert_eq!(
-        fs::read(tree.specs().join("onload.dev-rdma.json")).unwrap(),
-        class
-    );
+    assert_eq!(fs::read(tree.specs().join("onload.dev-rdma.json")).unwrap(), class);
     let manifest = fs::read_to_string(tree.specs().join(".onload-ctk-manifest")).unwrap();
     assert!(!manifest.contains(POOLS), "{manifest}");
     tree.run(&["cdi", "check"]).done();
     // They come back with the pool, in the format of the others.
     tree.config(ONE);
     tree.run(&["cdi", "generate", "--format", "yaml"]).done();
-    assert_eq!(
-        files(),
-        ["onload.dev-rdma-pools.yaml", "onload.dev-rdma.yaml"]
-    );
+    assert_eq!(files(), ["onload.dev-rdma-pools.yaml", "onload.dev-rdma.yaml"]);
     tree.generate();
     assert_eq!(files(), [POOLS, "onload.dev-rdma.json"]);
     // A class that is not wanted any more loses both of its files.
-    tree.config(&format!("[cdi]\nkinds = [\"vfio\"]\n{ONE}"))
-        .generate();
+    tree.config(&format!("[cdi]\nkinds = [\"vfio\"]\n{ONE}")).generate();
     assert_eq!(files(), [""; 0]);
 }
 
@@ -668,10 +537,7 @@ fn a_class_with_a_number_of_holders_is_leased_by_name_too() {
     tree.generate();
     let leases = |name: &str| {
         let words = hook(device(&tree.written("rdma"), name), "createRuntime");
-        let at = words
-            .iter()
-            .enumerate()
-            .filter(|(_, word)| *word == "--lease");
+        let at = words.iter().enumerate().filter(|(_, word)| *word == "--lease");
         at.map(|(at, _)| words[at + 1].clone()).collect::<Vec<_>>()
     };
     assert_eq!(leases("mlx5_0"), [""; 0]);
@@ -687,51 +553,32 @@ fn a_class_with_a_number_of_holders_is_leased_by_name_too() {
     let x2 = hosts::x2();
     x2.hook();
     x2.config(EVERY_CLASS).generate();
-    for (class, name) in [
-        ("nic", "enp59s0f0np0"),
-        ("zf", "enp59s0f0np0"),
-        ("ptp", "ptp0"),
-        ("profile", "latency"),
-    ] {
+    for (class, name) in
+        [("nic", "enp59s0f0np0"), ("zf", "enp59s0f0np0"), ("ptp", "ptp0"), ("profile", "latency")]
+    {
         let spec = x2.written(class);
         let words = hook(device(&spec, name), "poststop");
         assert_eq!(words.last(), Some(&format!("{class}:{name}")), "{words:?}");
     }
     let nic = x2.written("nic");
-    assert_eq!(
-        device(&nic, "loopback")["containerEdits"].get("hooks"),
-        None
-    );
+    assert_eq!(device(&nic, "loopback")["containerEdits"].get("hooks"), None);
 }
 
 #[test]
 fn readers_of_old_versions_get_the_devices_without_pools_and_the_operator_is_told() {
     let tree = hosts::vfio();
     tree.config("[pools.fast]\nclass = \"vfio\"\n");
-    let run = tree
-        .run(&["cdi", "generate", "--max-cdi-version", "0.5.0"])
-        .done();
+    let run = tree.run(&["cdi", "generate", "--max-cdi-version", "0.5.0"]).done();
     let said = "pools are left out (vfio=any, vfio=fast): readers of CDI 0.5.0 know no annotations of a device, which list the members of a pool; raise --max-cdi-version to 0.6.0";
     assert!(run.warnings().contains(&said), "{}", run.stderr);
     assert_eq!(specs_in(&tree.specs()), ["onload.dev-vfio.json"]);
     // The check compares with what such readers get.
     tree.run(&["cdi", "check"]).done();
-    let run = tree
-        .run(&["cdi", "generate", "--max-cdi-version", "0.6.0"])
-        .done();
+    let run = tree.run(&["cdi", "generate", "--max-cdi-version", "0.6.0"]).done();
     assert!(!run.stderr.contains("left out"), "{}", run.stderr);
     assert_eq!(device_names(&tree.written_pools("vfio")), ["any", "fast"]);
     // Nothing is said of pools of a kind that is not written.
-    let run = tree
-        .run(&[
-            "cdi",
-            "generate",
-            "--max-cdi-version",
-            "0.5.0",
-            "--kind",
-            "nic",
-        ])
-        .done();
+    let run = tree.run(&["cdi", "generate", "--max-cdi-version", "0.5.0", "--kind", "nic"]).done();
     assert!(!run.stderr.contains("left out"), "{}", run.stderr);
 }
 
@@ -762,11 +609,7 @@ fn without_the_hook_a_host_has_no_pools_and_says_so() {
     let tree = hosts::vfio();
     tree.remove("/usr/bin/onload-hook");
     let run = tree.generate();
-    assert!(
-        run.stderr.contains(", pools are left out; install"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains(", pools are left out; install"), "{}", run.stderr);
     assert_eq!(specs_in(&tree.specs()), ["onload.dev-vfio.json"]);
 }
 
@@ -776,10 +619,9 @@ const LEASES: &str = "/run/onload-ctk/@leases";
 fn leased() -> Tree {
     let tree = hosts::vfio();
     tree.boot("this boot");
-    for (name, boot) in [
-        ("vfio=0000:81:02.0#0", "this boot"),
-        ("vfio=0000:81:04.0#0", "another boot"),
-    ] {
+    for (name, boot) in
+        [("vfio=0000:81:02.0#0", "this boot"), ("vfio=0000:81:04.0#0", "another boot")]
+    {
         let lease = json!({
             "version": 1, "class": "vfio", "name": "x", "slot": 0, "boot": boot, "container": "web",
             "bundle": "/b/web", "entryPoint": "createRuntime", "since": 1_700_000_000, "facts": {},
@@ -812,20 +654,13 @@ fn discover_and_the_lists_show_what_is_free_and_who_has_the_rest() {
     assert!(list.contains(line), "{list}");
     let list = tree.run(&["cdi", "list", "--format", "json"]).done().json();
     for device in list["devices"].as_array().unwrap() {
-        let wanted = if device["name"] == "onload.dev/vfio=any" {
-            &any
-        } else {
-            &Value::Null
-        };
+        let wanted = if device["name"] == "onload.dev/vfio=any" { &any } else { &Value::Null };
         assert_eq!(device["pool"], *wanted, "{device}");
     }
 
     let leases = tree.run(&["lease", "list"]).done().stdout;
     assert!(leases.contains(row), "{leases}");
-    let leases = tree
-        .run(&["lease", "list", "--format", "json"])
-        .done()
-        .json();
+    let leases = tree.run(&["lease", "list", "--format", "json"]).done().json();
     assert_eq!(leases["pools"], json!([any]));
     assert_eq!(each(&leases["leases"], "state"), ["held", "ended"]);
 }
@@ -873,17 +708,11 @@ fn who_may_not_read_leases_is_told_that_holders_are_not_known() {
         assert_eq!(pool["members"][0]["holder"], Value::Null);
         let warning = "which members of pools are free is not known: reading leases";
         let warnings = found.warnings();
-        let said = warnings
-            .iter()
-            .filter(|said| said.starts_with(warning))
-            .count();
+        let said = warnings.iter().filter(|said| said.starts_with(warning)).count();
         assert_eq!(said, 1, "{warnings:?}");
         assert!(found.stderr.contains("run as root"));
         let table = run_unprivileged(&tree, &["discover"]).done().stdout;
-        assert!(
-            table.contains("vfio   any   ? of 2  0000:81:02.0, 0000:81:04.0"),
-            "{table}"
-        );
+        assert!(table.contains("vfio   any   ? of 2  0000:81:02.0, 0000:81:04.0"), "{table}");
         // The list of leases itself is not empty because nobody may look.
         let refusal = run_unprivileged(&tree, &["lease", "list"]).refused();
         assert!(refusal.starts_with("reading leases"), "{refusal}");

@@ -15,11 +15,7 @@ const COMMANDS: [&str; 4] = ["discover", "doctor", "status", "topology"];
 /// What a command says on stderr if that is a terminal of that width, while its stdout is none.
 fn told(columns: u16, command: &mut Command) -> String {
     let (master, stderr) = terminal(columns);
-    let mut child = command
-        .stdout(Stdio::null())
-        .stderr(Stdio::from(stderr))
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::from(stderr)).spawn().unwrap();
     // Ours of the terminal goes with it, so that the end of the child is the end of the text.
     command.stderr(Stdio::null());
     let mut text = Vec::new();
@@ -120,10 +116,7 @@ fn host_apply_shows_each_step_on_a_terminal_and_only_what_it_did_in_a_pipe() {
     assert_eq!(left(&text), [step], "{text:?}");
 
     let piped = run(&mut crate::common::apply_below(&wanted())).done();
-    assert_eq!(
-        (piped.stdout, piped.stderr),
-        (String::new(), format!("{step}\n"))
-    );
+    assert_eq!((piped.stdout, piped.stderr), (String::new(), format!("{step}\n")));
 }
 
 #[test]
@@ -134,9 +127,6 @@ fn host_apply_that_has_nothing_to_do_leaves_only_that() {
     let tree = x2();
     tree.config("[host]\nhugepages = { 2Mi = { 0 = 64 } }\n");
     let text = told(80, &mut crate::common::apply_below(&tree));
-    assert!(
-        text.contains("comparing this host with config.toml"),
-        "{text:?}"
-    );
+    assert!(text.contains("comparing this host with config.toml"), "{text:?}");
     assert_eq!(left(&text), ["nothing to change on this host"], "{text:?}");
 }

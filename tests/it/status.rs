@@ -26,11 +26,7 @@ pub(crate) fn process(tree: &Tree, pid: u32, id: Option<&str>, name: &str) {
     let dir = format!("/proc/{pid}");
     let (cgroup, network, pids) = match id {
         None => ("0::/init.scope\n".to_owned(), "net:[1]", "pid:[1]"),
-        Some(id) => (
-            format!("0::/system.slice/docker-{id}.scope\n"),
-            "net:[1]",
-            "pid:[7]",
-        ),
+        Some(id) => (format!("0::/system.slice/docker-{id}.scope\n"), "net:[1]", "pid:[7]"),
     };
     tree.file(&format!("{dir}/cgroup"), cgroup);
     let status = format!("Name:\t{name}\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\t1\n");
@@ -42,14 +38,8 @@ pub(crate) fn process(tree: &Tree, pid: u32, id: Option<&str>, name: &str) {
     let inode = library.map_or(5, |library| library.ino());
     let line = format!("7f00-7f01 r-xp 0 08:01 {inode} /usr/lib64/libonload.so\n");
     tree.file(&format!("{dir}/maps"), line);
-    tree.file(
-        &format!("{dir}/mountinfo"),
-        "20 1 8:1 / / rw - ext4 /dev/sda rw\n",
-    );
-    tree.file(
-        &format!("{dir}/limits"),
-        "Max locked memory unlimited unlimited bytes\n",
-    );
+    tree.file(&format!("{dir}/mountinfo"), "20 1 8:1 / / rw - ext4 /dev/sda rw\n");
+    tree.file(&format!("{dir}/limits"), "Max locked memory unlimited unlimited bytes\n");
     tree.directory(&format!("{dir}/root/dev"));
     tree.directory(&format!("{dir}/fd"));
     tree.link(&format!("{dir}/ns/net"), network);
@@ -70,10 +60,7 @@ fn accelerated() -> Tree {
 
 fn name(tree: &Tree, id: &str, name: &str) {
     let config = json!({ "Name": format!("/{name}") }).to_string();
-    tree.file(
-        &format!("/var/lib/docker/containers/{id}/config.v2.json"),
-        config,
-    );
+    tree.file(&format!("/var/lib/docker/containers/{id}/config.v2.json"), config);
 }
 
 #[test]
@@ -104,10 +91,7 @@ fn programs_get_an_object() {
     assert_eq!(container["id"], ID);
     assert_eq!(container["state"], "accelerated");
     assert_eq!(container["verdicts"][0]["state"], "accelerated");
-    assert_eq!(
-        container["processes"],
-        json!([{"pid": 77, "name": "redis"}])
-    );
+    assert_eq!(container["processes"], json!([{"pid": 77, "name": "redis"}]));
 }
 
 #[test]
@@ -130,29 +114,14 @@ fn one_container_is_named_and_the_exit_status_says_how_it_does() {
         let run = tree.run(&["status", word]).done();
         assert!(run.stdout.starts_with("redis "), "{word}: {}", run.stdout);
     }
-    tree.file(
-        "/proc/77/maps",
-        "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so (deleted)\n",
-    );
+    tree.file("/proc/77/maps", "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so (deleted)\n");
     let run = tree.run(&["status", "redis"]).done();
-    assert!(
-        run.stdout.contains("libonload.so was replaced since: "),
-        "{}",
-        run.stdout
-    );
+    assert!(run.stdout.contains("libonload.so was replaced since: "), "{}", run.stdout);
     // Nor does it have a stack.
     tree.remove("/proc/77/fd/5");
     let run = tree.run(&["status", "redis"]).answered_no();
-    assert!(
-        run.stdout.contains("library of another build: "),
-        "{}",
-        run.stdout
-    );
-    assert!(
-        run.stdout.contains("\n      start the container again\n"),
-        "{}",
-        run.stdout
-    );
+    assert!(run.stdout.contains("library of another build: "), "{}", run.stdout);
+    assert!(run.stdout.contains("\n      start the container again\n"), "{}", run.stdout);
     // The list as a whole is no question.
     tree.run(&["status"]).done();
 }
@@ -163,10 +132,7 @@ fn a_name_that_is_no_container_is_refused() {
     for word in ["web", "", "3f2c", "../redis", "\u{1b}[31m"] {
         let line = tree.run(&["status", word]).refused();
         assert!(line.starts_with("looking for container "), "{line}");
-        assert!(
-            line.contains("\"onload-ctk status\" lists those that do"),
-            "{line}"
-        );
+        assert!(line.contains("\"onload-ctk status\" lists those that do"), "{line}");
         assert!(!line.contains('\u{1b}'), "{line}");
     }
 }
@@ -183,11 +149,7 @@ fn a_beginning_of_two_ids_is_refused_and_a_name_goes_before_an_id() {
     // A container that is called like the beginning of another's id.
     name(&tree, OTHER, "3f2a");
     let run = tree.run(&["status", "3f2a"]).done();
-    assert!(
-        run.stdout.starts_with("3f2a 3f2b3f2b3f2b"),
-        "{}",
-        run.stdout
-    );
+    assert!(run.stdout.starts_with("3f2a 3f2b3f2b3f2b"), "{}", run.stdout);
 }
 
 #[test]
@@ -203,16 +165,10 @@ fn a_container_that_ends_meanwhile_is_not_there() {
 fn hostile_names_do_not_steer_the_terminal() {
     let tree = accelerated();
     let odd = "x\u{1b}[2J\u{9b}31m";
-    tree.file(
-        "/proc/77/status",
-        format!("Name:\t{odd}\nUid:\t0\t0\t0\t0\nNSpid:\t77\t1\n"),
-    );
+    tree.file("/proc/77/status", format!("Name:\t{odd}\nUid:\t0\t0\t0\t0\nNSpid:\t77\t1\n"));
     name(&tree, ID, "a\u{1b}]0;title\u{7}\nredis 3f2a (docker)");
     let shown = tree.run(&["status"]).done().stdout;
-    assert!(
-        !shown.chars().any(|c| c.is_control() && c != '\n'),
-        "{shown:?}"
-    );
+    assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
     assert_eq!(shown.lines().count(), 3, "{shown}");
     let name = tree.run(&JSON).done().json()["containers"][0]["name"].take();
     assert!(text(&name).starts_with("a\u{1b}]0;"), "{name}");
@@ -221,10 +177,7 @@ fn hostile_names_do_not_steer_the_terminal() {
 #[test]
 fn a_cgroup_path_with_escapes_is_of_nobody_we_know() {
     let tree = accelerated();
-    tree.file(
-        "/proc/77/cgroup",
-        "0::/\u{1b}[31m/docker-../../../etc.scope\n",
-    );
+    tree.file("/proc/77/cgroup", "0::/\u{1b}[31m/docker-../../../etc.scope\n");
     let json = tree.run(&JSON).done().json();
     assert_eq!(json["containers"][0]["engine"], "unknown");
     let shown = tree.run(&["status"]).done().stdout;
@@ -234,17 +187,9 @@ fn a_cgroup_path_with_escapes_is_of_nobody_we_know() {
 #[test]
 fn lines_keep_to_the_terminal() {
     let tree = accelerated();
-    tree.file(
-        "/proc/77/maps",
-        "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so (deleted)\n",
-    );
-    let shown = run(crate::common::on(tree.root(), &["status"]).env("COLUMNS", "40"))
-        .done()
-        .stdout;
-    assert!(
-        shown.lines().all(|line| line.chars().count() <= 40),
-        "{shown}"
-    );
+    tree.file("/proc/77/maps", "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so (deleted)\n");
+    let shown = run(crate::common::on(tree.root(), &["status"]).env("COLUMNS", "40")).done().stdout;
+    assert!(shown.lines().all(|line| line.chars().count() <= 40), "{shown}");
 }
 
 #[test]
@@ -261,14 +206,10 @@ fn a_user_is_told_what_was_not_seen() {
     }
     let private = fs::Permissions::from_mode(0o600);
     fs::set_permissions(tree.path("/proc/77/maps"), private).unwrap();
-    tree.file(
-        "/proc/77/cgroup",
-        format!("0::/system.slice/docker-{ID}.scope\n"),
-    );
+    tree.file("/proc/77/cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
     let run = run_unprivileged(&tree, &["status"]).done();
     assert!(
-        run.stderr
-            .contains("1 process could not be inspected; run sudo onload-ctk status"),
+        run.stderr.contains("1 process could not be inspected; run sudo onload-ctk status"),
         "{}",
         run.stderr
     );
@@ -318,11 +259,7 @@ struct Runc {
 impl Runc {
     fn start(args: &[&str], env: &[&str]) -> Runc {
         let dir = tempfile::tempdir().unwrap();
-        let id = format!(
-            "octk-status-{}-{}",
-            std::process::id(),
-            args.len() + env.len()
-        );
+        let id = format!("octk-status-{}-{}", std::process::id(), args.len() + env.len());
         let runc = Runc { dir, id };
         let (rootfs, lib) = (runc.dir.path().join("rootfs"), runc.dir.path().join("lib"));
         fs::create_dir_all(&rootfs).unwrap();
@@ -344,9 +281,7 @@ impl Runc {
         });
         fs::write(runc.dir.path().join("config.json"), config.to_string()).unwrap();
         let mut run = runc.command();
-        run.args(["run", "--detach", "--bundle"])
-            .arg(runc.dir.path())
-            .arg(&runc.id);
+        run.args(["run", "--detach", "--bundle"]).arg(runc.dir.path()).arg(&runc.id);
         // The container keeps what it inherits: a pipe would never end.
         run.stdout(Stdio::null()).stderr(Stdio::null());
         assert!(run.status().unwrap().success());
@@ -370,11 +305,7 @@ impl Runc {
 
 impl Drop for Runc {
     fn drop(&mut self) {
-        let _ = self
-            .command()
-            .args(["delete", "--force"])
-            .arg(&self.id)
-            .output();
+        let _ = self.command().args(["delete", "--force"]).arg(&self.id).output();
     }
 }
 
@@ -395,10 +326,7 @@ fn a_real_container_of_runc_that_preloads_the_library_is_found() {
     let container = &json["containers"][0];
     assert_eq!(container["name"], runc.id.as_str());
     assert_eq!(container["engine"], "unknown");
-    assert_eq!(
-        container["processes"],
-        json!([{"pid": runc.pid(), "name": "sleep"}])
-    );
+    assert_eq!(container["processes"], json!([{"pid": runc.pid(), "name": "sleep"}]));
     // It has no sysfs: the kernel says in its network that there is nothing but lo.
     assert_eq!(container["state"], "no-interface", "{container}");
     // The file of the library is replaced, as by an upgrade.
@@ -407,10 +335,7 @@ fn a_real_container_of_runc_that_preloads_the_library_is_found() {
     fs::rename(library.with_extension("new"), &library).unwrap();
     let run = status_of(&runc.id).answered_no();
     let verdicts = run.json()["containers"][0]["verdicts"].take();
-    assert!(
-        each(&verdicts, "state").contains(&"other-library".to_owned()),
-        "{verdicts}"
-    );
+    assert!(each(&verdicts, "state").contains(&"other-library".to_owned()), "{verdicts}");
 }
 
 #[test]
@@ -434,37 +359,20 @@ impl Podman {
     /// None where podman cannot run a container here.
     fn start() -> Option<Podman> {
         let dir = tempfile::tempdir().unwrap();
-        let mut podman = Podman {
-            dir,
-            id: String::new(),
-        };
+        let mut podman = Podman { dir, id: String::new() };
         let rootfs = podman.dir.path().join("rootfs");
-        for directory in [
-            "bin", "lib", "lib64", "usr", "proc", "dev", "sys", "etc", "run", "tmp", "onload",
-        ] {
+        for directory in
+            ["bin", "lib", "lib64", "usr", "proc", "dev", "sys", "etc", "run", "tmp", "onload"]
+        {
             fs::create_dir_all(rootfs.join(directory)).unwrap();
         }
         stand_in(&rootfs.join("onload"));
         let mut command = podman.command();
-        command.args([
-            "run",
-            "--detach",
-            "--network=none",
-            "--security-opt=seccomp=unconfined",
-        ]);
+        command.args(["run", "--detach", "--network=none", "--security-opt=seccomp=unconfined"]);
         command.args(["--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]);
         command.arg("--env=LD_PRELOAD=/onload/libonload.so");
-        command.args(
-            host_dirs()
-                .into_iter()
-                .map(|dir| format!("--volume={dir}:{dir}:ro")),
-        );
-        let output = command
-            .arg("--rootfs")
-            .arg(&rootfs)
-            .args(SLEEP)
-            .output()
-            .unwrap();
+        command.args(host_dirs().into_iter().map(|dir| format!("--volume={dir}:{dir}:ro")));
+        let output = command.arg("--rootfs").arg(&rootfs).args(SLEEP).output().unwrap();
         let id = String::from_utf8(output.stdout).unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         let is_there = needs::on_this_machine(
@@ -489,11 +397,7 @@ impl Podman {
         let at = |name: &str| -> PathBuf { self.dir.path().join(name) };
         let mut command = Command::new("podman");
         command.args(["--cgroup-manager=cgroupfs", "--runtime=runc"]);
-        command
-            .arg("--root")
-            .arg(at("storage"))
-            .arg("--runroot")
-            .arg(at("run"));
+        command.arg("--root").arg(at("storage")).arg("--runroot").arg(at("run"));
         command.stdin(Stdio::null());
         command
     }
@@ -501,10 +405,7 @@ impl Podman {
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        let _ = self
-            .command()
-            .args(["rm", "--force", "--time=0", &self.id])
-            .output();
+        let _ = self.command().args(["rm", "--force", "--time=0", &self.id]).output();
     }
 }
 

@@ -34,17 +34,10 @@ fn no_word_is_broken_and_no_line_is_too_long_that_has_two() {
             let stand_in = |word: &&str| word.contains("NAME") || word.contains("ADDRESS");
             let broken: Vec<&str> = words(&shown).difference(&whole).copied().collect();
             let broken: Vec<_> = broken.iter().filter(|word| !stand_in(word)).collect();
-            assert!(
-                broken.is_empty(),
-                "{broken:?} at {columns} of {}",
-                root.display()
-            );
+            assert!(broken.is_empty(), "{broken:?} at {columns} of {}", root.display());
             for line in shown.lines() {
                 let fits = line.chars().count() <= columns;
-                assert!(
-                    fits || line.split_whitespace().count() == 1,
-                    "{columns}: {line}"
-                );
+                assert!(fits || line.split_whitespace().count() == 1, "{columns}: {line}");
             }
         }
     }
@@ -77,9 +70,7 @@ fn every_reason_ends_with_what_to_do_or_says_that_nothing_can_be_done() {
     let mut seen = 0;
     for (_, tree) in every_host() {
         let root = tree.root();
-        let found = run(&mut on(root, &["discover", "--format", "json"]))
-            .done()
-            .json();
+        let found = run(&mut on(root, &["discover", "--format", "json"])).done().json();
         for reason in each(&found["not_offered"], "reason") {
             let (_, remedy) = reason.rsplit_once("; ").unwrap_or_default();
             let known = REMEDIES.iter().any(|start| remedy.starts_with(start));
@@ -92,9 +83,7 @@ fn every_reason_ends_with_what_to_do_or_says_that_nothing_can_be_done() {
 
 #[test]
 fn tools_are_no_interfaces() {
-    let found = run(&mut on(&captured(), &["discover", "--format", "json"]))
-        .done()
-        .json();
+    let found = run(&mut on(&captured(), &["discover", "--format", "json"])).done().json();
     let kind = |name: &str| {
         let list = found["not_offered"].as_array().unwrap();
         let entry = list.iter().find(|entry| entry["name"] == name).unwrap();
@@ -116,10 +105,7 @@ fn what_is_bound_to_the_kernels_driver_is_told_the_command_that_binds_it_to_vfio
     assert!(shown.contains(wanted), "{shown}");
     let found = vfio().discover();
     let reason = crate::common::reason(&found, "vfio", "0000:81:04.1");
-    assert!(
-        reason.ends_with("run \"driverctl set-override 0000:81:04.1 vfio-pci\""),
-        "{reason}"
-    );
+    assert!(reason.ends_with("run \"driverctl set-override 0000:81:04.1 vfio-pci\""), "{reason}");
 }
 
 #[test]
@@ -128,21 +114,13 @@ fn behind_a_pipe_each_reason_has_one_line() {
     let (_, rows) = table.split_once("\nNot offered\n").unwrap();
     let columns = |row: &str| -> Vec<String> {
         let columns = row.split("  ").map(str::trim);
-        columns
-            .filter(|text| !text.is_empty())
-            .map(str::to_owned)
-            .collect()
+        columns.filter(|text| !text.is_empty()).map(str::to_owned).collect()
     };
     let rows: Vec<Vec<String>> = rows.lines().map(columns).collect();
     assert_eq!(rows[0], ["KIND", "NAME", "REASON"]);
-    let found = run(&mut on(&captured(), &["discover", "--format", "json"]))
-        .done()
-        .json();
+    let found = run(&mut on(&captured(), &["discover", "--format", "json"])).done().json();
     let mut names = each(&found["not_offered"], "name");
-    let mut shown: Vec<&str> = rows[1..]
-        .iter()
-        .flat_map(|row| row[1].split(", "))
-        .collect();
+    let mut shown: Vec<&str> = rows[1..].iter().flat_map(|row| row[1].split(", ")).collect();
     names.sort();
     shown.sort();
     assert_eq!(shown, names);
@@ -200,10 +178,7 @@ fn what_hides_a_device_is_said_in_lines_that_fit() {
     let copy = std::fs::read(spec).unwrap();
     tree.file("/etc/cdi/copy.json", copy);
     let plain = at("", tree.root(), &["cdi", "list"]);
-    assert!(
-        plain.contains("/etc/cdi/copy.json is hidden by /"),
-        "{plain}"
-    );
+    assert!(plain.contains("/etc/cdi/copy.json is hidden by /"), "{plain}");
     let shown = at("20", tree.root(), &["cdi", "list"]);
     assert_eq!(words(&shown), words(&plain));
     for line in shown.lines() {

@@ -28,20 +28,11 @@ fn own(path: &str) -> Vec<u8> {
 fn host() -> Tree {
     let tree = x3();
     tree.config(ON);
-    tree.program(
-        STARTER,
-        own(&package().join("packaging/start-tool").to_string_lossy()),
-    );
+    tree.program(STARTER, own(&package().join("packaging/start-tool").to_string_lossy()));
     tree.file(&format!("{MULTIARCH}/libpcap.so.0.8"), own("/bin/bash"));
     // On another way than the first.
-    tree.file(
-        "/usr/lib64/libtinfo.so.6",
-        own("/lib/x86_64-linux-gnu/libtinfo.so.6"),
-    );
-    tree.file(
-        "/lib/x86_64-linux-gnu/libc.so.6",
-        own("/lib/x86_64-linux-gnu/libc.so.6"),
-    );
+    tree.file("/usr/lib64/libtinfo.so.6", own("/lib/x86_64-linux-gnu/libtinfo.so.6"));
+    tree.file("/lib/x86_64-linux-gnu/libc.so.6", own("/lib/x86_64-linux-gnu/libc.so.6"));
     tree.program(LOADER, own(LOADER));
     tree
 }
@@ -76,18 +67,9 @@ fn a_tool_comes_with_its_loader_and_every_library_in_a_directory_of_its_own() {
         pair(STARTER, TOOL),
         pair(STARTER, other),
         pair(LOADER, &format!("{PRIVATE}/ld.so")),
-        pair(
-            "/lib/x86_64-linux-gnu/libc.so.6",
-            &format!("{PRIVATE}/libc.so.6"),
-        ),
-        pair(
-            &format!("{MULTIARCH}/libpcap.so.0.8"),
-            &format!("{PRIVATE}/libpcap.so.0.8"),
-        ),
-        pair(
-            "/usr/lib64/libtinfo.so.6",
-            &format!("{PRIVATE}/libtinfo.so.6"),
-        ),
+        pair("/lib/x86_64-linux-gnu/libc.so.6", &format!("{PRIVATE}/libc.so.6")),
+        pair(&format!("{MULTIARCH}/libpcap.so.0.8"), &format!("{PRIVATE}/libpcap.so.0.8")),
+        pair("/usr/lib64/libtinfo.so.6", &format!("{PRIVATE}/libtinfo.so.6")),
         pair(TOOL, &format!("{PRIVATE}/onload_stackdump")),
         pair(other, &format!("{PRIVATE}/onload_tcpdump.bin")),
     ];
@@ -101,12 +83,7 @@ fn a_tool_comes_with_its_loader_and_every_library_in_a_directory_of_its_own() {
     );
     for class in ["nic-nodes", "zf"] {
         let found = mounts(&tree.written(class));
-        assert!(
-            found
-                .iter()
-                .all(|(_, to)| !to.starts_with("/usr/lib/onload-ctk")),
-            "{class}"
-        );
+        assert!(found.iter().all(|(_, to)| !to.starts_with("/usr/lib/onload-ctk")), "{class}");
     }
     let found = tree.discover();
     assert!(texts(&found["onload"]["tools"]).contains(&"onload_stackdump".to_owned()));
@@ -126,11 +103,7 @@ fn a_tool_that_needs_nothing_more_stands_in_its_place_itself() {
     assert!(found.contains(&(TOOL.to_owned(), format!("{PRIVATE}/onload_stackdump"))));
     tree.config(&format!("{ON}container-tool-dir = \"\"\n"));
     let found = mounts(&tree.spec("nic"));
-    assert!(
-        found
-            .iter()
-            .all(|(_, to)| !to.starts_with("/usr/lib/onload-ctk"))
-    );
+    assert!(found.iter().all(|(_, to)| !to.starts_with("/usr/lib/onload-ctk")));
 }
 
 #[test]
@@ -158,18 +131,13 @@ fn a_tool_that_cannot_be_given_what_it_needs_is_not_offered_with_the_reason() {
     tree.remove("/usr/lib64/libtinfo.so.6");
     let reason = why(&tree);
     assert!(
-        reason.starts_with(&format!(
-            "it needs libtinfo.so.6, which is in none of {MULTIARCH}, "
-        )),
+        reason.starts_with(&format!("it needs libtinfo.so.6, which is in none of {MULTIARCH}, ")),
         "{reason}"
     );
     assert!(reason.ends_with("; install it on this host"), "{reason}");
     let tree = host();
     tree.remove(LOADER);
-    assert_eq!(
-        why(&tree),
-        format!("its dynamic loader {LOADER} is not on this host; install it")
-    );
+    assert_eq!(why(&tree), format!("its dynamic loader {LOADER} is not on this host; install it"));
     // A name with a stroke is a path, which the loader would open in the container.
     let tree = host();
     let mut content = own("/bin/bash");
@@ -223,37 +191,20 @@ fn the_tool_runs_in_an_image_with_other_libraries_of_the_same_names() {
     // Memory may be mounted noexec.
     let image = tempfile::tempdir().unwrap();
     let at = |path: &str| image.path().join(path);
-    for dir in [
-        "bin",
-        "lib64",
-        "lib/x86_64-linux-gnu",
-        "usr/lib/x86_64-linux-gnu",
-        "usr/lib64",
-    ] {
+    for dir in ["bin", "lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib64"] {
         fs::create_dir_all(at(dir)).unwrap();
     }
     copy_program("/bin/dash", at("bin/sh"));
     copy_program(LOADER, at("lib64/ld-linux-x86-64.so.2"));
-    fs::copy(
-        "/lib/x86_64-linux-gnu/libc.so.6",
-        at("lib/x86_64-linux-gnu/libc.so.6"),
-    )
-    .unwrap();
+    fs::copy("/lib/x86_64-linux-gnu/libc.so.6", at("lib/x86_64-linux-gnu/libc.so.6")).unwrap();
     // The image's own, which no program that asks for it could do without.
-    let places = [
-        "lib/x86_64-linux-gnu",
-        "usr/lib/x86_64-linux-gnu",
-        "usr/lib64",
-    ];
+    let places = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib64"];
     for dir in places {
         fs::write(at(dir).join("libtinfo.so.6"), "the image's own").unwrap();
     }
     give(&tree, &spec, image.path());
     for dir in places {
-        assert_eq!(
-            fs::read(at(dir).join("libtinfo.so.6")).unwrap(),
-            b"the image's own"
-        );
+        assert_eq!(fs::read(at(dir).join("libtinfo.so.6")).unwrap(), b"the image's own");
     }
     let run = |path: &str, more: &[(&str, &str)]| {
         let mut command = Command::new("chroot");
@@ -263,48 +214,29 @@ fn the_tool_runs_in_an_image_with_other_libraries_of_the_same_names() {
             "a",
             "b c",
         ]);
-        command
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command.envs(more.iter().copied()).output().unwrap()
     };
     let output = run(TOOL, &[]);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "a b c unset\n",
-        "{output:?}"
-    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a b c unset\n", "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{output:?}");
     assert!(output.status.success());
     // Neither the container's preload nor its library path reaches the tool.
-    let surroundings = [
-        ("LD_PRELOAD", "/nowhere.so"),
-        ("LD_LIBRARY_PATH", "/usr/lib64"),
-    ];
+    let surroundings = [("LD_PRELOAD", "/nowhere.so"), ("LD_LIBRARY_PATH", "/usr/lib64")];
     let output = run(TOOL, &surroundings);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "a b c unset\n",
-        "{output:?}"
-    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a b c unset\n", "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said.lines().count(), 2, "of chroot and the shell: {said}");
     // By itself the loader of the image finds the image's own, as for every program of the image.
     let output = run(&format!("{PRIVATE}/onload_stackdump"), &[]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && said.contains("libtinfo.so.6"),
-        "{said}"
-    );
+    assert!(!output.status.success() && said.contains("libtinfo.so.6"), "{said}");
     // The script in the place of nothing.
     copy_program(at(TOOL.trim_start_matches('/')), at("bin/other"));
     let output = run("/bin/other", &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(127));
-    assert_eq!(
-        said,
-        "other: it is not below /usr/lib/onload-ctk; start it by its own name\n"
-    );
+    assert_eq!(said, "other: it is not below /usr/lib/onload-ctk; start it by its own name\n");
 }
 
 #[test]
@@ -319,22 +251,12 @@ fn a_capture_of_the_host_offers_the_tool_too() {
     if !crate::common::has("tar") || !crate::common::has("zstd") {
         return skipped("there is no tar or no zstd");
     }
-    let status = Command::new("tar")
-        .arg("-xf")
-        .arg(&capture)
-        .arg("-C")
-        .arg(&unpacked)
-        .status();
+    let status = Command::new("tar").arg("-xf").arg(&capture).arg("-C").arg(&unpacked).status();
     assert!(status.unwrap().success());
-    let found = crate::common::run(&mut crate::common::on(
-        &unpacked,
-        &["discover", "--format", "json"],
-    ));
+    let found =
+        crate::common::run(&mut crate::common::on(&unpacked, &["discover", "--format", "json"]));
     let found = found.done().json();
-    assert!(
-        texts(&found["onload"]["tools"]).contains(&"onload_stackdump".to_owned()),
-        "{found}"
-    );
+    assert!(texts(&found["onload"]["tools"]).contains(&"onload_stackdump".to_owned()), "{found}");
     assert_eq!(found["not_offered"], tree.discover()["not_offered"]);
     assert_ne!(found["onload"], json!(null));
 }

@@ -12,13 +12,8 @@ use crate::common::{
 };
 
 /// The hosts whose pictures stand in `docs/`.
-const PICTURES: [&str; 5] = [
-    CAPTURED,
-    "debian13-2numa-stand-ins",
-    "debian13-4numa-21vfs",
-    "rdma-hcas",
-    "x2-2port-sriov",
-];
+const PICTURES: [&str; 5] =
+    [CAPTURED, "debian13-2numa-stand-ins", "debian13-4numa-21vfs", "rdma-hcas", "x2-2port-sriov"];
 
 #[test]
 fn the_text_of_each_captured_host_is_what_people_have_read() {
@@ -26,10 +21,7 @@ fn the_text_of_each_captured_host_is_what_people_have_read() {
         let tree = Tree::sample(name);
         let mut command = on(tree.root(), &["topology"]);
         let shown = run(command.env("COLUMNS", "80")).done().stdout;
-        compare(
-            &package().join(format!("tests/topology/{name}.txt")),
-            &shown,
-        );
+        compare(&package().join(format!("tests/topology/{name}.txt")), &shown);
         for line in shown.lines() {
             assert!(line.chars().count() <= 80, "{name}: {line}");
         }
@@ -50,34 +42,20 @@ fn no_text_is_left_of_a_host_that_is_gone() {
 #[test]
 fn the_pictures_in_the_documentation_are_what_the_command_draws() {
     for name in PICTURES {
-        let run = run(&mut on(
-            Tree::sample(name).root(),
-            &["topology", "--format", "svg"],
-        ))
-        .done();
-        compare(
-            &package().join(format!("docs/topology-{name}.svg")),
-            &run.stdout,
-        );
+        let run = run(&mut on(Tree::sample(name).root(), &["topology", "--format", "svg"])).done();
+        compare(&package().join(format!("docs/topology-{name}.svg")), &run.stdout);
         let page = fs::read_to_string(package().join("docs/topology.md")).unwrap();
         assert!(page.contains(&format!("(topology-{name}.svg)")), "{name}");
     }
     let shown = fs::read_to_string(package().join("README.md")).unwrap();
-    let first = shown
-        .lines()
-        .take(40)
-        .any(|line| line.contains("(docs/topology-"));
+    let first = shown.lines().take(40).any(|line| line.contains("(docs/topology-"));
     assert!(first, "the README's first screen has a picture");
 }
 
 #[test]
 fn a_picture_is_the_same_each_time_and_names_no_version() {
     let root = captured();
-    let draw = || {
-        run(&mut on(&root, &["topology", "--format", "svg"]))
-            .done()
-            .stdout
-    };
+    let draw = || run(&mut on(&root, &["topology", "--format", "svg"])).done().stdout;
     let picture = draw();
     assert_eq!(picture, draw());
     assert!(!picture.contains(env!("CARGO_PKG_VERSION")));
@@ -98,10 +76,7 @@ fn the_object_has_each_function_with_its_virtual_ones() {
     assert_eq!(function["address"], "0000:81:00.0");
     assert_eq!(function["interfaces"][0]["name"], "ens2");
     let children = function["virtual_functions"].as_array().unwrap();
-    let states: Vec<_> = children
-        .iter()
-        .map(|child| &child["devices"][0]["state"])
-        .collect();
+    let states: Vec<_> = children.iter().map(|child| &child["devices"][0]["state"]).collect();
     assert_eq!(children.len(), 3);
     assert_eq!(states, ["free", "free", "not_offered"]);
     assert_eq!(children[0]["devices"][0]["class"], "vfio");
@@ -114,9 +89,7 @@ fn names_of_a_host_steer_neither_a_terminal_nor_a_browser() {
     let function = tree.pci(Pci::network(address, "8086:10c9", "igb"));
     tree.interface(&function, "a\u{1b}<b>&");
     for format in ["text", "svg"] {
-        let shown = run(&mut on(tree.root(), &["topology", "--format", format]))
-            .done()
-            .stdout;
+        let shown = run(&mut on(tree.root(), &["topology", "--format", format])).done().stdout;
         assert!(shown.contains("\\u{1b}"), "{format}: {shown}");
         assert!(!shown.contains('\u{1b}'), "{format}: {shown}");
         assert_eq!(shown.contains("<b>"), format == "text", "{shown}");
@@ -140,17 +113,10 @@ fn a_host_with_nothing_on_its_nodes_says_so() {
 #[test]
 fn huge_pages_of_a_kernel_without_numa_are_shown() {
     let tree = Tree::new();
-    let pages = [
-        ("nr_hugepages", "8"),
-        ("free_hugepages", "5"),
-        ("nr_overcommit_hugepages", "0"),
-    ];
+    let pages = [("nr_hugepages", "8"), ("free_hugepages", "5"), ("nr_overcommit_hugepages", "0")];
     tree.attributes("/sys/kernel/mm/hugepages/hugepages-2048kB", &pages);
     let shown = tree.run(&["topology"]).done().stdout;
-    assert!(
-        shown.starts_with("No NUMA node\n  huge pages 2Mi: 5 of 8 free\n"),
-        "{shown}"
-    );
+    assert!(shown.starts_with("No NUMA node\n  huge pages 2Mi: 5 of 8 free\n"), "{shown}");
 }
 
 #[test]
@@ -208,9 +174,7 @@ fn who_is_not_root_is_told_that_holders_are_not_known() {
     assert_eq!(run.json()["holders_known"], false);
     let warnings = run.warnings();
     assert!(
-        warnings
-            .iter()
-            .any(|text| text.starts_with("who holds devices is not known: ")),
+        warnings.iter().any(|text| text.starts_with("who holds devices is not known: ")),
         "{warnings:?}"
     );
 }
@@ -227,18 +191,9 @@ fn eight_gpus() -> Tree {
     for switch in 0..4 {
         let node = switch / 2;
         let put = |above: &str, address: &str, class: &str, id: &str, driver: &str| {
-            let function = Pci {
-                address,
-                id,
-                class,
-                numa_node: node,
-                driver,
-            };
+            let function = Pci { address, id, class, numa_node: node, driver };
             let directory = tree.pci_below(above, function);
-            let link = [
-                ("current_link_speed", "32.0 GT/s PCIe"),
-                ("current_link_width", "16"),
-            ];
+            let link = [("current_link_speed", "32.0 GT/s PCIe"), ("current_link_width", "16")];
             tree.attributes(&directory, &link);
             directory
         };
@@ -247,10 +202,7 @@ fn eight_gpus() -> Tree {
             put(above, address, "0x060400", "1000:c030", "pcieport");
             format!("{above}/{address}")
         };
-        let port = bridge(
-            &format!("pci0000:{}", bus(0)),
-            &format!("0000:{}:01.0", bus(0)),
-        );
+        let port = bridge(&format!("pci0000:{}", bus(0)), &format!("0000:{}:01.0", bus(0)));
         let upper = bridge(&port, &format!("0000:{}:00.0", bus(1)));
         let below = |number: i32| bridge(&upper, &format!("0000:{}:{number:02x}.0", bus(2)));
         for gpu in 0..2 {
@@ -284,17 +236,8 @@ fn the_picture_of_a_machine_with_gpus_shows_the_nics_near_them() {
     let expected = [0, 0, 2, 2, 4, 4, 6, 6].map(|nic| format!("mlx5_{nic} (PIX)"));
     assert_eq!(behind("nearest NIC: "), expected);
     let expected = [0, 0, 2, 2, 4, 4, 6, 6].map(|nic| format!("00.0: mlx5_{nic}"));
-    assert_eq!(
-        behind("rdma=gpu-")
-            .iter()
-            .map(|text| &text[8..])
-            .collect::<Vec<_>>(),
-        expected
-    );
-    assert!(
-        text.contains("0000:13:00.0 GPU0 NVIDIA, nvidia, 32.0 GT/s on 16 lanes\n"),
-        "{text}"
-    );
+    assert_eq!(behind("rdma=gpu-").iter().map(|text| &text[8..]).collect::<Vec<_>>(), expected);
+    assert!(text.contains("0000:13:00.0 GPU0 NVIDIA, nvidia, 32.0 GT/s on 16 lanes\n"), "{text}");
 }
 
 #[test]
@@ -315,10 +258,7 @@ fn what_a_gpu_s_name_gives_is_shown_beside_what_is_nearest() {
     );
     let text = tree.run(&["topology"]).done().stdout;
     assert!(text.contains("nearest NIC: mlx5_0 (PIX)\n"), "{text}");
-    assert!(
-        text.contains("rdma=gpu-0000:13:00.0: mlx5_1, mlx5_2\n"),
-        "{text}"
-    );
+    assert!(text.contains("rdma=gpu-0000:13:00.0: mlx5_1, mlx5_2\n"), "{text}");
     let object = tree.run(&["topology", "--format", "json"]).done().json();
     let root = &object["nodes"][0]["roots"][0];
     let gpu = &root["bridges"][0]["bridges"][0]["bridges"][0]["functions"][0]["gpu"];
@@ -334,20 +274,11 @@ fn what_a_gpu_s_name_gives_is_shown_beside_what_is_nearest() {
 fn a_matrix_has_the_distance_of_each_gpu_and_nic() {
     let shown = eight_gpus().run(&["topology", "--matrix"]).done();
     assert_eq!(shown.stderr, "");
-    let lines: Vec<Vec<&str>> = shown
-        .stdout
-        .lines()
-        .map(|line| line.split('\t').collect())
-        .collect();
-    let names = (0..8)
-        .map(|at| format!("GPU{at}"))
-        .chain((0..8).map(|at| format!("NIC{at}")));
+    let lines: Vec<Vec<&str>> =
+        shown.stdout.lines().map(|line| line.split('\t').collect()).collect();
+    let names = (0..8).map(|at| format!("GPU{at}")).chain((0..8).map(|at| format!("NIC{at}")));
     let last = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"].map(str::to_owned);
-    let header: Vec<String> = [String::new()]
-        .into_iter()
-        .chain(names)
-        .chain(last)
-        .collect();
+    let header: Vec<String> = [String::new()].into_iter().chain(names).chain(last).collect();
     assert_eq!(lines[0], header);
     let gpu = "GPU0| X |PIX|NODE|NODE|SYS|SYS|SYS|SYS|PIX|PXB|NODE|NODE|SYS|SYS|SYS|SYS|0-31|0|N/A";
     assert_eq!(lines[1], gpu.split('|').collect::<Vec<_>>());
@@ -355,21 +286,14 @@ fn a_matrix_has_the_distance_of_each_gpu_and_nic() {
     assert_eq!(lines[9][1..3], ["PIX", "PIX"]);
     assert_eq!(lines[9].len(), 17, "a NIC has no affinity");
     for legend in ["  GPU7: 0000:74:00.0 NVIDIA", "  NIC7: mlx5_7"] {
-        assert!(
-            shown.stdout.lines().any(|line| line == legend),
-            "{}",
-            shown.stdout
-        );
+        assert!(shown.stdout.lines().any(|line| line == legend), "{}", shown.stdout);
     }
 }
 
 #[test]
 fn what_is_near_a_gpu_on_a_flat_bus_is_unknown() {
     let tree = Tree::new();
-    let gpu = Pci {
-        class: "0x030200",
-        ..Pci::network("0000:00:05.0", "10de:20b0", "nvidia")
-    };
+    let gpu = Pci { class: "0x030200", ..Pci::network("0000:00:05.0", "10de:20b0", "nvidia") };
     tree.pci(gpu);
     let nic = tree.pci(Pci::network("0000:00:06.0", "15b3:101e", "mlx5_core"));
     tree.rdma(&nic, "mlx5_0", 0);
@@ -383,15 +307,8 @@ fn what_is_near_a_gpu_on_a_flat_bus_is_unknown() {
     });
     assert_eq!(*gpu, expected);
     let shown = tree.run(&["topology", "--matrix"]).done();
-    assert!(
-        shown.stdout.contains("\nGPU0\t X \tN/A\t"),
-        "{}",
-        shown.stdout
-    );
-    assert_eq!(
-        shown.warnings(),
-        [format!("what is near a GPU is not known: {why}")]
-    );
+    assert!(shown.stdout.contains("\nGPU0\t X \tN/A\t"), "{}", shown.stdout);
+    assert_eq!(shown.warnings(), [format!("what is near a GPU is not known: {why}")]);
 }
 
 #[test]
@@ -399,11 +316,7 @@ fn a_nic_whose_node_is_unknown_leaves_open_what_is_nearest() {
     let tree = Tree::new();
     let at = |bus: &str, class, id, numa_node| {
         let address = format!("0000:{bus}1:00.0");
-        let function = Pci {
-            class,
-            numa_node,
-            ..Pci::network(&address, id, "")
-        };
+        let function = Pci { class, numa_node, ..Pci::network(&address, id, "") };
         tree.pci_below(&format!("pci0000:{bus}0/0000:{bus}0:01.0"), function)
     };
     at("1", "0x120000", "1002:74a1", 0);
@@ -423,10 +336,7 @@ fn a_nic_whose_node_is_unknown_leaves_open_what_is_nearest() {
 fn a_matrix_of_nothing_and_one_as_a_picture_are_refused() {
     let shown = Tree::new().run(&["topology", "--matrix"]).done();
     assert_eq!(shown.stdout, "");
-    assert_eq!(
-        shown.stderr,
-        "nothing to show: this host has no GPU and no NIC on PCI\n"
-    );
+    assert_eq!(shown.stderr, "nothing to show: this host has no GPU and no NIC on PCI\n");
     let both = Tree::new().run(&["topology", "--matrix", "--format", "svg"]);
     assert_eq!(both.code, Some(2), "{}", both.stderr);
 }

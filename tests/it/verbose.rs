@@ -35,10 +35,7 @@ fn more(root: &Path, words: &[&str]) -> Vec<String> {
 
 #[track_caller]
 fn holds(told: &[String], line: &str) {
-    assert!(
-        told.iter().any(|told| told == line),
-        "no {line} in {told:#?}"
-    );
+    assert!(told.iter().any(|told| told == line), "no {line} in {told:#?}");
 }
 
 #[test]
@@ -46,10 +43,7 @@ fn discovery_tells_what_it_reads_of_the_host() {
     let root = captured();
     let shown = |path: &str| root.join(path).display().to_string();
     let net = format!("listed {}", shown("sys/class/net"));
-    let config = format!(
-        "read {}",
-        shown("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
-    );
+    let config = format!("read {}", shown("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"));
     let specs = specifications();
     let specs = specs.path().to_str().unwrap();
     for words in [
@@ -61,9 +55,7 @@ fn discovery_tells_what_it_reads_of_the_host() {
         holds(&told, &net);
         holds(&told, &config);
         let is_short = |line: &String| {
-            ["read ", "listed ", "no directory "]
-                .iter()
-                .any(|word| line.starts_with(word))
+            ["read ", "listed ", "no directory "].iter().any(|word| line.starts_with(word))
         };
         assert!(told.iter().all(is_short), "{words:?}: {told:#?}");
     }
@@ -90,23 +82,14 @@ fn commands_on_specifications_tell_the_directories_and_the_files() {
     // One that is broken was read, too.
     fs::write(dir.join("broken.json"), "{").unwrap();
     let told = more(&root, &["cdi", "list", "--spec-dir", shown]);
-    holds(
-        &told,
-        &format!("read {}", dir.join("broken.json").display()),
-    );
+    holds(&told, &format!("read {}", dir.join("broken.json").display()));
 }
 
 #[test]
 fn inject_tells_the_files_and_keeps_stdout_for_the_configuration() {
     let specs = specifications();
     let shown = specs.path().to_str().unwrap();
-    let words = [
-        "cdi",
-        "inject",
-        "onload.dev/hugepages=2Mi",
-        "--spec-dir",
-        shown,
-    ];
+    let words = ["cdi", "inject", "onload.dev/hugepages=2Mi", "--spec-dir", shown];
     let config =
         br#"{"ociVersion":"1.0.2","process":{"cwd":"/","user":{"uid":0,"gid":0}},"linux":{}}"#;
     let plain = run_with_stdin(&mut on(&captured(), &words), config).done();
@@ -141,24 +124,13 @@ fn configure_tells_the_engines_files_and_those_beside_them() {
         ("etc/onload-ctk/config.toml", ""),
         ("etc/containers/containers.conf.d/99-onload-ctk.conf", ""),
     ]);
-    let words = [
-        "runtime",
-        "configure",
-        "--runtime",
-        "podman",
-        "--dry-run",
-        "--allow",
-        "nic",
-    ];
+    let words = ["runtime", "configure", "--runtime", "podman", "--dry-run", "--allow", "nic"];
     let told = more(host.root(), &words);
     let shown = |path: &str| host.path(path).display().to_string();
     for line in [
         format!("read {}", shown("etc/containers/containers.conf")),
         format!("listed {}", shown("etc/containers/containers.conf.d")),
-        format!(
-            "read {}",
-            shown("etc/containers/containers.conf.d/99-onload-ctk.conf")
-        ),
+        format!("read {}", shown("etc/containers/containers.conf.d/99-onload-ctk.conf")),
         format!("read {}", shown("etc/onload-ctk/config.toml")),
     ] {
         holds(&told, &line);
@@ -172,10 +144,7 @@ fn a_configuration_that_is_named_is_told_of_and_so_is_the_hosts() {
     let told = more(host.root(), &["discover"]);
     holds(&told, &format!("read {}", own.display()));
     let named = host.path("c.toml");
-    let told = more(
-        host.root(),
-        &["discover", "--config", named.to_str().unwrap()],
-    );
+    let told = more(host.root(), &["discover", "--config", named.to_str().unwrap()]);
     holds(&told, &format!("read {}", named.display()));
 }
 

@@ -74,10 +74,7 @@ impl RawError {
     /// The same error for the value at `key`.
     #[must_use]
     pub fn at(self, key: impl Into<String>) -> Self {
-        Self::Value {
-            key: key.into(),
-            source: Box::new(self),
-        }
+        Self::Value { key: key.into(), source: Box::new(self) }
     }
 }
 
@@ -121,11 +118,7 @@ pub enum Change {
 
 impl Default for RawObject {
     fn default() -> Self {
-        Self {
-            piece: Piece::new("{}"),
-            begins: Arc::default(),
-            changes: Some(Box::default()),
-        }
+        Self { piece: Piece::new("{}"), begins: Arc::default(), changes: Some(Box::default()) }
     }
 }
 
@@ -180,11 +173,7 @@ impl RawObject {
             return Err(RawError::TooLong);
         }
         refuse_duplicates(text, &begins)?;
-        Ok(Self {
-            begins: Arc::new(begins),
-            piece,
-            changes: None,
-        })
+        Ok(Self { begins: Arc::new(begins), piece, changes: None })
     }
 
     /// Whether anything was set or removed since it was read.
@@ -288,9 +277,7 @@ impl RawObject {
         let Some(value) = self.present(key) else {
             return Ok(None);
         };
-        read_text(value.as_str())
-            .map(Some)
-            .map_err(|error| error.at(key))
+        read_text(value.as_str()).map(Some).map_err(|error| error.at(key))
     }
 
     /// Opens the object at `key`; `None` if it is absent or `null`.
@@ -419,10 +406,7 @@ impl RawObject {
                 **meant != key && key.chars().map(fold).eq(meant.chars().map(fold))
             };
             if let Some(meant) = known.iter().find(variant) {
-                return Err(RawError::Case {
-                    found: key.into_owned(),
-                    meant,
-                });
+                return Err(RawError::Case { found: key.into_owned(), meant });
             }
         }
         Ok(())
@@ -453,10 +437,7 @@ impl RawObject {
 
     /// The text of a value that was read.
     fn text_at(&self, index: usize) -> &str {
-        self.piece
-            .as_str()
-            .get(self.range(index))
-            .unwrap_or_default()
+        self.piece.as_str().get(self.range(index)).unwrap_or_default()
     }
 
     /// The object's JSON form.
@@ -495,11 +476,7 @@ impl<'a> Member<'a> {
 
 impl Default for RawArray {
     fn default() -> Self {
-        Self {
-            piece: Piece::new("[]"),
-            added: Vec::new(),
-            is_modified: true,
-        }
+        Self { piece: Piece::new("[]"), added: Vec::new(), is_modified: true }
     }
 }
 
@@ -515,11 +492,7 @@ impl RawArray {
         if !piece.as_str().starts_with('[') {
             serde_json::Deserializer::from_str(piece.as_str()).deserialize_seq(AnArray)?;
         }
-        Ok(Self {
-            piece,
-            added: Vec::new(),
-            is_modified: false,
-        })
+        Ok(Self { piece, added: Vec::new(), is_modified: false })
     }
 
     /// Whether anything was changed since it was read.
@@ -594,11 +567,7 @@ impl RawArray {
             }
         }
         if let Some(text) = text {
-            *self = Self {
-                piece: close(text, "[", ']'),
-                added: Vec::new(),
-                is_modified: true,
-            };
+            *self = Self { piece: close(text, "[", ']'), added: Vec::new(), is_modified: true };
         }
         Ok(())
     }
@@ -674,18 +643,13 @@ fn refuse_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
                 key(one.1).cmp(&key(other.1)).then(one.1.cmp(&other.1))
             });
         }
-        for pair in same
-            .windows(2)
-            .filter(|pair| key(pair[0].1) == key(pair[1].1))
-        {
+        for pair in same.windows(2).filter(|pair| key(pair[0].1) == key(pair[1].1)) {
             second = Some(second.map_or(pair[1].1, |second| second.min(pair[1].1)));
         }
     }
     match second {
         None => Ok(()),
-        Some(begin) => Err(RawError::Duplicate(
-            key(begin).chars().take(MAX_SHOWN).collect(),
-        )),
+        Some(begin) => Err(RawError::Duplicate(key(begin).chars().take(MAX_SHOWN).collect())),
     }
 }
 

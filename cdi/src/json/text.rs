@@ -27,10 +27,7 @@ impl Piece {
     /// The whole of a text.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         let text = text.into();
-        Self {
-            range: 0..text.len(),
-            whole: Arc::new(text),
-        }
+        Self { range: 0..text.len(), whole: Arc::new(text) }
     }
 
     /// A shared text, without surrounding white space.
@@ -38,10 +35,7 @@ impl Piece {
         let space = [' ', '\t', '\r', '\n'];
         let begin = whole.len() - whole.trim_start_matches(space).len();
         let end = whole.trim_end_matches(space).len().max(begin);
-        Self {
-            range: begin..end,
-            whole,
-        }
+        Self { range: begin..end, whole }
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -51,10 +45,7 @@ impl Piece {
     /// A part of this piece, by byte range.
     pub(crate) fn part(&self, range: &Range<usize>) -> Self {
         let begin = self.range.start;
-        Self {
-            whole: Arc::clone(&self.whole),
-            range: begin + range.start..begin + range.end,
-        }
+        Self { whole: Arc::clone(&self.whole), range: begin + range.start..begin + range.end }
     }
 
     pub(crate) fn len(&self) -> usize {

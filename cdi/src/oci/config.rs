@@ -64,13 +64,8 @@ pub enum CapabilitySet {
 
 impl CapabilitySet {
     /// All sets.
-    pub const ALL: [Self; 5] = [
-        Self::Bounding,
-        Self::Effective,
-        Self::Inheritable,
-        Self::Permitted,
-        Self::Ambient,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Bounding, Self::Effective, Self::Inheritable, Self::Permitted, Self::Ambient];
 
     /// The key in `process.capabilities`.
     #[must_use]
@@ -184,9 +179,7 @@ impl MountEntry {
 
     fn says(&self, key: &str, value: &str) -> bool {
         let mut found = self.0.texts(|name| name == key);
-        let said = found
-            .next()
-            .and_then(|(_, text)| Some(read_string(text).ok()? == value));
+        let said = found.next().and_then(|(_, text)| Some(read_string(text).ok()? == value));
         said.unwrap_or(value.is_empty())
     }
 
@@ -252,24 +245,10 @@ pub struct OciConfig {
 }
 
 const TOP_LEVEL: [&str; 6] = ["process", "mounts", "linux", "hooks", "annotations", "root"];
-const IN_PROCESS: [&str; 7] = [
-    "env",
-    "args",
-    "user",
-    "rlimits",
-    "capabilities",
-    "cwd",
-    "noNewPrivileges",
-];
-const IN_LINUX: [&str; 7] = [
-    "devices",
-    "resources",
-    "netDevices",
-    "intelRdt",
-    "namespaces",
-    "uidMappings",
-    "gidMappings",
-];
+const IN_PROCESS: [&str; 7] =
+    ["env", "args", "user", "rlimits", "capabilities", "cwd", "noNewPrivileges"];
+const IN_LINUX: [&str; 7] =
+    ["devices", "resources", "netDevices", "intelRdt", "namespaces", "uidMappings", "gidMappings"];
 const IN_USER: [&str; 3] = ["uid", "gid", "additionalGids"];
 const IN_MOUNT: [&str; 4] = ["destination", "type", "source", "options"];
 
@@ -304,8 +283,7 @@ impl OciConfig {
         let part = |key: &'static str, known: &[&'static str]| -> Result<_, RawError> {
             let part = root.object(key)?;
             if let Some(part) = &part {
-                part.refuse_case_variants(known)
-                    .map_err(|error| error.at(key))?;
+                part.refuse_case_variants(known).map_err(|error| error.at(key))?;
             }
             Ok(part)
         };
@@ -331,15 +309,7 @@ impl OciConfig {
         inner(in_process, "capabilities", &sets)?;
         inner(in_linux, "resources", &["devices", "hugepageLimits"])?;
         let mounts = mounts.into_iter().map(MountEntry).collect();
-        Ok(Self {
-            root,
-            process,
-            linux,
-            hooks,
-            annotations,
-            mounts,
-            mounts_changed: false,
-        })
+        Ok(Self { root, process, linux, hooks, annotations, mounts, mounts_changed: false })
     }
 
     /// The configuration as JSON; byte for byte what was read if nothing changed.
@@ -365,9 +335,7 @@ impl OciConfig {
         }
         if self.mounts_changed {
             let mut mounts = RawArray::new();
-            self.mounts
-                .iter()
-                .for_each(|mount| mounts.push_object(&mount.0));
+            self.mounts.iter().for_each(|mount| mounts.push_object(&mount.0));
             root.set_array("mounts", &mounts);
         }
         root.to_bytes()
@@ -650,10 +618,8 @@ impl OciConfig {
 
     /// Sets the limits of page sizes, each in the position of an existing one.
     pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), OciConfigError> {
-        let limits: Vec<(String, &HugepageLimit)> = limits
-            .iter()
-            .map(|limit| (limit.page_size.clone(), limit))
-            .collect();
+        let limits: Vec<(String, &HugepageLimit)> =
+            limits.iter().map(|limit| (limit.page_size.clone(), limit)).collect();
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
             replace(&mut resources, "hugepageLimits", field("pageSize"), &limits)?;
@@ -683,10 +649,7 @@ impl OciConfig {
                 let text: Option<String> = cpu.read(key).map_err(|error| error.at("cpu"))?;
                 Ok(text.filter(|text| !text.trim().is_empty()))
             };
-            Ok(Cpuset {
-                cpus: list("cpus")?,
-                mems: list("mems")?,
-            })
+            Ok(Cpuset { cpus: list("cpus")?, mems: list("mems")? })
         })
     }
 
@@ -694,10 +657,8 @@ impl OciConfig {
     pub fn cpuset_set(&mut self, set: &Cpuset) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
-            let mut cpu = resources
-                .object("cpu")
-                .map_err(|error| error.at("resources"))?
-                .unwrap_or_default();
+            let mut cpu =
+                resources.object("cpu").map_err(|error| error.at("resources"))?.unwrap_or_default();
             for (key, list) in [("cpus", &set.cpus), ("mems", &set.mems)] {
                 if let Some(list) = list {
                     cpu.write(key, list)?;

@@ -87,19 +87,11 @@ impl NodeInfo for HostNodes {
             FileType::BlockDevice => NodeKind::Block,
             FileType::Fifo => NodeKind::Fifo,
             _ => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "not a device node",
-                ));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a device node"));
             }
         };
         let mode = stat.st_mode & 0o7777;
-        Ok(Node {
-            kind,
-            major: major(stat.st_rdev),
-            minor: minor(stat.st_rdev),
-            mode,
-        })
+        Ok(Node { kind, major: major(stat.st_rdev), minor: minor(stat.st_rdev), mode })
     }
 }
 
@@ -145,15 +137,11 @@ pub fn map_ids(edits: &mut ContainerEdits) {
         if has("idmap") || has("ridmap") {
             continue;
         }
-        let bound = mount
-            .options
-            .iter()
-            .rev()
-            .find_map(|option| match &**option {
-                "bind" => Some("idmap"),
-                "rbind" => Some("ridmap"),
-                _ => None,
-            });
+        let bound = mount.options.iter().rev().find_map(|option| match &**option {
+            "bind" => Some("idmap"),
+            "rbind" => Some("ridmap"),
+            _ => None,
+        });
         let by_type = (mount.type_.as_deref() == Some("bind")).then_some("idmap");
         mount.options.extend(bound.or(by_type).map(str::to_owned));
     }
@@ -192,10 +180,7 @@ fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
     if device.type_ != "b" && device.type_ != "c" {
         return None;
     }
-    let access = node
-        .permissions
-        .as_deref()
-        .filter(|access| !access.is_empty());
+    let access = node.permissions.as_deref().filter(|access| !access.is_empty());
     Some(DeviceRule {
         allow: true,
         type_: Some(device.type_.clone()),
@@ -221,10 +206,7 @@ fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectE
     };
     let complete = written.is_some_and(|kind| major != 0 || kind == "p");
     let path = node.source();
-    let failed = |source| InjectError::Node {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| InjectError::Node { path: path.to_owned(), source };
     let found = match nodes.node(path) {
         Ok(found) => found,
         Err(_) if complete => return Ok(device),
@@ -253,12 +235,7 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciC
     }
     for mount in &edits.mounts {
         let kind = mount.type_.as_deref().unwrap_or_default();
-        let entry = MountEntry::new(
-            &mount.container_path,
-            kind,
-            &mount.host_path,
-            &mount.options,
-        )?;
+        let entry = MountEntry::new(&mount.container_path, kind, &mount.host_path, &mount.options)?;
         let mounts = config.mounts_mut();
         let same = |other: &MountEntry| other.is_at(&mount.container_path);
         if let Some(index) = mounts.iter().position(same) {
@@ -266,9 +243,7 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciC
         }
         mounts.push(entry);
     }
-    config
-        .mounts_mut()
-        .sort_by_cached_key(|mount| depth(&mount.destination()));
+    config.mounts_mut().sort_by_cached_key(|mount| depth(&mount.destination()));
     Ok(())
 }
 
@@ -288,11 +263,7 @@ pub fn depth(path: &str) -> usize {
             part => kept.push(part),
         }
     }
-    if absolute {
-        kept.len().max(1)
-    } else {
-        kept.len().saturating_sub(1)
-    }
+    if absolute { kept.len().max(1) } else { kept.len().saturating_sub(1) }
 }
 
 /// The hook as written in a configuration.

@@ -67,10 +67,7 @@ fn a_name_that_is_right_is_of_its_type() {
     let hook = &spec.container_edits.hooks[0];
     assert_eq!(hook.hook_name.check(), Ok(&HookName::Poststop));
     let names: Vec<_> = spec.devices.iter().map(|d| d.name.valid()).collect();
-    assert_eq!(
-        names,
-        [Some(&"0000:3b:00.0".parse().expect("a name")), None, None]
-    );
+    assert_eq!(names, [Some(&"0000:3b:00.0".parse().expect("a name")), None, None]);
     assert!(from_json(br#"{"kind": 1}"#).is_err());
     assert!(from_json(br#"{"devices": [{"name": []}]}"#).is_err());
 }
@@ -80,14 +77,7 @@ fn each_stage_is_read_from_its_name_and_from_no_other() {
     for name in HookName::ALL {
         assert_eq!(name.as_str().parse(), Ok(name));
     }
-    for text in [
-        "",
-        "Prestart",
-        "createruntime",
-        "precreate",
-        "prestart ",
-        "stop",
-    ] {
+    for text in ["", "Prestart", "createruntime", "precreate", "prestart ", "stop"] {
         let said = text.parse::<HookName>().expect_err(text).to_string();
         assert!(said.starts_with(&format!("no stage is called {text:?}")));
     }
@@ -104,9 +94,7 @@ impl NodeInfo for NoNodes {
 
 fn refusal(config: &str, wanted: &str) -> Box<dyn std::error::Error> {
     let mut config = OciConfig::parse(config.as_bytes()).expect("a configuration");
-    apply(&mut config, &edits(wanted), &NoNodes)
-        .expect_err(wanted)
-        .into()
+    apply(&mut config, &edits(wanted), &NoNodes).expect_err(wanted).into()
 }
 
 #[test]
@@ -118,9 +106,7 @@ fn an_error_leaves_its_cause_to_its_source_and_the_chain_says_all() {
             "parsing JSON: EOF while parsing an object at line 1 column 1",
         ),
         (
-            OciConfig::parse(br#"{"mounts": [{"type": 1}]}"#)
-                .expect_err("a number")
-                .into(),
+            OciConfig::parse(br#"{"mounts": [{"type": 1}]}"#).expect_err("a number").into(),
             "reading config.json",
             "reading config.json: mounts: [0]: type: invalid type: integer `1`, expected a string at line 1 column 1",
         ),
@@ -157,9 +143,7 @@ fn what_is_wrong_with_a_file_can_be_told_apart_by_type() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name);
     let good = WRONG_NAMES.replace("\"vendor.com\"", "\"vendor.com/nic\"");
-    let good = good
-        .replace("precreate", "poststop")
-        .replacen("\"-a\"", "\"a\"", 1);
+    let good = good.replace("precreate", "poststop").replacen("\"-a\"", "\"a\"", 1);
     let good = good.replace("\"-a\"", "\"b\"");
     for (name, text) in [
         ("names.json", WRONG_NAMES),
@@ -181,41 +165,27 @@ fn what_is_wrong_with_a_file_can_be_told_apart_by_type() {
     assert!(matches!(one("names.json"), RegistryError::Invalid(problems) if problems.len() == 5));
     assert_eq!(told(one("names.json")), WHAT_IS_WRONG);
     let broken = one("broken.json");
-    assert!(matches!(
-        broken,
-        RegistryError::Load(LoadError::Parse(ParseError::Json(_)))
-    ));
-    assert_eq!(
-        told(broken),
-        "parsing JSON: EOF while parsing an object at line 1 column 1"
-    );
+    assert!(matches!(broken, RegistryError::Load(LoadError::Parse(ParseError::Json(_)))));
+    assert_eq!(told(broken), "parsing JSON: EOF while parsing an object at line 1 column 1");
     let gone = one("gone.json");
     assert!(
         matches!(gone, RegistryError::Load(LoadError::Read(e)) if e.kind() == io::ErrorKind::NotFound)
     );
-    assert_eq!(
-        told(gone),
-        "reading the file: No such file or directory (os error 2)"
-    );
+    assert_eq!(told(gone), "reading the file: No such file or directory (os error 2)");
     let link = one("link");
     assert!(matches!(link, RegistryError::Directory(_)));
     assert_eq!(
         told(link),
         "reading the directory: a symbolic link, which engines do not follow here"
     );
-    let [first, second] = of("one.json").as_slice() else {
-        panic!("{:?}", of("one.json"))
-    };
+    let [first, second] = of("one.json").as_slice() else { panic!("{:?}", of("one.json")) };
     for (error, device) in [(first, "a"), (second, "b")] {
         let asked: QualifiedName = format!("vendor.com/nic={device}").parse().expect("a name");
         assert!(
             matches!(error, RegistryError::Conflict { name, others } if *name == asked && *others == [path("two.json")])
         );
         let two = path("two.json");
-        let want = format!(
-            "device {asked} is also in {}: nobody gets it",
-            two.display()
-        );
+        let want = format!("device {asked} is also in {}: nobody gets it", two.display());
         assert_eq!(told(error), want);
     }
 }
@@ -227,12 +197,7 @@ fn who_reads_files_in_another_way_says_why_in_words_of_its_own() {
         priority: 0,
         content: Err(LoadError::Other("the disk is not there".into())),
     }]);
-    let errors: Vec<String> = registry
-        .errors()
-        .values()
-        .flatten()
-        .map(|e| told(e))
-        .collect();
+    let errors: Vec<String> = registry.errors().values().flatten().map(|e| told(e)).collect();
     assert_eq!(errors, ["the disk is not there"]);
 }
 

@@ -13,20 +13,12 @@ struct Nodes(BTreeMap<&'static str, Node>);
 
 impl NodeInfo for Nodes {
     fn node(&self, path: &str) -> io::Result<Node> {
-        self.0
-            .get(path)
-            .copied()
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.0.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
 fn nodes() -> Nodes {
-    let node = |kind, major, minor| Node {
-        kind,
-        major,
-        minor,
-        mode: 0o660,
-    };
+    let node = |kind, major, minor| Node { kind, major, minor, mode: 0o660 };
     Nodes(BTreeMap::from([
         ("/dev/null", node(NodeKind::Char, 1, 3)),
         ("/dev/zero", node(NodeKind::Char, 1, 5)),
@@ -63,11 +55,7 @@ fn no_edits_change_no_byte() {
 
 #[test]
 fn variables_are_added_in_order() {
-    check(
-        json!({}),
-        r#"{"env": ["B=2", "A=1"]}"#,
-        json!({"process": {"env": ["B=2", "A=1"]}}),
-    );
+    check(json!({}), r#"{"env": ["B=2", "A=1"]}"#, json!({"process": {"env": ["B=2", "A=1"]}}));
     check(
         json!({"process": {"env": ["P=x"], "cwd": "/"}}),
         r#"{"env": ["A=1"]}"#,
@@ -102,10 +90,7 @@ fn an_environment_with_an_entry_that_is_no_text_is_refused_and_not_passed_by() {
         let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
         let preload = edits(r#"{"env": ["LD_PRELOAD=libvendor.so"]}"#);
         let error = told(&apply(&mut config, &preload, &nodes()).expect_err(entry));
-        assert!(
-            error.starts_with("changing config.json: process: env: [1]: "),
-            "{error}"
-        );
+        assert!(error.starts_with("changing config.json: process: env: [1]: "), "{error}");
         assert!(config.env_get("LD_PRELOAD").is_err(), "{entry}");
     }
 }
@@ -182,30 +167,12 @@ fn a_pipe_gets_no_cgroup_rule_and_an_unbuffered_device_neither() {
 #[test]
 fn a_device_that_cannot_be_what_the_edits_say_is_refused() {
     for (edits, said) in [
-        (
-            r#"{"deviceNodes": [{"path": "/dev/absent"}]}"#,
-            "/dev/absent",
-        ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/absent", "type": "c"}]}"#,
-            "/dev/absent",
-        ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/absent", "major": 1, "minor": 3}]}"#,
-            "/dev/absent",
-        ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/null", "hostPath": "/dev/absent"}]}"#,
-            "/dev/absent",
-        ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/null", "type": "b"}]}"#,
-            "of type c, the edits say b",
-        ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/null", "type": "u"}]}"#,
-            "of type c, the edits say u",
-        ),
+        (r#"{"deviceNodes": [{"path": "/dev/absent"}]}"#, "/dev/absent"),
+        (r#"{"deviceNodes": [{"path": "/dev/absent", "type": "c"}]}"#, "/dev/absent"),
+        (r#"{"deviceNodes": [{"path": "/dev/absent", "major": 1, "minor": 3}]}"#, "/dev/absent"),
+        (r#"{"deviceNodes": [{"path": "/dev/null", "hostPath": "/dev/absent"}]}"#, "/dev/absent"),
+        (r#"{"deviceNodes": [{"path": "/dev/null", "type": "b"}]}"#, "of type c, the edits say b"),
+        (r#"{"deviceNodes": [{"path": "/dev/null", "type": "u"}]}"#, "of type c, the edits say u"),
     ] {
         let error = told(&try_inject(&json!({}), edits).expect_err(edits));
         assert!(error.contains(said), "{edits}: {error}");
@@ -220,23 +187,14 @@ fn a_device_belongs_to_the_user_of_the_process() {
         let device = after["linux"]["devices"][0].clone();
         (device["uid"].clone(), device["gid"].clone())
     };
-    assert_eq!(
-        found(json!({"uid": 1000, "gid": 100})),
-        (json!(1000), json!(100))
-    );
-    assert_eq!(
-        found(json!({"uid": 0, "gid": 0})),
-        (Value::Null, Value::Null)
-    );
+    assert_eq!(found(json!({"uid": 1000, "gid": 100})), (json!(1000), json!(100)));
+    assert_eq!(found(json!({"uid": 0, "gid": 0})), (Value::Null, Value::Null));
     assert_eq!(found(json!({"uid": 0, "gid": 7})), (Value::Null, json!(7)));
     assert_eq!(found(json!(null)), (Value::Null, Value::Null));
     let own = r#"{"deviceNodes": [{"path": "/dev/null", "uid": 0, "gid": 5}]}"#;
     let user = json!({"process": {"user": {"uid": 1000, "gid": 100}}});
     let device = try_inject(&user, own).expect("an injection")["linux"]["devices"][0].clone();
-    assert_eq!(
-        (device["uid"].clone(), device["gid"].clone()),
-        (json!(0), json!(5))
-    );
+    assert_eq!((device["uid"].clone(), device["gid"].clone()), (json!(0), json!(5)));
 }
 
 #[test]
@@ -250,11 +208,7 @@ fn a_device_replaces_the_one_at_its_path_and_moves_to_the_end() {
             {"path": "/dev/null", "type": "c", "major": 1, "minor": 3, "fileMode": 0o660}],
         "resources": {"devices": [{"allow": false, "access": "rwm"}, rule("c", 1, 3, "rw")],
             "memory": {"limit": 5}}}});
-    check(
-        before,
-        r#"{"deviceNodes": [{"path": "/dev/null", "permissions": "rw"}]}"#,
-        after,
-    );
+    check(before, r#"{"deviceNodes": [{"path": "/dev/null", "permissions": "rw"}]}"#, after);
 }
 
 #[test]
@@ -269,12 +223,7 @@ fn a_device_given_twice_is_there_once_with_two_rules() {
         .map(|device| device["path"].clone())
         .collect();
     assert_eq!(paths, ["/dev/zero", "/dev/null"]);
-    assert_eq!(
-        after["linux"]["resources"]["devices"]
-            .as_array()
-            .map(Vec::len),
-        Some(3)
-    );
+    assert_eq!(after["linux"]["resources"]["devices"].as_array().map(Vec::len), Some(3));
 }
 
 fn destinations(config: &Value) -> Vec<&str> {
@@ -337,11 +286,7 @@ fn a_mount_replaces_the_first_at_exactly_its_destination() {
         {"destination": "/b", "uidMappings": []}, {"destination": "/a", "source": "second"}]});
     let after = json!({"mounts": [{"destination": "/a/"}, {"destination": "/b", "uidMappings": []},
         {"destination": "/a", "source": "second"}, {"destination": "/a", "source": "/new"}]});
-    check(
-        before,
-        r#"{"mounts": [{"hostPath": "/new", "containerPath": "/a"}]}"#,
-        after,
-    );
+    check(before, r#"{"mounts": [{"hostPath": "/new", "containerPath": "/a"}]}"#, after);
 }
 
 #[test]
@@ -413,11 +358,7 @@ fn edits_that_are_wrong_together_are_refused_before_anything_is_done() {
 #[test]
 fn a_configuration_with_parts_of_a_wrong_type_is_refused_with_the_place() {
     for (before, edits, place) in [
-        (
-            r#"{"process": {"env": {}}}"#,
-            r#"{"env": ["A=b"]}"#,
-            "process: env",
-        ),
+        (r#"{"process": {"env": {}}}"#, r#"{"env": ["A=b"]}"#, "process: env"),
         (
             r#"{"linux": {"devices": [1]}}"#,
             r#"{"deviceNodes": [{"path": "/dev/null"}]}"#,
@@ -453,9 +394,7 @@ fn the_hosts_nodes_are_looked_at_without_following_links() {
     let dir = tempfile::tempdir().expect("a directory");
     let link = dir.path().join("link");
     std::os::unix::fs::symlink("/dev/null", &link).expect("a link");
-    let error = HostNodes
-        .node(link.to_str().expect("a path"))
-        .expect_err("a link");
+    let error = HostNodes.node(link.to_str().expect("a path")).expect_err("a link");
     assert_eq!(error.to_string(), "not a device node");
     let absent = HostNodes.node("/dev/absent/node").expect_err("nothing");
     assert_eq!(absent.kind(), io::ErrorKind::NotFound);

@@ -28,11 +28,7 @@ fn json_text() -> impl Strategy<Value = String> {
         prop_oneof![
             (prop::collection::vec(element, 0..6), space()).prop_map(|(list, space)| format!(
                 "[{}]",
-                if list.is_empty() {
-                    space
-                } else {
-                    list.join(",")
-                }
+                if list.is_empty() { space } else { list.join(",") }
             )),
             object_text(inner, space()),
         ]
@@ -46,10 +42,8 @@ fn object_text(
     let key = "[a-zA-Z_.é/\"\\\\]{0,6}".prop_map(|key| Value::from(key).to_string());
     let member = (space, value, space).prop_map(|(a, b, c)| format!("{a}:{c}{b}{a}"));
     prop::collection::btree_map(key, member, 0..6).prop_map(|members| {
-        let members: Vec<String> = members
-            .into_iter()
-            .map(|(key, value)| format!("{key}{value}"))
-            .collect();
+        let members: Vec<String> =
+            members.into_iter().map(|(key, value)| format!("{key}{value}")).collect();
         format!("{{{}}}", members.join(","))
     })
 }
@@ -126,10 +120,7 @@ fn spellings_of_numbers_and_texts_survive_a_change_beside_them() {
     object.write("g", &1).expect("a value");
     let want = r#"{"a":1e3,"b":0.10,"c":123456789012345678901234567890,"\u0064":"\u00e9\/","e":-0,"f":"\ud800","g":1}"#;
     assert_eq!(String::from_utf8(object.to_bytes()).expect("text"), want);
-    assert_eq!(
-        object.read::<String>("d").expect("a text").as_deref(),
-        Some("é/")
-    );
+    assert_eq!(object.read::<String>("d").expect("a text").as_deref(), Some("é/"));
 }
 
 #[test]
@@ -167,9 +158,7 @@ fn an_object_that_says_a_key_twice_is_refused_where_it_is_opened() {
     }
     let unopened = r#"{"windows": {"a": 1, "a": 2}}"#;
     assert_eq!(
-        OciConfig::parse(unopened.as_bytes())
-            .expect("not ours")
-            .to_bytes(),
+        OciConfig::parse(unopened.as_bytes()).expect("not ours").to_bytes(),
         unopened.as_bytes()
     );
     let inside = r#"{"process": {"user": {"uid": 0, "uid": 1000}}}"#;
@@ -209,14 +198,8 @@ fn interfaces_that_move_are_read_and_taken_out_and_the_rest_stays() {
         config.net_device_remove(host).expect("a change");
     }
     let written = String::from_utf8(config.to_bytes()).expect("text");
-    assert!(
-        written.contains(r#"{"name": "net0", "odd": 1.0}"#),
-        "{written}"
-    );
-    assert!(
-        written.contains("1e3") && !written.contains("eth1"),
-        "{written}"
-    );
+    assert!(written.contains(r#"{"name": "net0", "odd": 1.0}"#), "{written}");
+    assert!(written.contains("1e3") && !written.contains("eth1"), "{written}");
     config.net_device_remove("eth0").expect("a change");
     let written = String::from_utf8(config.to_bytes()).expect("text");
     assert!(!written.contains("netDevices"), "{written}");
@@ -262,10 +245,7 @@ fn what_is_no_configuration_is_refused() {
     ] {
         assert!(OciConfig::parse(text.as_bytes()).is_err(), "{text}");
     }
-    assert!(matches!(
-        RawObject::parse(b"{\"a\": \"\xff\"}"),
-        Err(RawError::Utf8(7))
-    ));
+    assert!(matches!(RawObject::parse(b"{\"a\": \"\xff\"}"), Err(RawError::Utf8(7))));
 }
 
 #[test]
@@ -275,10 +255,7 @@ fn null_parts_read_as_absent_and_stay_unless_they_are_set() {
     assert!(config.process().is_none() && config.mounts().is_empty());
     assert_eq!(config.to_bytes(), text.as_bytes());
     config.env_append(&strings(&["A=b"])).expect("a variable");
-    let hook = Hook {
-        hook_name: HookName::Poststop.into(),
-        ..Hook::default()
-    };
+    let hook = Hook { hook_name: HookName::Poststop.into(), ..Hook::default() };
     config.hooks_add(&[hook]).expect("a hook");
     let want = r#"{"process":{"env":["A=b"]},"mounts":null,"linux":null,"hooks":{"poststop":[{"path":""}]},"annotations":null}"#;
     assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
@@ -306,34 +283,17 @@ fn told_one_by_one(
 #[test]
 fn a_configuration_is_read_through_its_accessors() {
     let config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
-    assert_eq!(
-        config.root_path().expect("a path").as_deref(),
-        Some("rootfs")
-    );
+    assert_eq!(config.root_path().expect("a path").as_deref(), Some("rootfs"));
     assert_eq!(told_one_by_one(|take| config.each_arg(take)), ["sh"]);
-    assert_eq!(
-        config.env_get("A").expect("a variable").as_deref(),
-        Some("2")
-    );
+    assert_eq!(config.env_get("A").expect("a variable").as_deref(), Some("2"));
     assert_eq!(config.env_get("PAT").expect("no variable"), None);
     let user = config.user().expect("a user");
     assert_eq!((user.uid, user.gid, user.additional_gids), (7, 8, vec![9]));
-    let limit = config
-        .rlimit("RLIMIT_NOFILE")
-        .expect("limits")
-        .expect("a limit");
+    let limit = config.rlimit("RLIMIT_NOFILE").expect("limits").expect("a limit");
     assert_eq!((limit.hard, limit.soft), (u64::MAX, 1024));
     assert_eq!(config.rlimit("RLIMIT_MEMLOCK").expect("limits"), None);
-    assert_eq!(
-        config.capabilities(CapabilitySet::Bounding).expect("a set"),
-        ["CAP_CHOWN"]
-    );
-    assert_eq!(
-        config
-            .capabilities(CapabilitySet::Effective)
-            .expect("a set"),
-        [""; 0]
-    );
+    assert_eq!(config.capabilities(CapabilitySet::Bounding).expect("a set"), ["CAP_CHOWN"]);
+    assert_eq!(config.capabilities(CapabilitySet::Effective).expect("a set"), [""; 0]);
     let mount = &config.mounts()[0];
     assert_eq!(
         (mount.destination(), mount.type_(), mount.source()),
@@ -349,17 +309,11 @@ fn a_configuration_is_read_through_its_accessors() {
     assert_eq!(modes, [Some(0o666)]);
     assert!(!config.device_rules().expect("rules")[0].allow);
     assert_eq!(config.hugepage_limits().expect("limits")[0].limit, 5);
-    assert_eq!(
-        config.hooks(HookName::Poststop).expect("hooks")[0].timeout,
-        Some(3)
-    );
+    assert_eq!(config.hooks(HookName::Poststop).expect("hooks")[0].timeout, Some(3));
     assert!(config.hooks(HookName::Prestart).expect("hooks").is_empty());
     let keys = config.annotations_of("").map(|(key, _)| key);
     assert_eq!(keys.collect::<Vec<_>>(), ["b", "a", "n"]);
-    assert_eq!(
-        config.annotation("a").expect("a text").as_deref(),
-        Some("1")
-    );
+    assert_eq!(config.annotation("a").expect("a text").as_deref(), Some("1"));
     assert_eq!(config.annotation("c").expect("absent"), None);
     assert!(config.annotation("n").is_err());
     assert_eq!(config.to_bytes(), CONFIG.as_bytes());
@@ -368,58 +322,32 @@ fn a_configuration_is_read_through_its_accessors() {
 #[test]
 fn a_configuration_is_changed_through_its_accessors() {
     let mut config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
-    let memlock = Rlimit {
-        type_: "RLIMIT_MEMLOCK".to_owned(),
-        hard: u64::MAX,
-        soft: 1,
-    };
-    let nofile = Rlimit {
-        type_: "RLIMIT_NOFILE".to_owned(),
-        hard: 5,
-        soft: 4,
-    };
+    let memlock = Rlimit { type_: "RLIMIT_MEMLOCK".to_owned(), hard: u64::MAX, soft: 1 };
+    let nofile = Rlimit { type_: "RLIMIT_NOFILE".to_owned(), hard: 5, soft: 4 };
     config.rlimit_set(&memlock).expect("a limit");
     config.rlimit_set(&nofile).expect("a limit");
     let limits = config.process().expect("a process").read("rlimits");
     assert_eq!(limits.expect("limits"), Some(vec![nofile, memlock]));
     for _ in 0..2 {
-        config
-            .capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK")
-            .expect("a capability");
+        config.capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK").expect("a capability");
     }
     assert_eq!(
         config.capabilities(CapabilitySet::Bounding).expect("a set"),
         ["CAP_CHOWN", "CAP_IPC_LOCK"]
     );
-    assert_eq!(
-        config.capabilities(CapabilitySet::Ambient).expect("a set"),
-        ["CAP_IPC_LOCK"]
-    );
-    let limit = |page_size: &str, limit| HugepageLimit {
-        page_size: page_size.to_owned(),
-        limit,
-    };
-    config
-        .hugepage_limits_set(&[limit("1GB", 1 << 30), limit("2MB", 1 << 27)])
-        .expect("limits");
+    assert_eq!(config.capabilities(CapabilitySet::Ambient).expect("a set"), ["CAP_IPC_LOCK"]);
+    let limit = |page_size: &str, limit| HugepageLimit { page_size: page_size.to_owned(), limit };
+    config.hugepage_limits_set(&[limit("1GB", 1 << 30), limit("2MB", 1 << 27)]).expect("limits");
     assert_eq!(
         config.hugepage_limits().expect("limits"),
         [limit("2MB", 1 << 27), limit("1GB", 1 << 30)]
     );
-    config
-        .env_append(&strings(&["A=3", "B=4=5"]))
-        .expect("variables");
-    assert_eq!(
-        told_one_by_one(|take| config.each_env(take)),
-        ["PATH=/bin", "A=3", "B=4=5"]
-    );
+    config.env_append(&strings(&["A=3", "B=4=5"])).expect("variables");
+    assert_eq!(told_one_by_one(|take| config.each_env(take)), ["PATH=/bin", "A=3", "B=4=5"]);
     let other = MountEntry::new("/proc", "proc", "other", &[]).expect("a mount");
     *config.mounts_mut() = vec![other];
     let written = OciConfig::parse(&config.to_bytes()).expect("what was written");
-    assert_eq!(
-        (written.mounts().len(), written.mounts()[0].source()),
-        (1, "other".to_owned())
-    );
+    assert_eq!((written.mounts().len(), written.mounts()[0].source()), (1, "other".to_owned()));
     let keys = written.annotations_of("").map(|(key, _)| key);
     assert_eq!(keys.collect::<Vec<_>>(), ["b", "a", "n"]);
 }
@@ -430,11 +358,7 @@ fn the_last_limit_of_a_type_is_the_one_that_counts() {
     let twice = r#"{"process":{"rlimits":[{"type":"A","hard":1,"soft":1},{"type":"B","hard":7,"soft":7},
         {"type":"A","hard":3,"soft":2}]}}"#;
     let mut config = OciConfig::parse(twice.as_bytes()).expect("a configuration");
-    let limit = |type_: &str, hard, soft| Rlimit {
-        type_: type_.to_owned(),
-        hard,
-        soft,
-    };
+    let limit = |type_: &str, hard, soft| Rlimit { type_: type_.to_owned(), hard, soft };
     assert_eq!(config.rlimit("A").expect("limits"), Some(limit("A", 3, 2)));
     let set = limit("A", 5, 5);
     config.rlimit_set(&set).expect("a limit");
@@ -501,21 +425,13 @@ fn a_string_is_as_long_as_what_it_reads_as() {
 
 #[test]
 fn a_list_has_as_many_values_as_it_may_and_no_more() {
-    for (value, each) in [
-        ("0", 1),
-        ("\",,[\"", 1),
-        ("[0]", 2),
-        ("{\"b\":0,\"c\":1}", 3),
-    ] {
+    for (value, each) in [("0", 1), ("\",,[\"", 1), ("[0]", 2), ("{\"b\":0,\"c\":1}", 3)] {
         let most = MAX_VALUES / each;
         let list = |count: usize| format!("[{}]", vec![value; count].join(", "));
         let read: Vec<Value> = read_a(&list(most)).expect("a list");
         assert_eq!(read.len(), most, "{value}");
         let read = read_a::<Vec<Value>>(&list(most + 1));
         let error = told(&read.expect_err("a list that is too long"));
-        assert!(
-            error.contains("more than 100000 values"),
-            "{value}: {error}"
-        );
+        assert!(error.contains("more than 100000 values"), "{value}: {error}");
     }
 }

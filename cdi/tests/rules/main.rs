@@ -22,11 +22,7 @@ fn spec_with(edits: ContainerEdits) -> Spec {
     Spec {
         cdi_version: "1.1.0".to_owned(),
         kind: "vendor.com/device".into(),
-        devices: vec![Device {
-            name: "dev1".into(),
-            container_edits: edits,
-            ..Device::default()
-        }],
+        devices: vec![Device { name: "dev1".into(), container_edits: edits, ..Device::default() }],
         ..Spec::default()
     }
 }

@@ -9,43 +9,23 @@ fn a_qualified_name_splits_into_vendor_class_and_device() {
         ("a/bb=cc", "a", "bb", "cc"),
         ("vendor.com/class=0", "vendor.com", "class", "0"),
         ("vendor1.com/class1=dev1", "vendor1.com", "class1", "dev1"),
-        (
-            "vendor1.com/class.sub=dev1",
-            "vendor1.com",
-            "class.sub",
-            "dev1",
-        ),
-        (
-            "other-vendor1.com/class_1=dev_1",
-            "other-vendor1.com",
-            "class_1",
-            "dev_1",
-        ),
+        ("vendor1.com/class.sub=dev1", "vendor1.com", "class.sub", "dev1"),
+        ("other-vendor1.com/class_1=dev_1", "other-vendor1.com", "class_1", "dev_1"),
         (
             "yet_another-vendor2.com/c-lass_2=dev_1:2.3",
             "yet_another-vendor2.com",
             "c-lass_2",
             "dev_1:2.3",
         ),
-        (
-            "vendor.com/vfio=0000:3b:00.0",
-            "vendor.com",
-            "vfio",
-            "0000:3b:00.0",
-        ),
+        ("vendor.com/vfio=0000:3b:00.0", "vendor.com", "vfio", "0000:3b:00.0"),
         ("Vendor.COM/Nic=ENS1", "Vendor.COM", "Nic", "ENS1"),
     ] {
-        let name: QualifiedName = text
-            .parse()
-            .unwrap_or_else(|error| panic!("{text}: {error}"));
+        let name: QualifiedName = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(name.kind().vendor(), vendor, "{text}");
         assert_eq!(name.kind().class(), class, "{text}");
         assert_eq!(name.device().as_str(), device, "{text}");
         assert_eq!(name.to_string(), text);
-        assert_eq!(
-            QualifiedName::new(name.kind().clone(), name.device().clone()),
-            name
-        );
+        assert_eq!(QualifiedName::new(name.kind().clone(), name.device().clone()), name);
     }
 }
 
@@ -60,65 +40,23 @@ fn a_name_that_breaks_a_rule_is_refused_with_the_part_and_the_rule() {
             "0vendor.com/class=dev",
             "invalid vendor \"0vendor.com\": it starts with '0', want a letter",
         ),
-        (
-            "invalid2.com-/class=dev",
-            "invalid vendor \"invalid2.com-\": it ends with '-'",
-        ),
-        (
-            "invalid3.com/_class=dev",
-            "invalid class \"_class\": it starts with '_', want a letter",
-        ),
-        (
-            "invalid4.com/class_=dev",
-            "invalid class \"class_\": it ends with '_'",
-        ),
-        (
-            "invalid5.com/class=-dev",
-            "invalid device name \"-dev\": it starts with '-'",
-        ),
-        (
-            "invalid6.com/class=dev:",
-            "invalid device name \"dev:\": it ends with ':'",
-        ),
-        (
-            "*.com/*dev=*gpu*",
-            "invalid vendor \"*.com\": it starts with '*'",
-        ),
-        (
-            "vendor.com/class=a+b",
-            "invalid device name \"a+b\": '+' is not allowed",
-        ),
-        (
-            "vendor.com/class=a=b",
-            "invalid device name \"a=b\": '=' is not allowed",
-        ),
-        (
-            "vendor.com/class=a/b",
-            "invalid device name \"a/b\": '/' is not allowed",
-        ),
-        (
-            "vendor.com/cl/ass=dev",
-            "invalid class \"cl/ass\": '/' is not allowed",
-        ),
-        (
-            "vendor.com/cl:ass=dev",
-            "invalid class \"cl:ass\": ':' is not allowed",
-        ),
-        (
-            "vendor.com/class=d\u{e9}v",
-            "invalid device name \"d\u{e9}v\": 'é' is not allowed",
-        ),
+        ("invalid2.com-/class=dev", "invalid vendor \"invalid2.com-\": it ends with '-'"),
+        ("invalid3.com/_class=dev", "invalid class \"_class\": it starts with '_', want a letter"),
+        ("invalid4.com/class_=dev", "invalid class \"class_\": it ends with '_'"),
+        ("invalid5.com/class=-dev", "invalid device name \"-dev\": it starts with '-'"),
+        ("invalid6.com/class=dev:", "invalid device name \"dev:\": it ends with ':'"),
+        ("*.com/*dev=*gpu*", "invalid vendor \"*.com\": it starts with '*'"),
+        ("vendor.com/class=a+b", "invalid device name \"a+b\": '+' is not allowed"),
+        ("vendor.com/class=a=b", "invalid device name \"a=b\": '=' is not allowed"),
+        ("vendor.com/class=a/b", "invalid device name \"a/b\": '/' is not allowed"),
+        ("vendor.com/cl/ass=dev", "invalid class \"cl/ass\": '/' is not allowed"),
+        ("vendor.com/cl:ass=dev", "invalid class \"cl:ass\": ':' is not allowed"),
+        ("vendor.com/class=d\u{e9}v", "invalid device name \"d\u{e9}v\": 'é' is not allowed"),
         ("vendor.com/class=dev\n", "is not allowed"),
         ("/class=dev", "is not a qualified device name"),
         ("/dev/null=x", "is not a qualified device name"),
-        (
-            "vendor.com/=dev",
-            "invalid class in \"vendor.com/\": it is empty",
-        ),
-        (
-            "vendor.com/class=",
-            "invalid device name in \"\": it is empty",
-        ),
+        ("vendor.com/=dev", "invalid class in \"vendor.com/\": it is empty"),
+        ("vendor.com/class=", "invalid device name in \"\": it is empty"),
         ("vendor.com/class", "is not a qualified device name"),
         ("vendor.com=dev", "is not a qualified device name"),
         ("=dev", "is not a qualified device name"),
@@ -133,16 +71,10 @@ fn a_name_that_breaks_a_rule_is_refused_with_the_part_and_the_rule() {
 
 #[test]
 fn kinds_and_device_names_are_checked_alone() {
-    assert_eq!(
-        Kind::try_from("vendor.com/nic").expect("a kind").class(),
-        "nic"
-    );
+    assert_eq!(Kind::try_from("vendor.com/nic").expect("a kind").class(), "nic");
     assert!(Kind::try_from("vendor.com").is_err());
     assert!(Kind::try_from("vendor.com/nic=ens1").is_err());
-    assert_eq!(
-        DeviceName::try_from("2Mi").expect("a device").as_str(),
-        "2Mi"
-    );
+    assert_eq!(DeviceName::try_from("2Mi").expect("a device").as_str(), "2Mi");
     assert!(DeviceName::try_from("b_").is_err());
     assert!(DeviceName::try_from("").is_err());
 }
@@ -150,9 +82,5 @@ fn kinds_and_device_names_are_checked_alone() {
 #[test]
 fn names_have_no_length_limit_in_the_code_that_engines_run() {
     let long = "a".repeat(4096);
-    assert!(
-        format!("{long}/{long}={long}")
-            .parse::<QualifiedName>()
-            .is_ok()
-    );
+    assert!(format!("{long}/{long}={long}").parse::<QualifiedName>().is_ok());
 }

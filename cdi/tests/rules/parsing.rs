@@ -92,10 +92,7 @@ fn every_field_is_read_and_written_back_in_its_place() {
     let spec = from_json(FULL.as_bytes()).expect("a specification with every field");
     assert_eq!(to_json(&spec), FULL);
     let node = &spec.devices[0].container_edits.device_nodes[0];
-    assert_eq!(
-        (node.major, node.minor, node.file_mode),
-        (Some(10), Some(0), Some(0o660))
-    );
+    assert_eq!((node.major, node.minor, node.file_mode), (Some(10), Some(0), Some(0o660)));
     assert_eq!((node.uid, node.gid), (Some(0), Some(u32::MAX)));
 }
 
@@ -123,41 +120,17 @@ fn an_unknown_field_anywhere_refuses_the_file() {
         (r#"{"version": "0.3.0"}"#, "version"),
         (r#"{"CDIVersion": "0.3.0"}"#, "CDIVersion"),
         (r#"{"containerEdits": {"Env": []}}"#, "Env"),
-        (
-            r#"{"containerEdits": {"deviceCgroupRules": []}}"#,
-            "deviceCgroupRules",
-        ),
+        (r#"{"containerEdits": {"deviceCgroupRules": []}}"#, "deviceCgroupRules"),
         (r#"{"devices": [{"id": "x"}]}"#, "id"),
-        (
-            r#"{"devices": [{"containerEdits": {"deviceNodes": [{"hostpath": "x"}]}}]}"#,
-            "hostpath",
-        ),
-        (
-            r#"{"devices": [{"containerEdits": {"netDevices": [{"hostName": "x"}]}}]}"#,
-            "hostName",
-        ),
-        (
-            r#"{"devices": [{"containerEdits": {"mounts": [{"source": "x"}]}}]}"#,
-            "source",
-        ),
-        (
-            r#"{"devices": [{"containerEdits": {"hooks": [{"stage": "x"}]}}]}"#,
-            "stage",
-        ),
-        (
-            r#"{"containerEdits": {"intelRdt": {"enableCMT": true}}}"#,
-            "enableCMT",
-        ),
-        (
-            r#"{"containerEdits": {"intelRdt": {"enableMBM": true}}}"#,
-            "enableMBM",
-        ),
+        (r#"{"devices": [{"containerEdits": {"deviceNodes": [{"hostpath": "x"}]}}]}"#, "hostpath"),
+        (r#"{"devices": [{"containerEdits": {"netDevices": [{"hostName": "x"}]}}]}"#, "hostName"),
+        (r#"{"devices": [{"containerEdits": {"mounts": [{"source": "x"}]}}]}"#, "source"),
+        (r#"{"devices": [{"containerEdits": {"hooks": [{"stage": "x"}]}}]}"#, "stage"),
+        (r#"{"containerEdits": {"intelRdt": {"enableCMT": true}}}"#, "enableCMT"),
+        (r#"{"containerEdits": {"intelRdt": {"enableMBM": true}}}"#, "enableMBM"),
     ] {
         let error = told(&from_json(json.as_bytes()).expect_err(json));
-        assert!(
-            error.contains(&format!("unknown field `{field}`")),
-            "{json}: {error}"
-        );
+        assert!(error.contains(&format!("unknown field `{field}`")), "{json}: {error}");
         assert!(error.starts_with("parsing JSON: "), "{error}");
     }
 }
@@ -222,18 +195,10 @@ fn the_same_specification_gives_the_same_bytes() {
 /// A value of a wrong type, the key that it stands at, and what is said of it.
 const WRONG_TYPES: [(&str, &str, &str); 9] = [
     (r#"{"kind": []}"#, "kind", "a string"),
-    (
-        r#"{"devices": [{"name": "a"}, {"name": {}}]}"#,
-        "devices[1].name",
-        "a string",
-    ),
+    (r#"{"devices": [{"name": "a"}, {"name": {}}]}"#, "devices[1].name", "a string"),
     (r#"{"devices": {}}"#, "devices", "a list"),
     (r#"{"devices": [[]]}"#, "devices[0]", "a map"),
-    (
-        r#"{"containerEdits": {"env": ["A=b", []]}}"#,
-        "containerEdits.env[1]",
-        "a string",
-    ),
+    (r#"{"containerEdits": {"env": ["A=b", []]}}"#, "containerEdits.env[1]", "a string"),
     (
         r#"{"devices": [{"containerEdits": {"deviceNodes": [{"path": "}]"}, {"fileMode": "x"}]}}]}"#,
         "devices[0].containerEdits.deviceNodes[1].fileMode",
@@ -249,11 +214,7 @@ const WRONG_TYPES: [(&str, &str, &str); 9] = [
         "containerEdits.intelRdt.enableMonitoring",
         "true or false",
     ),
-    (
-        r#"{"annotations": {"a": "b", "c": []}}"#,
-        "annotations.c",
-        "a string",
-    ),
+    (r#"{"annotations": {"a": "b", "c": []}}"#, "annotations.c", "a string"),
 ];
 
 #[test]
@@ -263,10 +224,7 @@ fn a_value_of_a_wrong_type_is_named_by_its_key() {
         let start = format!("parsing JSON: {key}: invalid ");
         assert!(error.starts_with(&start), "{json}: {error}");
         let end = error.split(", expected ").last().unwrap_or_default();
-        assert!(
-            end.starts_with(&format!("{wanted} at line 1 column ")),
-            "{error}"
-        );
+        assert!(end.starts_with(&format!("{wanted} at line 1 column ")), "{error}");
     }
     let lines = "{\n \"devices\": [\n  {\"name\": \"a\",\n   \"containerEdits\": 1}]}";
     assert_eq!(
@@ -282,10 +240,7 @@ fn a_field_that_is_not_known_is_named_with_what_it_stands_in() {
     let start = "parsing JSON: devices[0].containerEdits.deviceNodes[0]: unknown field `hostpath`, expected one of `path`, ";
     assert!(error.starts_with(start), "{error}");
     let error = told(&from_json(br#"{"devises": []}"#).expect_err("a field"));
-    assert!(
-        error.starts_with("parsing JSON: unknown field `devises`, "),
-        "{error}"
-    );
+    assert!(error.starts_with("parsing JSON: unknown field `devises`, "), "{error}");
     let twice = br#"{"devices": [{"name": "a", "name": "b"}]}"#;
     let error = told(&from_json(twice).expect_err("a field"));
     assert!(
@@ -301,10 +256,7 @@ fn an_empty_text_is_told_as_such() {
         assert_eq!(error, "parsing JSON: there is nothing in it");
     }
     let marked = told(&from_json(b"\xef\xbb\xbf{}").expect_err("a mark"));
-    assert!(
-        marked.contains("it begins with a byte order mark"),
-        "{marked}"
-    );
+    assert!(marked.contains("it begins with a byte order mark"), "{marked}");
 }
 
 #[test]
@@ -320,14 +272,8 @@ mod yaml {
     #[test]
     fn what_is_no_yaml_is_told_without_advice_for_programmers() {
         for (text, wanted) in [
-            (
-                "a: [",
-                "parsing YAML: line 1 column 4: unclosed bracket '['",
-            ),
-            (
-                "a: 1\na: 2\n",
-                "parsing YAML: line 2 column 1: duplicate mapping key: a",
-            ),
+            ("a: [", "parsing YAML: line 1 column 4: unclosed bracket '['"),
+            ("a: 1\na: 2\n", "parsing YAML: line 2 column 1: duplicate mapping key: a"),
             (
                 "a: 1\n---\nb: 1\n",
                 "parsing YAML: line 3 column 1: multiple YAML documents detected",
@@ -359,16 +305,9 @@ mod yaml {
     fn yaml_and_json_say_the_same() {
         let spec = from_json(super::FULL.as_bytes()).expect("JSON");
         let yaml = to_yaml(&spec);
-        assert_eq!(
-            from_yaml(yaml.as_bytes()).expect("what we wrote"),
-            spec,
-            "{yaml}"
-        );
+        assert_eq!(from_yaml(yaml.as_bytes()).expect("what we wrote"), spec, "{yaml}");
         assert_eq!(to_yaml(&spec), yaml);
-        assert_eq!(
-            from_yaml(super::FULL.as_bytes()).expect("JSON is YAML"),
-            spec
-        );
+        assert_eq!(from_yaml(super::FULL.as_bytes()).expect("JSON is YAML"), spec);
     }
 
     #[test]
@@ -432,10 +371,7 @@ mod yaml {
             "containerEdits: {intelRdt: {enableCMT: true}}\n",
         ] {
             let error = told(&from_yaml(yaml.as_bytes()).expect_err(yaml));
-            assert!(
-                error.starts_with("parsing YAML: ") && !error.contains('\n'),
-                "{error:?}"
-            );
+            assert!(error.starts_with("parsing YAML: ") && !error.contains('\n'), "{error:?}");
         }
         assert!(from_yaml(b"kind: \xff").is_err());
     }
@@ -493,33 +429,18 @@ mod yaml {
     #[test]
     fn an_error_names_the_key_that_it_is_about() {
         for (node, beginning) in [
-            (
-                "major: on",
-                "devices[0].containerEdits.deviceNodes[0].major: invalid type: boolean",
-            ),
-            (
-                "major: '1'",
-                "devices[0].containerEdits.deviceNodes[0].major: invalid type: string",
-            ),
-            (
-                "uid: -1",
-                "devices[0].containerEdits.deviceNodes[0].uid: invalid value",
-            ),
+            ("major: on", "devices[0].containerEdits.deviceNodes[0].major: invalid type: boolean"),
+            ("major: '1'", "devices[0].containerEdits.deviceNodes[0].major: invalid type: string"),
+            ("uid: -1", "devices[0].containerEdits.deviceNodes[0].uid: invalid value"),
             (
                 "permissions: [r]",
                 "devices[0].containerEdits.deviceNodes[0].permissions: invalid type",
             ),
-            (
-                "mode: 1",
-                "devices[0].containerEdits.deviceNodes[0]: unknown field `mode`",
-            ),
+            ("mode: 1", "devices[0].containerEdits.deviceNodes[0]: unknown field `mode`"),
         ] {
             let error = from_yaml(with("d", node).as_bytes()).expect_err(node);
             let error = told(&error);
-            assert!(
-                error.starts_with(&format!("parsing YAML: {beginning}")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("parsing YAML: {beginning}")), "{error}");
         }
         let twice = from_yaml(b"annotations:\n  on: a\n  true: b\n").expect_err("twice");
         assert!(told(&twice).contains("duplicate key"), "{}", told(&twice));
@@ -527,9 +448,7 @@ mod yaml {
 
     #[test]
     fn what_we_write_reads_as_the_same_text_by_yaml_1_1() {
-        for name in [
-            "010", "on", "y", "No", "1_000", "0x10", "1e3", "null", "0b1", "0o7", "1.50",
-        ] {
+        for name in ["010", "on", "y", "No", "1_000", "0x10", "1e3", "null", "0b1", "0o7", "1.50"] {
             let mut spec = from_yaml(with("d", "permissions: rw").as_bytes()).expect("YAML");
             spec.devices[0].name = name.into();
             spec.devices[0].container_edits.env = vec![format!("A={name}")];
@@ -544,10 +463,7 @@ mod yaml {
         let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..12 {
             let inner = format!("*a{}", level - 1);
-            bomb.push_str(&format!(
-                "a{level}: &a{level} [{}]\n",
-                vec![inner; 9].join(",")
-            ));
+            bomb.push_str(&format!("a{level}: &a{level} [{}]\n", vec![inner; 9].join(",")));
         }
         assert!(from_yaml(bomb.as_bytes()).is_err());
     }

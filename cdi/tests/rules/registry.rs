@@ -28,9 +28,7 @@ struct Dirs {
 
 impl Dirs {
     fn new() -> Self {
-        Self {
-            root: tempfile::tempdir().expect("a directory"),
-        }
+        Self { root: tempfile::tempdir().expect("a directory") }
     }
 
     fn put(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
@@ -45,10 +43,7 @@ impl Dirs {
     }
 
     fn relative(&self, path: &Path) -> String {
-        path.strip_prefix(self.root.path())
-            .expect("below the root")
-            .display()
-            .to_string()
+        path.strip_prefix(self.root.path()).expect("below the root").display().to_string()
     }
 
     /// `name from file` of each device.
@@ -60,28 +55,19 @@ impl Dirs {
     }
 
     fn errors(&self, registry: &Registry) -> Vec<String> {
-        registry
-            .errors()
-            .keys()
-            .map(|path| self.relative(path))
-            .collect()
+        registry.errors().keys().map(|path| self.relative(path)).collect()
     }
 }
 
 fn names(list: &[&str]) -> Vec<QualifiedName> {
-    list.iter()
-        .map(|name| name.parse().expect("a name"))
-        .collect()
+    list.iter().map(|name| name.parse().expect("a name")).collect()
 }
 
 #[test]
 fn directories_that_are_not_there_count_as_empty() {
     let dirs = Dirs::new();
     let registry = dirs.scan();
-    assert_eq!(
-        (registry.devices().count(), registry.errors().len()),
-        (0, 0)
-    );
+    assert_eq!((registry.devices().count(), registry.errors().len()), (0, 0));
     fs::create_dir(dirs.root.path().join("etc")).expect("a directory");
     assert_eq!(dirs.scan().errors().len(), 0);
 }
@@ -92,38 +78,23 @@ fn a_device_is_found_with_its_file_and_priority() {
     dirs.put("etc/a.json", file("vendor.com/device", "etc", &["dev1"]));
     dirs.put("run/b.json", file("vendor.com/device", "run", &["dev2"]));
     let registry = dirs.scan();
-    let want = [
-        "vendor.com/device=dev1 from etc/a.json",
-        "vendor.com/device=dev2 from run/b.json",
-    ];
+    let want = ["vendor.com/device=dev1 from etc/a.json", "vendor.com/device=dev2 from run/b.json"];
     assert_eq!(dirs.devices(&registry), want);
     let name = &names(&["vendor.com/device=dev2"])[0];
     assert_eq!(registry.device(name).expect("dev2").priority, 1);
-    assert!(
-        registry
-            .device(&names(&["vendor.com/device=dev3"])[0])
-            .is_none()
-    );
+    assert!(registry.device(&names(&["vendor.com/device=dev3"])[0]).is_none());
 }
 
 #[test]
 fn a_later_directory_shadows_an_earlier_one_device_by_device() {
     let dirs = Dirs::new();
-    dirs.put(
-        "etc/a.json",
-        file("vendor.com/device", "etc", &["dev1", "dev2"]),
-    );
+    dirs.put("etc/a.json", file("vendor.com/device", "etc", &["dev1", "dev2"]));
     dirs.put("run/a.json", file("vendor.com/device", "run", &["dev1"]));
     let registry = dirs.scan();
-    let want = [
-        "vendor.com/device=dev1 from run/a.json",
-        "vendor.com/device=dev2 from etc/a.json",
-    ];
+    let want = ["vendor.com/device=dev1 from run/a.json", "vendor.com/device=dev2 from etc/a.json"];
     assert_eq!(dirs.devices(&registry), want);
     assert_eq!(registry.errors().len(), 0);
-    let [shadowed] = registry.shadowed() else {
-        panic!("{:?}", registry.shadowed())
-    };
+    let [shadowed] = registry.shadowed() else { panic!("{:?}", registry.shadowed()) };
     assert_eq!(shadowed.name.to_string(), "vendor.com/device=dev1");
     assert_eq!(dirs.relative(&shadowed.path), "etc/a.json");
     assert_eq!(dirs.relative(&shadowed.by), "run/a.json");
@@ -132,43 +103,18 @@ fn a_later_directory_shadows_an_earlier_one_device_by_device() {
 #[test]
 fn two_files_of_one_directory_take_a_device_from_everybody_and_keep_the_others() {
     let dirs = Dirs::new();
-    dirs.put(
-        "run/a.json",
-        file("vendor.com/device", "a", &["dev1", "dev2"]),
-    );
+    dirs.put("run/a.json", file("vendor.com/device", "a", &["dev1", "dev2"]));
     dirs.put("run/b.json", file("vendor.com/device", "b", &["dev1"]));
-    dirs.put(
-        "run/c.json",
-        file("vendor.com/device", "c", &["dev1", "dev3"]),
-    );
+    dirs.put("run/c.json", file("vendor.com/device", "c", &["dev1", "dev3"]));
     let registry = dirs.scan();
-    let want = [
-        "vendor.com/device=dev2 from run/a.json",
-        "vendor.com/device=dev3 from run/c.json",
-    ];
+    let want = ["vendor.com/device=dev2 from run/a.json", "vendor.com/device=dev3 from run/c.json"];
     assert_eq!(dirs.devices(&registry), want);
-    assert_eq!(
-        dirs.errors(&registry),
-        ["run/a.json", "run/b.json", "run/c.json"]
-    );
-    let [conflict] = registry.conflicts() else {
-        panic!("{:?}", registry.conflicts())
-    };
-    let paths: Vec<_> = conflict
-        .paths
-        .iter()
-        .map(|path| dirs.relative(path))
-        .collect();
+    assert_eq!(dirs.errors(&registry), ["run/a.json", "run/b.json", "run/c.json"]);
+    let [conflict] = registry.conflicts() else { panic!("{:?}", registry.conflicts()) };
+    let paths: Vec<_> = conflict.paths.iter().map(|path| dirs.relative(path)).collect();
     assert_eq!(
         (conflict.priority, paths),
-        (
-            1,
-            vec![
-                "run/a.json".into(),
-                "run/b.json".into(),
-                "run/c.json".into()
-            ]
-        )
+        (1, vec!["run/a.json".into(), "run/b.json".into(), "run/c.json".into()])
     );
 }
 
@@ -187,17 +133,11 @@ fn a_conflict_below_takes_the_device_from_a_higher_directory_too() {
 #[test]
 fn one_bad_file_hurts_no_other() {
     let dirs = Dirs::new();
-    dirs.put(
-        "etc/good.json",
-        file("vendor.com/device", "good", &["dev1"]),
-    );
+    dirs.put("etc/good.json", file("vendor.com/device", "good", &["dev1"]));
     dirs.put("etc/broken.json", "{");
     dirs.put("etc/empty.json", "");
     dirs.put("etc/unknown.json", r#"{"unknown": 1}"#);
-    dirs.put(
-        "etc/invalid.json",
-        r#"{"cdiVersion": "0.3.0", "kind": "vendor.com/device"}"#,
-    );
+    dirs.put("etc/invalid.json", r#"{"cdiVersion": "0.3.0", "kind": "vendor.com/device"}"#);
     dirs.put("etc/binary.json", [0xff, 0xfe]);
     dirs.put("etc/dir.json/a.json", "{");
     std::os::unix::fs::symlink("nowhere", dirs.root.path().join("etc/dangling.json"))
@@ -207,22 +147,11 @@ fn one_bad_file_hurts_no_other() {
     std::os::unix::fs::symlink("loop.json", dirs.root.path().join("etc/loop.json"))
         .expect("a link");
     let registry = dirs.scan();
-    assert_eq!(
-        dirs.devices(&registry),
-        ["vendor.com/device=dev1 from etc/good.json"]
-    );
-    let bad = [
-        "binary", "broken", "dangling", "empty", "invalid", "linked", "loop", "unknown",
-    ];
-    assert_eq!(
-        dirs.errors(&registry),
-        bad.map(|name| format!("etc/{name}.json"))
-    );
+    assert_eq!(dirs.devices(&registry), ["vendor.com/device=dev1 from etc/good.json"]);
+    let bad = ["binary", "broken", "dangling", "empty", "invalid", "linked", "loop", "unknown"];
+    assert_eq!(dirs.errors(&registry), bad.map(|name| format!("etc/{name}.json")));
     for errors in registry.errors().values() {
-        assert!(
-            errors.iter().all(|error| !told(error).contains('\n')),
-            "{errors:?}"
-        );
+        assert!(errors.iter().all(|error| !told(error).contains('\n')), "{errors:?}");
     }
 }
 
@@ -237,29 +166,15 @@ fn what_was_read_is_known_whether_it_is_valid_or_offers_anything() {
     let registry = dirs.scan();
     let paths = registry.paths();
     let paths: Vec<String> = paths.iter().map(|path| dirs.relative(path)).collect();
-    assert_eq!(
-        paths,
-        ["etc/broken.json", "etc/good.json", "etc/same.json", "run"]
-    );
+    assert_eq!(paths, ["etc/broken.json", "etc/good.json", "etc/same.json", "run"]);
     assert!(Registry::scan(&[]).paths().is_empty());
 }
 
 #[test]
 fn only_json_and_yaml_of_the_directory_itself_are_read() {
     let dirs = Dirs::new();
-    for name in [
-        "a.yml",
-        "b.JSON",
-        "c.json.bak",
-        "d",
-        "sub/e.json",
-        ".manifest",
-        "json",
-    ] {
-        dirs.put(
-            &format!("run/{name}"),
-            file("vendor.com/device", name, &["dev1"]),
-        );
+    for name in ["a.yml", "b.JSON", "c.json.bak", "d", "sub/e.json", ".manifest", "json"] {
+        dirs.put(&format!("run/{name}"), file("vendor.com/device", name, &["dev1"]));
     }
     let registry = dirs.scan();
     let hidden: Vec<String> = dirs.devices(&registry);
@@ -274,10 +189,7 @@ fn a_link_to_a_file_is_followed() {
     fs::create_dir(dirs.root.path().join("run")).expect("a directory");
     std::os::unix::fs::symlink("../elsewhere/a.txt", dirs.root.path().join("run/a.json"))
         .expect("a link");
-    assert_eq!(
-        dirs.devices(&dirs.scan()),
-        ["vendor.com/device=dev1 from run/a.json"]
-    );
+    assert_eq!(dirs.devices(&dirs.scan()), ["vendor.com/device=dev1 from run/a.json"]);
 }
 
 #[test]
@@ -298,17 +210,10 @@ fn a_directory_that_is_a_link_is_not_read_and_links_on_the_way_are_followed() {
     std::os::unix::fs::symlink("real", dirs.root.path().join("run")).expect("a link");
     for link in ["etc", "etc/"] {
         let registry = Registry::scan(&[dirs.root.path().join(link)]);
-        assert_eq!(
-            (registry.devices().count(), registry.errors().len()),
-            (0, 1),
-            "{link}"
-        );
+        assert_eq!((registry.devices().count(), registry.errors().len()), (0, 1), "{link}");
     }
     let registry = Registry::scan(&[dirs.root.path().join("run/cdi")]);
-    assert_eq!(
-        (registry.devices().count(), registry.errors().len()),
-        (1, 0)
-    );
+    assert_eq!((registry.devices().count(), registry.errors().len()), (1, 0));
 }
 
 #[test]
@@ -334,10 +239,7 @@ fn the_same_directory_given_twice_shadows_itself() {
     dirs.put("run/a.json", file("vendor.com/device", "a", &["dev1"]));
     let dir: PathBuf = dirs.root.path().join("run");
     let registry = Registry::scan(&[dir.clone(), dir]);
-    assert_eq!(
-        (registry.devices().count(), registry.shadowed().len()),
-        (1, 1)
-    );
+    assert_eq!((registry.devices().count(), registry.shadowed().len()), (1, 1));
 }
 
 #[test]
@@ -350,13 +252,7 @@ fn edits_come_in_the_order_of_the_request_with_shared_ones_once_a_file() {
     let ask = |list: &[&str]| registry.edits_for(&names(list)).expect("edits").env;
     assert_eq!(
         ask(&["vendor.com/a=2", "vendor.com/b=1", "vendor.com/a=1"]),
-        [
-            "SHARED=A",
-            "DEVICE=2 of A",
-            "SHARED=B",
-            "DEVICE=1 of B",
-            "DEVICE=1 of A"
-        ]
+        ["SHARED=A", "DEVICE=2 of A", "SHARED=B", "DEVICE=1 of B", "DEVICE=1 of A"]
     );
     assert_eq!(
         ask(&["vendor.com/a=3", "vendor.com/a=1"]),

@@ -7,10 +7,7 @@ use crate::{edits, spec_with};
 fn locations(spec: &Spec) -> Vec<String> {
     match validate(spec) {
         Ok(()) => Vec::new(),
-        Err(problems) => problems
-            .iter()
-            .map(|problem| problem.location.clone())
-            .collect(),
+        Err(problems) => problems.iter().map(|problem| problem.location.clone()).collect(),
     }
 }
 
@@ -55,14 +52,8 @@ fn edits_that_engines_refuse_are_refused_with_their_place() {
         (r#"{"env": ["A=b", "=foo"]}"#, "env[1]"),
         (r#"{"env": ["FOOBAR"]}"#, "env[0]"),
         (r#"{"deviceNodes": [{"path": ""}]}"#, "deviceNodes[0].path"),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/x", "type": "f"}]}"#,
-            "deviceNodes[0].type",
-        ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/x", "type": "cc"}]}"#,
-            "deviceNodes[0].type",
-        ),
+        (r#"{"deviceNodes": [{"path": "/dev/x", "type": "f"}]}"#, "deviceNodes[0].type"),
+        (r#"{"deviceNodes": [{"path": "/dev/x", "type": "cc"}]}"#, "deviceNodes[0].type"),
         (
             r#"{"deviceNodes": [{"path": "/dev/x", "permissions": "to land"}]}"#,
             "deviceNodes[0].permissions",
@@ -75,22 +66,13 @@ fn edits_that_engines_refuse_are_refused_with_their_place() {
             r#"{"deviceNodes": [{"path": "/dev/x", "permissions": "none"}]}"#,
             "deviceNodes[0].permissions",
         ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/x", "major": -1}]}"#,
-            "deviceNodes[0].major",
-        ),
-        (
-            r#"{"deviceNodes": [{"path": "/dev/x", "minor": -1}]}"#,
-            "deviceNodes[0].minor",
-        ),
+        (r#"{"deviceNodes": [{"path": "/dev/x", "major": -1}]}"#, "deviceNodes[0].major"),
+        (r#"{"deviceNodes": [{"path": "/dev/x", "minor": -1}]}"#, "deviceNodes[0].minor"),
         (
             r#"{"netDevices": [{"hostInterfaceName": "", "name": "a"}]}"#,
             "netDevices[0].hostInterfaceName",
         ),
-        (
-            r#"{"netDevices": [{"hostInterfaceName": "a", "name": ""}]}"#,
-            "netDevices[0].name",
-        ),
+        (r#"{"netDevices": [{"hostInterfaceName": "a", "name": ""}]}"#, "netDevices[0].name"),
         (
             r#"{"netDevices": [{"hostInterfaceName": "a", "name": "b"}, {"hostInterfaceName": "a", "name": "c"}]}"#,
             "netDevices[1].hostInterfaceName",
@@ -99,26 +81,11 @@ fn edits_that_engines_refuse_are_refused_with_their_place() {
             r#"{"netDevices": [{"hostInterfaceName": "a", "name": "b"}, {"hostInterfaceName": "c", "name": "b"}]}"#,
             "netDevices[1].name",
         ),
-        (
-            r#"{"mounts": [{"hostPath": "", "containerPath": "/x"}]}"#,
-            "mounts[0].hostPath",
-        ),
-        (
-            r#"{"mounts": [{"hostPath": "/x", "containerPath": ""}]}"#,
-            "mounts[0].containerPath",
-        ),
-        (
-            r#"{"hooks": [{"hookName": "prestart", "path": ""}]}"#,
-            "hooks[0].path",
-        ),
-        (
-            r#"{"hooks": [{"hookName": "misCreateRuntime", "path": "/x"}]}"#,
-            "hooks[0].hookName",
-        ),
-        (
-            r#"{"hooks": [{"hookName": "createruntime", "path": "/x"}]}"#,
-            "hooks[0].hookName",
-        ),
+        (r#"{"mounts": [{"hostPath": "", "containerPath": "/x"}]}"#, "mounts[0].hostPath"),
+        (r#"{"mounts": [{"hostPath": "/x", "containerPath": ""}]}"#, "mounts[0].containerPath"),
+        (r#"{"hooks": [{"hookName": "prestart", "path": ""}]}"#, "hooks[0].path"),
+        (r#"{"hooks": [{"hookName": "misCreateRuntime", "path": "/x"}]}"#, "hooks[0].hookName"),
+        (r#"{"hooks": [{"hookName": "createruntime", "path": "/x"}]}"#, "hooks[0].hookName"),
         (
             r#"{"hooks": [{"hookName": "poststart", "path": "/x", "env": ["=value2"]}]}"#,
             "hooks[0].env[0]",
@@ -129,10 +96,7 @@ fn edits_that_engines_refuse_are_refused_with_their_place() {
         (r#"{"intelRdt": {"closID": "a\nb"}}"#, "intelRdt.closID"),
     ] {
         let problems = validate_edits(&edits(json)).expect_err(json);
-        let places: Vec<_> = problems
-            .iter()
-            .map(|problem| problem.location.as_str())
-            .collect();
+        let places: Vec<_> = problems.iter().map(|problem| problem.location.as_str()).collect();
         assert_eq!(places, [format!("containerEdits.{place}")], "{json}");
     }
     let long = format!(r#"{{"intelRdt": {{"closID": "{}"}}}}"#, "a".repeat(4096));
@@ -151,38 +115,22 @@ fn a_specification_is_refused_with_every_place_that_is_wrong() {
     assert_eq!(change(&|spec| spec.cdi_version.clear()), ["cdiVersion"]);
     assert_eq!(change(&|spec| spec.kind = Lenient::default()), ["kind"]);
     assert_eq!(change(&|spec| spec.kind = "vendor.com".into()), ["kind"]);
-    assert_eq!(
-        change(&|spec| spec.kind = "vendor.com-/device".into()),
-        ["kind"]
-    );
-    assert_eq!(
-        change(&|spec| spec.kind = "vendor.com/device=".into()),
-        ["kind"]
-    );
+    assert_eq!(change(&|spec| spec.kind = "vendor.com-/device".into()), ["kind"]);
+    assert_eq!(change(&|spec| spec.kind = "vendor.com/device=".into()), ["kind"]);
     assert_eq!(change(&|spec| spec.devices.clear()), ["devices"]);
-    assert_eq!(
-        change(&|spec| spec.devices[0].name = "-a".into()),
-        ["devices[0].name"]
-    );
+    assert_eq!(change(&|spec| spec.devices[0].name = "-a".into()), ["devices[0].name"]);
     assert_eq!(
         change(&|spec| spec.devices[0].container_edits = ContainerEdits::default()),
         ["devices[0].containerEdits"]
     );
-    assert_eq!(
-        change(&|spec| spec.devices.push(spec.devices[0].clone())),
-        ["devices[1].name"]
-    );
+    assert_eq!(change(&|spec| spec.devices.push(spec.devices[0].clone())), ["devices[1].name"]);
     assert_eq!(
         change(&|spec| {
             spec.kind = Lenient::default();
             spec.container_edits.env.push("x".to_owned());
             spec.devices[0].container_edits.env.push("y".to_owned());
         }),
-        [
-            "kind",
-            "containerEdits.env[0]",
-            "devices[0].containerEdits.env[1]"
-        ]
+        ["kind", "containerEdits.env[0]", "devices[0].containerEdits.env[1]"]
     );
 }
 
@@ -206,29 +154,10 @@ fn annotations_are_advised_upon_and_never_refused() {
     };
     let long = "a".repeat(64);
     let wide = format!("{}a/b", "a.".repeat(127));
-    for key in [
-        "simple",
-        "now-with-dashes",
-        "UPPERCASE",
-        "1/1",
-        "example.com/Key_1.x-y",
-        "123",
-    ] {
+    for key in ["simple", "now-with-dashes", "UPPERCASE", "1/1", "example.com/Key_1.x-y", "123"] {
         assert_eq!(lint(&annotated(key, "")), [], "{key}");
     }
-    for key in [
-        "",
-        "-a",
-        "a-",
-        "a b",
-        "a/b/c",
-        "/a",
-        "a/",
-        "a_b.com/x",
-        &long,
-        &wide,
-        "é",
-    ] {
+    for key in ["", "-a", "a-", "a b", "a/b/c", "/a", "a/", "a_b.com/x", &long, &wide, "é"] {
         let spec = annotated(key, "");
         assert_eq!(lint(&spec).len(), 1, "{key}");
         assert_eq!(validate(&spec), Ok(()), "{key}");
@@ -244,18 +173,12 @@ fn what_loads_and_is_unwise_is_advised_upon() {
             r#"{"deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/x"}]}"#,
             "deviceNodes[0].hostPath",
         ),
-        (
-            r#"{"deviceNodes": [{"path": "dev/x"}]}"#,
-            "deviceNodes[0].path",
-        ),
+        (r#"{"deviceNodes": [{"path": "dev/x"}]}"#, "deviceNodes[0].path"),
         (
             r#"{"mounts": [{"hostPath": "/x", "containerPath": "/x", "options": ["ro"]}]}"#,
             "mounts[0].options",
         ),
-        (
-            r#"{"hooks": [{"hookName": "poststop", "path": "/x", "timeout": 1}]}"#,
-            "hooks[0].env",
-        ),
+        (r#"{"hooks": [{"hookName": "poststop", "path": "/x", "timeout": 1}]}"#, "hooks[0].env"),
         (
             r#"{"hooks": [{"hookName": "poststop", "path": "x", "env": ["A=b"], "timeout": 1}]}"#,
             "hooks[0].path",
@@ -266,15 +189,8 @@ fn what_loads_and_is_unwise_is_advised_upon() {
         ),
     ] {
         let spec = spec_with(edits(json));
-        let places: Vec<_> = lint(&spec)
-            .into_iter()
-            .map(|problem| problem.location)
-            .collect();
-        assert_eq!(
-            places,
-            [format!("devices[0].containerEdits.{place}")],
-            "{json}"
-        );
+        let places: Vec<_> = lint(&spec).into_iter().map(|problem| problem.location).collect();
+        assert_eq!(places, [format!("devices[0].containerEdits.{place}")], "{json}");
         assert_eq!(validate(&spec), Ok(()), "{json}");
     }
     let quiet = r#"{"mounts": [

@@ -66,8 +66,7 @@ pub fn go() -> Option<&'static Tool> {
         Deviation::MountsSortedByDestination,
         Deviation::BindMountsNotMapped,
     ];
-    TOOL.get_or_init(|| available("the Go library", build_go(), deviations))
-        .as_ref()
+    TOOL.get_or_init(|| available("the Go library", build_go(), deviations)).as_ref()
 }
 
 /// The crate `container-device-interface`.
@@ -79,8 +78,7 @@ pub fn second_crate() -> Option<&'static Tool> {
         Deviation::MountsNotSorted,
         Deviation::BindMountsNotMapped,
     ];
-    TOOL.get_or_init(|| available("the second crate", build_crate(), deviations))
-        .as_ref()
+    TOOL.get_or_init(|| available("the second crate", build_crate(), deviations)).as_ref()
 }
 
 fn available(
@@ -89,10 +87,7 @@ fn available(
     deviations: &'static [Deviation],
 ) -> Option<Tool> {
     match built {
-        Ok(program) => Some(Tool {
-            program,
-            deviations,
-        }),
+        Ok(program) => Some(Tool { program, deviations }),
         Err(reason) => {
             assert!(!required(), "{what} is required by {REQUIRE}: {reason}");
             // Not `eprintln`, whose output a passing test does not show.
@@ -109,24 +104,15 @@ fn required() -> bool {
 fn sources(tool: &str) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let here = package.join("tests/tools").join(tool);
-    if here.is_dir() {
-        here
-    } else {
-        package.join("../tests/tools").join(tool)
-    }
+    if here.is_dir() { here } else { package.join("../tests/tools").join(tool) }
 }
 
 fn run(command: &mut Command) -> Result<(), String> {
-    let output = command
-        .output()
-        .map_err(|error| format!("starting {command:?}: {error}"))?;
+    let output = command.output().map_err(|error| format!("starting {command:?}: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
-    Err(format!(
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    ))
+    Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn build_go() -> Result<PathBuf, String> {
@@ -141,12 +127,8 @@ fn build_go() -> Result<PathBuf, String> {
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let program = scratch.join(format!("cdi-oracle-{}", std::process::id()));
     let mut go = Command::new("go");
-    go.args(["build", "-o"])
-        .arg(&program)
-        .arg(sources("cdi-oracle").join("main.go"));
-    go.env("GO111MODULE", "off")
-        .env("GOPATH", GOPATH)
-        .env("GOFLAGS", "");
+    go.args(["build", "-o"]).arg(&program).arg(sources("cdi-oracle").join("main.go"));
+    go.env("GO111MODULE", "off").env("GOPATH", GOPATH).env("GOFLAGS", "");
     run(go.env("GOCACHE", scratch.join("go-cache")))?;
     settle(&program, &scratch.join("cdi-oracle"))
 }
@@ -163,13 +145,8 @@ fn build_crate() -> Result<PathBuf, String> {
     let manifest = sources("cdi-crate-oracle").join("Cargo.toml");
     if required() {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--locked", "--manifest-path"])
-            .arg(&manifest);
-        cargo
-            .arg("--target-dir")
-            .arg(&target)
-            .env_remove("RUSTFLAGS");
+        cargo.args(["build", "--locked", "--manifest-path"]).arg(&manifest);
+        cargo.arg("--target-dir").arg(&target).env_remove("RUSTFLAGS");
         run(&mut cargo)?;
     }
     built_below(&target).ok_or_else(|| format!("it is built where {REQUIRE}=1"))
@@ -180,9 +157,7 @@ fn built_below(target: &Path) -> Option<PathBuf> {
     let direct = target.join("debug/cdi-crate-oracle");
     let below = fs::read_dir(target).ok()?.flatten();
     let mut found = below.map(|entry| entry.path().join("debug/cdi-crate-oracle"));
-    found
-        .find(|path| path.is_file())
-        .or_else(|| direct.is_file().then_some(direct))
+    found.find(|path| path.is_file()).or_else(|| direct.is_file().then_some(direct))
 }
 
 impl Tool {
@@ -262,12 +237,7 @@ impl Tool {
                 even_out(*deviation, &mut ours, &mut theirs);
             }
         }
-        assert_eq!(
-            ours,
-            theirs,
-            "{names:?} of {dirs:?} into {}",
-            String::from_utf8_lossy(config)
-        );
+        assert_eq!(ours, theirs, "{names:?} of {dirs:?} into {}", String::from_utf8_lossy(config));
     }
 }
 
@@ -279,9 +249,7 @@ fn directories(dirs: &[PathBuf]) -> Vec<String> {
 fn edits(dirs: &[PathBuf], names: &[&str]) -> Result<ContainerEdits, String> {
     let names: Result<Vec<QualifiedName>, _> = names.iter().map(|name| name.parse()).collect();
     let names = names.map_err(|error| error.to_string())?;
-    Registry::scan(dirs)
-        .edits_for(&names)
-        .map_err(|error| error.to_string())
+    Registry::scan(dirs).edits_for(&names).map_err(|error| error.to_string())
 }
 
 /// `config` with the devices injected by this crate.
@@ -306,9 +274,7 @@ fn told(error: &dyn std::error::Error) -> String {
 fn even_out(deviation: Deviation, ours: &mut Value, theirs: &mut Value) {
     match deviation {
         Deviation::EnvironmentKeyRepeated => {
-            for env in [ours, theirs]
-                .into_iter()
-                .filter_map(|one| one.pointer_mut("/process/env"))
+            for env in [ours, theirs].into_iter().filter_map(|one| one.pointer_mut("/process/env"))
             {
                 *env = serde_json::to_value(effective(env)).expect("a map of texts");
             }
@@ -358,11 +324,7 @@ fn list(value: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
 
 /// What a process sees of a list of variables.
 pub fn effective(env: &Value) -> BTreeMap<String, String> {
-    let entries = env
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
+    let entries = env.as_array().into_iter().flatten().filter_map(Value::as_str);
     entries
         .map(|entry| entry.split_once('=').unwrap_or((entry, "")))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))

@@ -20,11 +20,7 @@ impl Default for Backoff {
 
 impl Backoff {
     pub fn between(first: Duration, most: Duration) -> Self {
-        Backoff {
-            next: first,
-            first,
-            most,
-        }
+        Backoff { next: first, first, most }
     }
 
     pub fn reset(&mut self) {
@@ -66,10 +62,7 @@ mod tests {
 
     #[test]
     fn waits_begin_anew_after_what_has_held_for_a_minute() {
-        let mut backoff = Backoff {
-            next: MOST,
-            ..Backoff::default()
-        };
+        let mut backoff = Backoff { next: MOST, ..Backoff::default() };
         backoff.held(MOST / 2);
         assert_eq!(backoff.next, MOST);
         backoff.held(MOST);

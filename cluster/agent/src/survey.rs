@@ -62,11 +62,7 @@ pub fn start(
     untold: fn(&io::Error),
 ) -> io::Result<()> {
     let run = move || {
-        let mut watch = Watch {
-            watcher: None,
-            is_failing: false,
-            untold,
-        };
+        let mut watch = Watch { watcher: None, is_failing: false, untold };
         while let Some(pause) = look(&mut watch) {
             watch.wait(pause);
         }
@@ -88,10 +84,7 @@ mod tests {
     }
 
     fn watcher() -> io::Result<Watcher> {
-        let now = Damping {
-            quiet: Duration::ZERO,
-            longest: Duration::ZERO,
-        };
+        let now = Damping { quiet: Duration::ZERO, longest: Duration::ZERO };
         Watcher::new(Sources {
             directories: Vec::new(),
             kernel: false,
@@ -102,11 +95,8 @@ mod tests {
 
     #[test]
     fn a_watcher_is_kept_until_it_is_discarded_and_a_failure_is_told_once_until_one_works() {
-        let mut watch = Watch {
-            watcher: None,
-            is_failing: false,
-            untold: |_| TOLD.set(TOLD.get() + 1),
-        };
+        let mut watch =
+            Watch { watcher: None, is_failing: false, untold: |_| TOLD.set(TOLD.get() + 1) };
         let fails = || Err(io::Error::other("no"));
         for told in 1..=2 {
             watch.begin(fails);

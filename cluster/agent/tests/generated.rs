@@ -13,10 +13,8 @@ fn compare(agent: &str, files: &[&str], with: impl Fn(Builder) -> Builder) {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(agent);
     let generate = |into: &Path| {
         let descriptors = protox::compile(files, [agent.join("proto")]).unwrap();
-        let generator = tonic_prost_build::configure()
-            .build_transport(false)
-            .btree_map(".")
-            .out_dir(into);
+        let generator =
+            tonic_prost_build::configure().build_transport(false).btree_map(".").out_dir(into);
         with(generator).compile_fds(descriptors).unwrap();
     };
     let committed = agent.join("generated");
@@ -53,17 +51,13 @@ fn the_committed_code_of_kubelet_s_protocols_is_that_of_the_proto_files() {
     ];
     // v1beta1 of DRA has the messages of v1, but for a field that it passes over.
     let same = (".k8s.io.kubelet.pkg.apis.dra.v1beta1", "crate::wire::dra");
-    compare("kubernetes", &FILES, |generator| {
-        generator.extern_path(same.0, same.1)
-    });
+    compare("kubernetes", &FILES, |generator| generator.extern_path(same.0, same.1));
 }
 
 #[test]
 fn the_committed_code_of_nomad_s_and_go_plugin_s_protocols_is_that_of_the_proto_files() {
     let files = ["base.proto", "device.proto", "go_plugin.proto"];
-    compare("nomad", &files, |generator| {
-        generator.include_file("mod.rs")
-    });
+    compare("nomad", &files, |generator| generator.include_file("mod.rs"));
 }
 
 #[test]

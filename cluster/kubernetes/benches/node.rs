@@ -86,19 +86,13 @@ async fn in_a_row(host: &AgentHost, number: usize) {
         if (answer + 1) % (number / 10) == 0 {
             let each = begin.elapsed() / u32::try_from(number / 10).unwrap();
             let status = of_process(&daemon, "status");
-            let resident = status
-                .lines()
-                .find(|line| line.starts_with("VmRSS"))
-                .unwrap();
+            let resident = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
             let resident = resident.trim_start_matches("VmRSS:").trim();
             let entries = |path: &Path| fs::read_dir(path).unwrap().count();
             let proc = PathBuf::from(format!("/proc/{}", daemon.pid()));
             let [files, threads] = ["fd", "task"].map(|name| entries(&proc.join(name)));
             let specs = entries(&host.root().join("var/run/cdi"));
-            println!(
-                "{} | {each:?} | {resident} | {files} | {threads} | {specs}",
-                answer + 1
-            );
+            println!("{} | {each:?} | {resident} | {files} | {threads} | {specs}", answer + 1);
             begin = Instant::now();
         }
     }

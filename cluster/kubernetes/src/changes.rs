@@ -34,9 +34,7 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
 
 fn by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &Device> {
     let devices = resource.into_iter().flat_map(|resource| &resource.devices);
-    devices
-        .map(|device| ((device.class, device.name.as_str()), device))
-        .collect()
+    devices.map(|device| ((device.class, device.name.as_str()), device)).collect()
 }
 
 /// The devices of which others leave another number of slots than before.
@@ -86,9 +84,7 @@ mod tests {
             nodes: Vec::new(),
             slots: None,
             left: None,
-            health: reason.map_or(Health::Healthy, |reason| {
-                Health::Unhealthy(reason.to_owned())
-            }),
+            health: reason.map_or(Health::Healthy, |reason| Health::Unhealthy(reason.to_owned())),
         };
         let mut resource = Resource::empty(ResourceName::own("vfio").unwrap());
         resource.devices = devices.iter().map(device).collect();
@@ -104,10 +100,7 @@ mod tests {
         let told = [("a", Some("gone")), ("b", None)];
         assert_eq!(lines(Some(&first), &second), told);
         let third = with(&[("a", Some("no specification"))]);
-        assert_eq!(
-            lines(Some(&second), &third),
-            [("a", Some("no specification"))]
-        );
+        assert_eq!(lines(Some(&second), &third), [("a", Some("no specification"))]);
     }
 
     #[test]

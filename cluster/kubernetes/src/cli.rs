@@ -36,12 +36,7 @@ pub struct Global {
     )]
     pub host_root: PathBuf,
     /// Configuration file [default: etc/onload-ctk/config.toml of the host]
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "ONLOAD_KUBERNETES_CONFIG"
-    )]
+    #[arg(long, global = true, value_name = "FILE", env = "ONLOAD_KUBERNETES_CONFIG")]
     pub config: Option<PathBuf>,
     /// Directory of the host for hooks, with one directory per version
     ///

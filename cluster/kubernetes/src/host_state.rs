@@ -55,12 +55,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
     pub fn of(survey: Survey, offers: Vec<Offer>, config: &Config, written_by: WrittenBy) -> Self {
-        let Survey {
-            specs,
-            mut inventory,
-            pools,
-            leases,
-        } = survey;
+        let Survey { specs, mut inventory, pools, leases } = survey;
         let not_offered = std::mem::take(&mut inventory.not_offered);
         drop((inventory, pools, leases));
         Snapshot {
@@ -108,9 +103,7 @@ fn nodes_of(
     config: &Config,
 ) -> BTreeMap<(Class, DeviceName), Vec<String>> {
     let by = |offer: &&Offer| config.kubernetes.offer.interface(offer.class);
-    let offers = offers
-        .iter()
-        .filter(|offer| by(offer) != Interface::DevicePlugin);
+    let offers = offers.iter().filter(|offer| by(offer) != Interface::DevicePlugin);
     let nodes = offers.map(|offer| ((offer.class, offer.name.clone()), nodes(offer, specs)));
     nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
@@ -118,9 +111,7 @@ fn nodes_of(
 fn functions(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
     let kinds = Class::OF_FUNCTIONS.map(Class::kind);
     let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
-    let devices = specs
-        .devices()
-        .filter(|found| is_one(found.name.kind().as_str()));
+    let devices = specs.devices().filter(|found| is_one(found.name.kind().as_str()));
     let hooks = devices.flat_map(|found| &found.device.container_edits.hooks);
     let asked = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
     let given = asked.flat_map(|(_, asked)| asked.vf);
@@ -167,10 +158,7 @@ impl SpecNames {
     /// Those of some directories. Specifications of claims are left out: one is written for every claim, and
     /// nobody asks for another's.
     pub fn new(dirs: Vec<PathBuf>) -> Self {
-        SpecNames {
-            dirs,
-            read: Mutex::new((None, Arc::default())),
-        }
+        SpecNames { dirs, read: Mutex::new((None, Arc::default())) }
     }
 
     pub fn dirs(&self) -> &[PathBuf] {
@@ -270,10 +258,8 @@ mod tests {
     #[test]
     fn each_class_that_is_leased_has_the_hooks_for_it() {
         let dir = tempfile::tempdir().unwrap();
-        let golden = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../tests/golden/debian13-2numa-stand-ins"
-        );
+        let golden =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/debian13-2numa-stand-ins");
         for class in ["nic", "vfio"] {
             let name = format!("onload.dev-{class}.json");
             fs::copy(format!("{golden}/{name}"), dir.path().join(name)).unwrap();
@@ -289,43 +275,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let of = |kind: &str, vf: &str| {
             let (leased, _) = vf.split_once('=').unwrap();
-            let args = [
-                "onload-hook",
-                "createRuntime",
-                "--lease",
-                leased,
-                "--vf",
-                vf,
-            ];
+            let args = ["onload-hook", "createRuntime", "--lease", leased, "--vf", vf];
             let hook = serde_json::json!({"hookName": "createRuntime", "path": "/h", "args": args});
             let edits = serde_json::json!({"hooks": [hook]});
             let devices = serde_json::json!([{"name": "ens1v0", "containerEdits": edits}]);
             serde_json::json!({"cdiVersion": "0.3.0", "kind": kind, "devices": devices}).to_string()
         };
         for (file, kind, vf) in [
-            (
-                "onload.dev-netdev.json",
-                "onload.dev/netdev",
-                "netdev:ens1v0=vlans=100-199",
-            ),
-            (
-                "onload.dev-vfio.json",
-                "onload.dev/vfio",
-                "vfio:0000:81:10.0=vlan=7",
-            ),
-            (
-                "claim.onload.dev-1.json",
-                CLAIM_KIND,
-                "netdev:ens1v0=vlan=150;vlans=100-199",
-            ),
+            ("onload.dev-netdev.json", "onload.dev/netdev", "netdev:ens1v0=vlans=100-199"),
+            ("onload.dev-vfio.json", "onload.dev/vfio", "vfio:0000:81:10.0=vlan=7"),
+            ("claim.onload.dev-1.json", CLAIM_KIND, "netdev:ens1v0=vlan=150;vlans=100-199"),
         ] {
             fs::write(dir.path().join(file), of(kind, vf)).unwrap();
         }
         let functions = functions(&Registry::scan(&[dir.path().to_owned()]));
-        let listed: Vec<String> = functions
-            .iter()
-            .map(|(device, vf)| format!("{device} {vf}"))
-            .collect();
+        let listed: Vec<String> =
+            functions.iter().map(|(device, vf)| format!("{device} {vf}")).collect();
         let expected = ["vfio:0000:81:10.0 vlan=7", "netdev:ens1v0 vlans=100-199"];
         assert_eq!(listed, expected);
     }

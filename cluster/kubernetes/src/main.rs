@@ -45,11 +45,7 @@ fn install(global: &Global, args: &Install) -> Result<()> {
 
 fn health(args: &Health) -> Result<ExitCode> {
     let state = ask(&args.health_socket)?;
-    let reason = if args.ready {
-        state.not_ready
-    } else {
-        state.stuck
-    };
+    let reason = if args.ready { state.not_ready } else { state.stuck };
     let (line, status) = match reason {
         None => ("ok".to_owned(), ExitCode::SUCCESS),
         Some(reason) => (reason, ExitCode::FAILURE),
@@ -73,11 +69,7 @@ fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode> {
 }
 
 fn place<'p>(global: &'p Global, host: &'p Host) -> Place<'p> {
-    Place {
-        host,
-        directory: &global.hook_dir,
-        owners: Owners::root(),
-    }
+    Place { host, directory: &global.hook_dir, owners: Owners::root() }
 }
 
 fn print(report: &Report) -> io::Result<()> {
@@ -89,9 +81,7 @@ fn print(report: &Report) -> io::Result<()> {
 }
 
 fn wait_for_term() -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         signal(SignalKind::terminate())?.recv().await;
         Ok(())

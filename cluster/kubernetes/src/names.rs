@@ -241,10 +241,8 @@ mod tests {
     }
 
     fn names(devices: &[(Class, &str)]) -> DeviceNames {
-        let offers: Vec<Offer> = devices
-            .iter()
-            .map(|(class, name)| Offer::new(*class, name).unwrap())
-            .collect();
+        let offers: Vec<Offer> =
+            devices.iter().map(|(class, name)| Offer::new(*class, name).unwrap()).collect();
         DeviceNames::of(&offers)
     }
 
@@ -322,18 +320,7 @@ mod tests {
             assert_eq!(good.parse::<NodeName>().unwrap().as_str(), good);
         }
         let long = "a.".repeat(126) + "aa";
-        for bad in [
-            "",
-            ".",
-            "a..b",
-            "-a",
-            "a-",
-            "N1",
-            "a/b",
-            "a_b",
-            "a b",
-            long.as_str(),
-        ] {
+        for bad in ["", ".", "a..b", "-a", "a-", "N1", "a/b", "a_b", "a b", long.as_str()] {
             let error = bad.parse::<NodeName>().unwrap_err().to_string();
             assert!(error.contains("is no name of a node"), "{error}");
         }

@@ -46,10 +46,7 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
     let metrics = Arc::new(Metrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
     // Specifications in directories that somebody named are somebody's, too.
-    let keeper = args
-        .spec_dir
-        .is_empty()
-        .then(|| Keeper::new(global.hook_dir.clone()));
+    let keeper = args.spec_dir.is_empty().then(|| Keeper::new(global.hook_dir.clone()));
     let named = global.config.clone();
     let is_listen_set = args.listen.is_some();
     let mut surveyor = Surveyor::new(host, named, &specs, keeper, &metrics, is_listen_set)?;
@@ -63,10 +60,8 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
     };
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
     let settings = &surveyor.config().kubernetes;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context(STARTING)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context(STARTING)?;
     // kube's client begins a task where it is made.
     let within = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
@@ -87,11 +82,7 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
         bail!(SECOND);
     }
     drop(within);
-    let node = Arc::new(Node {
-        host: snapshots,
-        specs,
-        metrics,
-    });
+    let node = Arc::new(Node { host: snapshots, specs, metrics });
     runtime.block_on(async {
         surveyor.start(sender)?;
         offer_all(args, listen, node, dra, (host, alone)).await
@@ -126,12 +117,7 @@ async fn offer_all(
     }
     let directory = &args.device_plugin_dir;
     let mut resources = Resources {
-        offering: Offering {
-            directory: directory.clone(),
-            node,
-            kubelet,
-            stop: stopped,
-        },
+        offering: Offering { directory: directory.clone(), node, kubelet, stop: stopped },
         senders: BTreeMap::new(),
         left_out: BTreeSet::new(),
         tasks: JoinSet::new(),
@@ -220,21 +206,11 @@ impl Resources {
             tracing::warn!(%reason, "left out");
         }
         self.left_out.clone_from(&plan.left_out);
-        let gone = self
-            .senders
-            .keys()
-            .filter(|name| !plan.resources.contains_key(*name));
+        let gone = self.senders.keys().filter(|name| !plan.resources.contains_key(*name));
         let gone: BTreeSet<&ResourceName> = gone.chain(none).collect();
-        let gone: Vec<Arc<Resource>> = gone
-            .into_iter()
-            .cloned()
-            .map(Resource::empty)
-            .map(Arc::new)
-            .collect();
-        let here = plan
-            .resources
-            .values()
-            .filter(|resource| !is_elsewhere(resource));
+        let gone: Vec<Arc<Resource>> =
+            gone.into_iter().cloned().map(Resource::empty).map(Arc::new).collect();
+        let here = plan.resources.values().filter(|resource| !is_elsewhere(resource));
         for resource in gone.iter().chain(here) {
             self.offering.node.metrics.resource(resource);
             match self.senders.get(&resource.name) {
@@ -251,14 +227,8 @@ impl Resources {
         changes::log(None, resource);
         let (sender, receiver) = watch::channel(Arc::clone(resource));
         let (end, stop) = watch::channel(false);
-        let offering = Offering {
-            stop,
-            ..self.offering.clone()
-        };
-        let sender = Sender {
-            resource: sender,
-            _end: end,
-        };
+        let offering = Offering { stop, ..self.offering.clone() };
+        let sender = Sender { resource: sender, _end: end };
         self.senders.insert(resource.name.clone(), sender);
         self.tasks.spawn(offer(offering, receiver));
     }

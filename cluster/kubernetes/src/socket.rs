@@ -74,10 +74,7 @@ pub fn bind(path: &Path) -> Result<(UnixListener, Place)> {
     }
     let listener = UnixListener::bind(path).with_context(making)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).with_context(making)?;
-    let place = Place {
-        path: path.to_owned(),
-        own: identity(path).map(|(own, _)| own),
-    };
+    let place = Place { path: path.to_owned(), own: identity(path).map(|(own, _)| own) };
     Ok((listener, place))
 }
 
@@ -154,11 +151,7 @@ mod tests {
         fs::write(path("file"), "x").unwrap();
         fs::create_dir(path("dir")).unwrap();
         symlink(path("elsewhere"), path("link")).unwrap();
-        for (name, what) in [
-            ("file", "no socket"),
-            ("dir", "a directory"),
-            ("link", "link"),
-        ] {
+        for (name, what) in [("file", "no socket"), ("dir", "a directory"), ("link", "link")] {
             let error = bind(&path(name)).unwrap_err().to_string();
             assert!(error.contains(what) && error.contains(name), "{error}");
             assert!(fs::symlink_metadata(path(name)).is_ok());
@@ -178,10 +171,7 @@ mod tests {
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
         let error = bind(&path).unwrap_err().to_string();
-        assert!(
-            error.ends_with("another user's socket has this name; move it away"),
-            "{error}"
-        );
+        assert!(error.ends_with("another user's socket has this name; move it away"), "{error}");
         assert!(path.exists());
     }
 

@@ -76,10 +76,7 @@ pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> 
             Err(error) => return Err(error).with_context(|| unused(place)),
         }
     }
-    let places: Vec<String> = places
-        .iter()
-        .map(|place| place.display().to_string())
-        .collect();
+    let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
     bail!(
         "writing CDI specifications: there is no hook at {}; run \"onload-kubernetes install\", or set [cdi] hook-path to where it is",
         places.join(" or ")
@@ -107,10 +104,9 @@ impl Kept {
                 let left: Vec<&str> = plan.left().collect();
                 let but = match left.as_slice() {
                     [] => String::new(),
-                    left => format!(
-                        ", but {}, which somebody else wrote or changed",
-                        left.join(", ")
-                    ),
+                    left => {
+                        format!(", but {}, which somebody else wrote or changed", left.join(", "))
+                    }
                 };
                 let hook = hook.display();
                 format!("this daemon writes the specifications, with the hook {hook}{but}")
@@ -137,11 +133,7 @@ pub struct Keeper {
 impl Keeper {
     /// One whose specifications name the hook in that directory of the host.
     pub fn new(hook_dir: PathBuf) -> Self {
-        Keeper {
-            hook_dir,
-            owners: Owners::root(),
-            claim: None,
-        }
+        Keeper { hook_dir, owners: Owners::root(), claim: None }
     }
 
     /// Makes the specifications those of what was found. Nothing is written where nothing changes.
@@ -205,10 +197,7 @@ fn carry_out(
         files,
         format: Format::Json,
         undecided,
-        asked: Manifest {
-            kinds: kinds.to_vec(),
-            ..Manifest::default()
-        },
+        asked: Manifest { kinds: kinds.to_vec(), ..Manifest::default() },
         force: false,
     };
     let _lock = directory.lock()?;
@@ -279,10 +268,7 @@ mod tests {
         }
 
         fn keeper(&self) -> Keeper {
-            Keeper {
-                owners: self.owners(),
-                ..Keeper::new(PathBuf::from(HOOKS))
-            }
+            Keeper { owners: self.owners(), ..Keeper::new(PathBuf::from(HOOKS)) }
         }
 
         fn hook(&self, config: &Config) -> Result<PathBuf> {
@@ -315,19 +301,11 @@ mod tests {
         let config = Config::default();
         let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
         let mut keeper = node.keeper();
-        let mut keep = || {
-            keeper
-                .keep(&node.host(), &config, &inventory, &pools)
-                .unwrap()
-        };
+        let mut keep = || keeper.keep(&node.host(), &config, &inventory, &pools).unwrap();
         assert!(matches!(keep(), Kept::Here { .. }));
         for (seconds, by_package) in [(0, true), (200, true), (240, false)] {
             node.last_run(Duration::from_secs(seconds));
-            assert_eq!(
-                matches!(keep(), Kept::ByPackage),
-                by_package,
-                "a run {seconds} s ago"
-            );
+            assert_eq!(matches!(keep(), Kept::ByPackage), by_package, "a run {seconds} s ago");
         }
     }
 
@@ -336,8 +314,7 @@ mod tests {
         let node = Node::new();
         node.last_run(Duration::ZERO);
         let file = fs::File::open(node.path(&LAST_RUN[1..])).unwrap();
-        file.set_modified(SystemTime::now() + Duration::from_secs(3600))
-            .unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(3600)).unwrap();
         assert!(node.package_writes());
     }
 
@@ -367,10 +344,7 @@ mod tests {
         let node = Node::new();
         let _claim = claim(&node.host(), WRITER_LOCK).unwrap();
         let mode = |path| fs::metadata(node.path(path)).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(
-            (mode("run/onload-ctk"), mode("run/onload-ctk/@locks")),
-            (0o711, 0o700)
-        );
+        assert_eq!((mode("run/onload-ctk"), mode("run/onload-ctk/@locks")), (0o711, 0o700));
     }
 
     const PACKAGED: &str = "usr/bin/onload-hook";
@@ -389,11 +363,7 @@ mod tests {
         let node = Node::new();
         let hook = |config: &Config| node.hook(config).unwrap();
         node.program(PACKAGED);
-        assert_eq!(
-            hook(&Config::default()),
-            Path::new("/").join(PACKAGED),
-            "install never ran"
-        );
+        assert_eq!(hook(&Config::default()), Path::new("/").join(PACKAGED), "install never ran");
         node.program(&of_this_version()[1..]);
         assert_eq!(hook(&Config::default()), Path::new(&of_this_version()));
         node.program("usr/local/bin/onload-hook");
@@ -413,10 +383,7 @@ mod tests {
         // What the operator set is not looked for elsewhere.
         node.program(&of_this_version()[1..]);
         let text = refusal(&operators());
-        assert!(
-            text.contains("no hook at /usr/local/bin/onload-hook; run"),
-            "{text}"
-        );
+        assert!(text.contains("no hook at /usr/local/bin/onload-hook; run"), "{text}");
     }
 
     #[test]
@@ -430,11 +397,7 @@ mod tests {
         node.program(PACKAGED);
         node.program(&own[1..]);
         for (path, mode, says) in [
-            (
-                own[1..].to_owned(),
-                0o644,
-                "is not executable; run \"chmod 755\"",
-            ),
+            (own[1..].to_owned(), 0o644, "is not executable; run \"chmod 755\""),
             (own[1..].to_owned(), 0o777, "is not used: "),
             (format!("opt/onload-ctk/{VERSION}"), 0o777, "is not used: "),
         ] {
@@ -471,18 +434,13 @@ mod tests {
         let keep = |keeper: &mut Keeper| {
             let config = Config::default();
             let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
-            keeper
-                .keep(&node.host(), &config, &inventory, &pools)
-                .unwrap()
+            keeper.keep(&node.host(), &config, &inventory, &pools).unwrap()
         };
         assert!(matches!(keep(&mut first), Kept::Here { .. }));
         let locks = node.path("run/onload-ctk/@locks");
         fs::remove_dir_all(&locks).unwrap();
         assert!(matches!(keep(&mut first), Kept::Here { .. }));
-        assert!(
-            claim(&node.host(), WRITER_LOCK).unwrap().is_none(),
-            "it is taken again"
-        );
+        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_none(), "it is taken again");
         fs::remove_dir_all(&locks).unwrap();
         let mut second = node.keeper();
         assert!(matches!(keep(&mut second), Kept::Here { .. }));
@@ -500,12 +458,7 @@ mod tests {
             let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
             keeper.keep(&node.host(), &config, &inventory, &pools)
         };
-        assert!(
-            keep()
-                .unwrap_err()
-                .to_string()
-                .contains("there is no hook at ")
-        );
+        assert!(keep().unwrap_err().to_string().contains("there is no hook at "));
         assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
         node.program(PACKAGED);
         assert!(matches!(keep(), Ok(Kept::Here { .. })));

@@ -151,8 +151,7 @@ impl Surveyor {
     pub fn first_look(&mut self) -> Result<Snapshot> {
         thread::scope(|scope| {
             let look = scope.spawn(move || self.look());
-            look.join()
-                .map_err(|_| anyhow!("it ended early").context(STARTING))?
+            look.join().map_err(|_| anyhow!("it ended early").context(STARTING))?
         })
     }
 
@@ -208,11 +207,9 @@ impl Surveyor {
                 tracing::info!("the configuration has changed");
                 self.config = config;
             }
-            Err(error) => self.say(
-                0,
-                error,
-                "the configuration is not taken; the one before stays in force",
-            ),
+            Err(error) => {
+                self.say(0, error, "the configuration is not taken; the one before stays in force")
+            }
         }
     }
 

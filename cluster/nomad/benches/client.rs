@@ -3,12 +3,7 @@
 //! `cargo bench -p onload-nomad` prints what docs/performance.md shows. The agent is that of the tests; the plugin
 //! is the program, as a process.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -36,10 +31,7 @@ fn host(functions: usize) -> AgentHost {
     built.boot("a-boot");
     let (host, config) = (Host::open(built.root()).unwrap(), Config::default());
     let (inventory, pools) = pools::survey(&host, &config);
-    let surroundings = Surroundings {
-        hook: true,
-        ..Surroundings::default()
-    };
+    let surroundings = Surroundings { hook: true, ..Surroundings::default() };
     let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
     for (name, spec) in specs {
         let path = built.spec_dir().join(format!("onload.dev-{name}.json"));
@@ -67,10 +59,7 @@ async fn reserve(agent: &Agent, what: &str, ids: &[String]) {
         let given = agent.reserve(&[id]).await.unwrap();
         assert!(!given.envs.is_empty());
     }
-    println!(
-        "Reserve of {what}: {:?} with the messages, mean of {ANSWERS}",
-        each(begin.elapsed())
-    );
+    println!("Reserve of {what}: {:?} with the messages, mean of {ANSWERS}", each(begin.elapsed()));
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -46,10 +46,7 @@ impl Snapshot {
     ) -> Result<Snapshot> {
         let look = books::look(host, config, settings, dirs)?;
         let leases = look.offers.iter().flat_map(|offer| {
-            let device = Leased {
-                class: offer.class,
-                name: offer.name.clone(),
-            };
+            let device = Leased { class: offer.class, name: offer.name.clone() };
             let held = offer.leases.iter();
             held.filter_map(move |held| Some((device.clone(), held.lease.as_ref()?)))
         });
@@ -72,9 +69,7 @@ impl Snapshot {
 
     pub fn to_wire(&self) -> Vec<DeviceGroup> {
         let groups = self.plan.groups.iter();
-        groups
-            .map(|group| group.to_wire(&self.tasks.slots))
-            .collect()
+        groups.map(|group| group.to_wire(&self.tasks.slots)).collect()
     }
 
     pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
@@ -152,21 +147,13 @@ impl Snapshot {
             let place = self.by_id.get(id).copied();
             let found = place.and_then(|(of, index)| {
                 let group = self.plan.groups.get(of)?;
-                Some((
-                    of,
-                    group,
-                    distinct(group, index, |index| seen.contains(&(of, index))),
-                ))
+                Some((of, group, distinct(group, index, |index| seen.contains(&(of, index)))))
             });
             let (of, group, index) = found.ok_or_else(|| {
                 let why = self.why_gone(id);
                 anyhow!("reserving {id}: {why}; let Nomad place the task again")
             })?;
-            let Some(device) = group
-                .devices
-                .get(index)
-                .filter(|_| seen.insert((of, index)))
-            else {
+            let Some(device) = group.devices.get(index).filter(|_| seen.insert((of, index))) else {
                 continue;
             };
             if let Health::Unhealthy(why) = &device.health {
@@ -182,11 +169,7 @@ impl Snapshot {
             return "it is no device of this plugin".to_owned();
         };
         let left_out = format!("{type} {name} is not published: ");
-        let left_out = self
-            .plan
-            .left_out
-            .iter()
-            .find_map(|line| line.strip_prefix(&left_out));
+        let left_out = self.plan.left_out.iter().find_map(|line| line.strip_prefix(&left_out));
         match left_out {
             Some(why) => format!("it is not published any more: {why}"),
             None => "this host has no such device any more".to_owned(),
@@ -195,14 +178,8 @@ impl Snapshot {
 
     fn manner(&self, class: Class) -> Manner {
         // Of these classes the device directory of nomad-onload is.
-        let has_place = [
-            Class::Nic,
-            Class::NicPlain,
-            Class::Zf,
-            Class::Ptp,
-            Class::Pps,
-        ]
-        .contains(&class);
+        let has_place =
+            [Class::Nic, Class::NicPlain, Class::Zf, Class::Ptp, Class::Pps].contains(&class);
         let paths = &self.settings.paths;
         Manner {
             library_dir: paths.onload_lib.task.named().cloned(),
@@ -232,9 +209,7 @@ fn distinct(group: &Group, index: usize, is_taken: impl Fn(usize) -> bool) -> us
     if !is_taken(index) {
         return index;
     }
-    others
-        .find(|(other, _)| !is_taken(*other))
-        .map_or(index, |(other, _)| other)
+    others.find(|(other, _)| !is_taken(*other)).map_or(index, |(other, _)| other)
 }
 
 fn leased(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = Leased> {

@@ -63,11 +63,7 @@ where
     ) -> fmt::Result {
         let mut message = Message::default();
         event.record(&mut message);
-        to.write_str(&line(
-            *event.metadata().level(),
-            &message.0,
-            SystemTime::now(),
-        ))
+        to.write_str(&line(*event.metadata().level(), &message.0, SystemTime::now()))
     }
 }
 
@@ -85,11 +81,7 @@ impl Visit for Message {
 fn line(level: Level, message: &str, now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = rfc3339(since.as_secs());
-    let time = format!(
-        "{}.{:06}Z",
-        seconds.trim_end_matches('Z'),
-        since.subsec_micros()
-    );
+    let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), since.subsec_micros());
     let line = json!({
         "@level": level.as_str().to_ascii_lowercase(),
         "@message": message,

@@ -51,9 +51,7 @@ fn report(error: &anyhow::Error) {
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     let handshake = Handshake::of(|name| env::var_os(name))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let surveyor = Surveyor::new(cli);
     let served = runtime.block_on(serve(&handshake, surveyor));
     // The thread that looks at the host is not waited for.

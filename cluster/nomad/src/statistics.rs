@@ -20,9 +20,7 @@ const STACKS: &str = "/proc/driver/onload/stacks";
 
 /// The statistics of all groups of which something can be counted. The slots of a device have the same ones.
 pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timestamp = Timestamp {
         seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(now.subsec_nanos()).unwrap_or(0),
@@ -64,10 +62,8 @@ fn of(host: &Host, counted: &Counted) -> Option<(StatValue, StatObject)> {
     }
     if let Some(interface) = &counted.interface {
         let dir = Path::new(NET).join(interface).join("statistics");
-        let counters = StatObject {
-            attributes: counters(host, &dir, unit_of),
-            ..StatObject::default()
-        };
+        let counters =
+            StatObject { attributes: counters(host, &dir, unit_of), ..StatObject::default() };
         summaries.extend(traffic(&counters, "rx_bytes", "tx_bytes"));
         if !counters.attributes.is_empty() {
             stats.nested.insert("interface".to_owned(), counters);
@@ -144,10 +140,7 @@ fn rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
         // A file beside the counters, which says how often they are read from the hardware.
         values.remove("lifespan");
         if !values.is_empty() {
-            let object = StatObject {
-                attributes: values,
-                ..StatObject::default()
-            };
+            let object = StatObject { attributes: values, ..StatObject::default() };
             ports.insert(format!("port_{port}"), object);
         }
     }
@@ -205,21 +198,12 @@ mod tests {
             ("sys/class/net/ens1/statistics/tx_bytes", "20\n"),
             ("sys/class/net/ens1/statistics/rx_errors", "3\n"),
             ("sys/class/net/ens1/statistics/odd", "x\n"),
-            (
-                "proc/driver/onload/stacks",
-                "0: 17 0 1 2\n12: 18 999 1 2\nodd\n",
-            ),
+            ("proc/driver/onload/stacks", "0: 17 0 1 2\n12: 18 999 1 2\nodd\n"),
         ]);
-        let counted = Counted {
-            interface: Some("ens1".to_owned()),
-            stacks: true,
-            ..Counted::default()
-        };
+        let counted =
+            Counted { interface: Some("ens1".to_owned()), stacks: true, ..Counted::default() };
         let (summary, stats) = of(&host, &counted).unwrap();
-        assert_eq!(
-            (summary.int_numerator_val, summary.unit.as_str()),
-            (Some(120), "B")
-        );
+        assert_eq!((summary.int_numerator_val, summary.unit.as_str()), (Some(120), "B"));
         let interface = &stats.nested["interface"].attributes;
         let names: Vec<&str> = interface.keys().map(String::as_str).collect();
         assert_eq!(names, ["rx_bytes", "rx_errors", "tx_bytes"]);
@@ -235,49 +219,28 @@ mod tests {
             (format!("{port}/hw_counters/out_of_buffer"), "7"),
             (format!("{port}/hw_counters/lifespan"), "10"),
         ];
-        let files: Vec<(&str, &str)> = files
-            .iter()
-            .map(|(path, text)| (path.as_str(), *text))
-            .collect();
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         let (_root, host) = host(&files);
-        let counted = Counted {
-            rdma: Some("mlx5_0".to_owned()),
-            ..Counted::default()
-        };
+        let counted = Counted { rdma: Some("mlx5_0".to_owned()), ..Counted::default() };
         let (summary, stats) = of(&host, &counted).unwrap();
-        assert_eq!(
-            (summary.int_numerator_val, summary.unit.as_str()),
-            (Some(10), "4 B")
-        );
-        let names: Vec<&str> = stats.nested["port_1"]
-            .attributes
-            .keys()
-            .map(String::as_str)
-            .collect();
+        assert_eq!((summary.int_numerator_val, summary.unit.as_str()), (Some(10), "4 B"));
+        let names: Vec<&str> =
+            stats.nested["port_1"].attributes.keys().map(String::as_str).collect();
         assert_eq!(names, ["out_of_buffer", "port_rcv_data", "port_xmit_data"]);
     }
 
     #[test]
     fn huge_pages_are_free_ones_of_all() {
         let dir = "sys/kernel/mm/hugepages/hugepages-2048kB";
-        let files = [
-            (format!("{dir}/free_hugepages"), "3\n"),
-            (format!("{dir}/nr_hugepages"), "64\n"),
-        ];
-        let files: Vec<(&str, &str)> = files
-            .iter()
-            .map(|(path, text)| (path.as_str(), *text))
-            .collect();
+        let files =
+            [(format!("{dir}/free_hugepages"), "3\n"), (format!("{dir}/nr_hugepages"), "64\n")];
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         let (_root, host) = host(&files);
-        let counted = Counted {
-            page_kib: Some(2048),
-            ..Counted::default()
-        };
+        let counted = Counted { page_kib: Some(2048), ..Counted::default() };
         let (summary, _) = of(&host, &counted).unwrap();
-        assert_eq!(
-            (summary.int_numerator_val, summary.int_denominator_val),
-            (Some(3), Some(64))
-        );
+        assert_eq!((summary.int_numerator_val, summary.int_denominator_val), (Some(3), Some(64)));
     }
 
     #[test]

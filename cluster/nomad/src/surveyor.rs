@@ -41,11 +41,7 @@ struct Shared {
 
 impl Surveyor {
     pub fn new(options: Cli) -> Self {
-        Surveyor {
-            options,
-            shared: Mutex::default(),
-            snapshots: watch::channel(None).0,
-        }
+        Surveyor { options, shared: Mutex::default(), snapshots: watch::channel(None).0 }
     }
 
     pub fn options(&self) -> &Cli {

@@ -92,11 +92,7 @@ impl OwnTasks {
                 continue;
             }
             own.tickets.insert(listed.id.into());
-            for id in ticket
-                .description
-                .iter()
-                .flat_map(|ids| ids.split(SEPARATOR))
-            {
+            for id in ticket.description.iter().flat_map(|ids| ids.split(SEPARATOR)) {
                 *own.slots.entry(id.to_owned()).or_default() |= listed.is_used;
             }
             if let Some(user) = ticket.user {
@@ -122,8 +118,7 @@ impl OwnTasks {
             held.partition(|(device, _)| self.started.contains(device));
         let late: BTreeSet<String> = late.into_iter().map(|(_, ticket)| ticket).collect();
         let kept = kept.into_iter().map(|(_, ticket)| ticket);
-        self.tickets
-            .extend(kept.filter(|ticket| !late.contains(ticket)));
+        self.tickets.extend(kept.filter(|ticket| !late.contains(ticket)));
         self
     }
 
@@ -169,11 +164,7 @@ mod tests {
             boot: "a".to_owned(),
             container: "redis".parse().unwrap(),
             bundle: "/bundles/redis".into(),
-            holder: Holder::Reservation {
-                token: [7; 16].into(),
-                expires_ms: 5,
-                maker: None,
-            },
+            holder: Holder::Reservation { token: [7; 16].into(), expires_ms: 5, maker: None },
             claim: None,
             entry_point: "create".to_owned(),
             since: 0,
@@ -193,23 +184,13 @@ mod tests {
         ]);
         let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
         let id = write(&host, &devices, &exclusive, "vfio").unwrap();
-        let run = RunDir::find(&host.outside_path(Path::new(RUN_DIR)))
-            .unwrap()
-            .unwrap();
+        let run = RunDir::find(&host.outside_path(Path::new(RUN_DIR))).unwrap().unwrap();
         let tickets = Tickets::find(&run, processes(&host)).unwrap().unwrap();
         let ticket = tickets.read(&id).unwrap();
         assert_eq!(ticket.request, "rdma=mlx5_0;vfio=0000:81:10.0,0000:81:10.2");
-        assert_eq!(
-            (ticket.engine.as_str(), ticket.exclusive.len()),
-            ("nomad", 1)
-        );
-        let later = write(
-            &host,
-            &names(&["onload.dev/vfio=0000:81:10.0"]),
-            &exclusive,
-            "vfio",
-        )
-        .unwrap();
+        assert_eq!((ticket.engine.as_str(), ticket.exclusive.len()), ("nomad", 1));
+        let later =
+            write(&host, &names(&["onload.dev/vfio=0000:81:10.0"]), &exclusive, "vfio").unwrap();
         assert!(tickets.read(&id).is_err());
         assert!(tickets.read(&later).is_ok());
     }
@@ -229,10 +210,7 @@ mod tests {
         let (of_task, of_another) = (lease(Some(id)), lease(None));
         let before = OwnTasks::of(&host);
         assert!(before.hold(&of_task) && !before.hold(&of_another));
-        assert!(
-            !before.hold(&lease(Some([9; 16].into()))),
-            "a ticket of nobody's"
-        );
+        assert!(!before.hold(&lease(Some([9; 16].into()))), "a ticket of nobody's");
         write(&host, &devices, &exclusive, "vfio").unwrap();
         assert!(!OwnTasks::of(&host).hold(&of_task));
         let both = || [&of_task, &of_another].map(|lease| (exclusive[0].clone(), lease));
@@ -251,14 +229,8 @@ mod tests {
         start(&root, &id, "redis", "/bundles/redis");
         let own = OwnTasks::of(&host);
         assert!(own.hold(&lease(None)));
-        let another = Lease {
-            container: "another".parse().unwrap(),
-            ..lease(None)
-        };
-        let of_another_engine = Lease {
-            bundle: "/pods/redis".into(),
-            ..lease(None)
-        };
+        let another = Lease { container: "another".parse().unwrap(), ..lease(None) };
+        let of_another_engine = Lease { bundle: "/pods/redis".into(), ..lease(None) };
         assert!(!own.hold(&another) && !own.hold(&of_another_engine));
     }
 

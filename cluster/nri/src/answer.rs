@@ -31,11 +31,7 @@ pub fn check(request: &Request, runtime: &Runtime) -> Result<()> {
     }
     match &request.hugepages_limit {
         Some(asked) if !runtime.takes_hugepage_limits() => {
-            let remedy = if runtime.has_pods() {
-                USE_HANDLER
-            } else {
-                USE_DOCKER
-            };
+            let remedy = if runtime.has_pods() { USE_HANDLER } else { USE_DOCKER };
             bail!(
                 "{}: {runtime} cannot be told limits on huge pages by NRI; {remedy}",
                 asked.origin
@@ -84,11 +80,8 @@ impl Telling<'_> {
     fn edits(&self) -> Result<ContainerAdjustment> {
         let edits = &self.decided.edits;
         if let Some(other) = edits.others.first() {
-            let remedy = if self.runtime.abilities.is_whole {
-                UPDATE_FOR_NAMES
-            } else {
-                USE_DOCKER
-            };
+            let remedy =
+                if self.runtime.abilities.is_whole { UPDATE_FOR_NAMES } else { USE_DOCKER };
             return Err(self.refusal(&format!("{other} of a specification"), remedy));
         }
         if !self.runtime.abilities.is_whole {
@@ -134,19 +127,14 @@ impl Telling<'_> {
         const OF_BINDING: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
         let mount = mount(own);
         let options = &mount.options;
-        let odd = options
-            .iter()
-            .find(|option| !OF_BINDING.contains(&option.as_str()));
+        let odd = options.iter().find(|option| !OF_BINDING.contains(&option.as_str()));
         let is_read_only = options.iter().any(|option| option == "ro");
         // nosuid and nodev guard against files of others, not read-only ones of root.
         if mount.r#type != "bind" || odd.is_some() || !is_read_only {
             let what = format!("the mount at {} with its options", own.container_path);
             return Err(self.refusal(&what, USE_DOCKER));
         }
-        Ok(Mount {
-            options: vec!["ro".to_owned()],
-            ..mount
-        })
+        Ok(Mount { options: vec!["ro".to_owned()], ..mount })
     }
 
     /// What another plugin preloads is merged like the container's own, and NRI refuses a variable of two plugins unless the
@@ -187,15 +175,10 @@ impl Telling<'_> {
     fn linux(&self, devices: Vec<LinuxDevice>) -> Option<LinuxContainerAdjustment> {
         let limits = self.decided.hugepage_limits.iter();
         let hugepage_limits: Vec<HugepageLimit> = limits
-            .map(|limit| HugepageLimit {
-                page_size: limit.page_size.clone(),
-                limit: limit.limit,
-            })
+            .map(|limit| HugepageLimit { page_size: limit.page_size.clone(), limit: limit.limit })
             .collect();
-        let resources = (!hugepage_limits.is_empty()).then(|| LinuxResources {
-            hugepage_limits,
-            devices: Vec::new(),
-        });
+        let resources = (!hugepage_limits.is_empty())
+            .then(|| LinuxResources { hugepage_limits, devices: Vec::new() });
         let is_any = resources.is_some() || !devices.is_empty();
         is_any.then_some(LinuxContainerAdjustment { devices, resources })
     }
@@ -226,11 +209,7 @@ impl Telling<'_> {
 fn mount(own: &CdiMount) -> Mount {
     let is_bind = own.options.iter().any(|o| o == "bind" || o == "rbind");
     let written = own.type_.as_deref().unwrap_or_default();
-    let kind = if written.is_empty() && is_bind {
-        "bind"
-    } else {
-        written
-    };
+    let kind = if written.is_empty() && is_bind { "bind" } else { written };
     Mount {
         destination: own.container_path.clone(),
         r#type: kind.to_owned(),

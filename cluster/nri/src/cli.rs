@@ -52,12 +52,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            socket: SOCKET.into(),
-            index: INDEX.to_owned(),
-            host_root: None,
-            verbose: false,
-        }
+        Options { socket: SOCKET.into(), index: INDEX.to_owned(), host_root: None, verbose: false }
     }
 }
 
@@ -72,9 +67,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked> {
         };
         let mut value = |option| {
             let value = joined.clone().or_else(|| words.next());
-            value
-                .filter(|value| !value.is_empty())
-                .ok_or_else(|| error!("{option} needs a value"))
+            value.filter(|value| !value.is_empty()).ok_or_else(|| error!("{option} needs a value"))
         };
         match (name, &joined) {
             ("--socket", _) => options.socket = value("--socket")?.into(),
@@ -83,10 +76,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked> {
             ("-v" | "--verbose", None) => options.verbose = true,
             ("-h" | "--help", None) => return Ok(Asked::Help),
             ("-V" | "--version", None) => return Ok(Asked::Version),
-            _ => bail!(
-                "{} is no option; \"onload-nri --help\" lists them",
-                Quoted(&text)
-            ),
+            _ => bail!("{} is no option; \"onload-nri --help\" lists them", Quoted(&text)),
         }
     }
     Ok(Asked::Run(options))
@@ -108,15 +98,9 @@ pub fn identity(
     let name = name.unwrap_or(NAME);
     let legal = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
     if name.is_empty() || !name.chars().all(legal) {
-        bail!(
-            "name {}; want letters, digits, '_', '.', '+' and '-'",
-            Quoted(name)
-        );
+        bail!("name {}; want letters, digits, '_', '.', '+' and '-'", Quoted(name));
     }
-    Ok(Identity {
-        name: name.to_owned(),
-        index: index(index_told.unwrap_or(&options.index))?,
-    })
+    Ok(Identity { name: name.to_owned(), index: index(index_told.unwrap_or(&options.index))? })
 }
 
 fn index(text: &str) -> Result<String> {
@@ -143,15 +127,7 @@ mod tests {
             verbose: true,
         });
         let joined = ["--socket=/s=1", "--index=07", "--host-root=/host", "-v"];
-        let apart = [
-            "--socket",
-            "/s=1",
-            "--index",
-            "07",
-            "--host-root",
-            "/host",
-            "--verbose",
-        ];
+        let apart = ["--socket", "/s=1", "--index", "07", "--host-root", "/host", "--verbose"];
         assert_eq!(parsed(&joined).unwrap(), expected);
         assert_eq!(parsed(&apart).unwrap(), expected);
         assert_eq!(parsed(&[]).unwrap(), Asked::Run(Options::default()));

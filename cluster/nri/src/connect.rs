@@ -133,9 +133,6 @@ mod tests {
         let refused = launched(&file.as_raw_fd().to_string()).unwrap_err();
         assert!(format!("{refused:#}").ends_with("not a socket"));
         let refused = launched("1048500").unwrap_err();
-        assert!(
-            refused.to_string().contains("descriptor 1048500"),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains("descriptor 1048500"), "{refused}");
     }
 }

@@ -34,9 +34,8 @@ pub struct Asking {
 /// None of a container that asks for nothing, and of one whose OCI runtime is ours: that decides by the whole configuration,
 /// if it is handed the same annotations. CRI-O hands on all of a pod, containerd those of `pod_annotations` of the handler.
 pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<Asking>> {
-    let container = asked
-        .container
-        .ok_or_else(|| error!("the runtime's message names no container"))?;
+    let container =
+        asked.container.ok_or_else(|| error!("the runtime's message names no container"))?;
     let pod = asked.pod.unwrap_or_default();
     let handed_on = annotations(BTreeMap::new(), &container, runtime);
     let annotations = annotations(pod.annotations, &container, runtime);
@@ -215,16 +214,10 @@ mod tests {
                     name: "redis".to_owned(),
                     ..PodSandbox::default()
                 }),
-                container: Some(Container {
-                    name: name.to_owned(),
-                    ..Container::default()
-                }),
+                container: Some(Container { name: name.to_owned(), ..Container::default() }),
             })
         };
-        assert_eq!(
-            of("default", "server"),
-            "pod default/redis container server"
-        );
+        assert_eq!(of("default", "server"), "pod default/redis container server");
         assert_eq!(of("", "/web"), "container web");
     }
 
@@ -234,10 +227,7 @@ mod tests {
         own: &[(&str, &str)],
     ) -> Result<Option<String>, String> {
         let asked = CreateContainerRequest {
-            pod: Some(PodSandbox {
-                annotations: map(pod),
-                ..PodSandbox::default()
-            }),
+            pod: Some(PodSandbox { annotations: map(pod), ..PodSandbox::default() }),
             container: Some(Container {
                 id: "c1".to_owned(),
                 name: name.to_owned(),
@@ -258,19 +248,13 @@ mod tests {
         let nic = |value| [("onload.dev/nic", value)];
         assert_eq!(asked("a", &nic("all"), &[]), Ok(Some("nic=all".to_owned())));
         assert_eq!(asked("a", &[], &nic("all")), Ok(Some("nic=all".to_owned())));
-        assert_eq!(
-            asked("a", &nic("all"), &nic("ens1")),
-            Ok(Some("nic=ens1".to_owned()))
-        );
+        assert_eq!(asked("a", &nic("all"), &nic("ens1")), Ok(Some("nic=ens1".to_owned())));
     }
 
     #[test]
     fn a_key_with_a_name_is_for_the_container_of_that_name() {
         let pod = [("onload.dev/nic.a", "all"), ("onload.dev/rdma", "x0")];
-        assert_eq!(
-            asked("a", &pod, &[]),
-            Ok(Some("nic=all rdma=x0".to_owned()))
-        );
+        assert_eq!(asked("a", &pod, &[]), Ok(Some("nic=all rdma=x0".to_owned())));
         assert_eq!(asked("b", &pod, &[]), Ok(Some("rdma=x0".to_owned())));
         let refused = asked("", &pod, &[]).unwrap_err();
         assert!(refused.contains("no name in a pod"), "{refused}");
@@ -278,25 +262,16 @@ mod tests {
 
     #[test]
     fn what_a_pod_says_in_the_words_of_engines_is_not_heard() {
-        let pod = [
-            ("onload.dev/nic.a", "all"),
-            ("io.kubernetes.cri.container-name", "a"),
-        ];
+        let pod = [("onload.dev/nic.a", "all"), ("io.kubernetes.cri.container-name", "a")];
         assert_eq!(asked("b", &pod, &[]), Ok(None));
-        let pod = [
-            ("onload.dev/nic", "all"),
-            ("io.kubernetes.cri.container-type", "sandbox"),
-        ];
+        let pod = [("onload.dev/nic", "all"), ("io.kubernetes.cri.container-type", "sandbox")];
         assert_eq!(asked("a", &pod, &[]), Ok(Some("nic=all".to_owned())));
     }
 
     #[test]
     fn a_container_that_only_holds_namespaces_gets_nothing() {
         let pod = [("onload.dev/nic", "all")];
-        for key in [
-            "io.kubernetes.cri.container-type",
-            "io.kubernetes.cri-o.ContainerType",
-        ] {
+        for key in ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"] {
             assert_eq!(asked("a", &pod, &[(key, "sandbox")]), Ok(None), "{key}");
         }
     }
@@ -330,10 +305,7 @@ mod tests {
                 annotations: map(&[("onload.dev/nic", "all")]),
                 ..Container::default()
             };
-            let asked = CreateContainerRequest {
-                pod: None,
-                container: Some(container),
-            };
+            let asked = CreateContainerRequest { pod: None, container: Some(container) };
             read(asked, &runtime("docker")).map_err(|error| format!("{error:#}"))
         };
         assert!(with_id("c1").is_ok_and(|asking| asking.is_some()));
@@ -341,10 +313,7 @@ mod tests {
             assert!(with_id(id).unwrap_err().contains("is not a container id"));
         }
         let none = read(CreateContainerRequest::default(), &runtime("docker"));
-        assert_eq!(
-            none.unwrap_err().to_string(),
-            "the runtime's message names no container"
-        );
+        assert_eq!(none.unwrap_err().to_string(), "the runtime's message names no container");
     }
 
     #[test]

@@ -52,10 +52,7 @@ pub fn create(
     }
     let asked = CreateContainerRequest::decode(message)
         .context("reading what the runtime says of the container")
-        .map_err(|error| Failure {
-            of: "a container".to_owned(),
-            error,
-        })?;
+        .map_err(|error| Failure { of: "a container".to_owned(), error })?;
     let of = container::shown(&asked);
     let decided = || match container::read(asked, runtime)? {
         Some(asking) => {
@@ -64,10 +61,7 @@ pub fn create(
         }
         None => Ok(Created::default()),
     };
-    decided().map_err(|error| Failure {
-        of: of.clone(),
-        error,
-    })
+    decided().map_err(|error| Failure { of: of.clone(), error })
 }
 
 fn decide(
@@ -82,9 +76,7 @@ fn decide(
         return Ok(Created::default());
     };
     let worded = answer::word(&decided, &asking.held_names, runtime)?;
-    let answer = CreateContainerResponse {
-        adjust: Some(worded),
-    };
+    let answer = CreateContainerResponse { adjust: Some(worded) };
     let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{of}: {line}")).collect();
     Ok(Created {
         payload: answer.encode_to_vec(),

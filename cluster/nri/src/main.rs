@@ -26,9 +26,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let journal = Journal {
-                most: Severity::Error,
-            };
+            let journal = Journal { most: Severity::Error };
             journal.say(Severity::Error, &Chain(error.as_ref()).to_string());
             ExitCode::from(2)
         }
@@ -51,28 +49,15 @@ fn print(text: &str) -> Result<(), Box<dyn Error>> {
 
 /// Nothing of the environment counts but what a runtime tells a plugin that it launches.
 fn plug_in(options: Options) -> Result<(), Box<dyn Error>> {
-    let journal = Journal {
-        most: if options.verbose {
-            Severity::Debug
-        } else {
-            Severity::Info
-        },
-    };
+    let journal = Journal { most: if options.verbose { Severity::Debug } else { Severity::Info } };
     let told = |variable| std::env::var(variable).ok();
     let socket = told(SOCKET_VARIABLE);
     let told = |variable| socket.as_ref().and_then(|_| told(variable));
     let (name, index) = (told(NAME_VARIABLE), told(INDEX_VARIABLE));
     let identity = cli::identity(name.as_deref(), index.as_deref(), &options)?;
-    let decider = OfHost {
-        root: options.host_root,
-    };
+    let decider = OfHost { root: options.host_root };
     match socket {
-        Some(number) => Ok(serve_launched(
-            launched(&number)?,
-            &identity,
-            &decider,
-            journal,
-        )?),
+        Some(number) => Ok(serve_launched(launched(&number)?, &identity, &decider, journal)?),
         None => serve(&options.socket, &identity, &decider, journal),
     }
 }

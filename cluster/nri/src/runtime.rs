@@ -38,35 +38,19 @@ impl Runtime {
         };
         let abilities = match name {
             // daemon/internal/nri of moby: all else makes the creation fail.
-            "docker" => Abilities {
-                is_whole: false,
-                limits: false,
-                names: false,
-            },
+            "docker" => Abilities { is_whole: false, limits: false, names: false },
             // NRI 0.4 came with 1.7.7, the injection of names with 2.1.
-            "containerd" => Abilities {
-                is_whole: true,
-                limits: since((1, 7, 7)),
-                names: since((2, 1, 0)),
-            },
-            "cri-o" => Abilities {
-                is_whole: true,
-                limits: since((1, 29, 0)),
-                names: since((1, 34, 0)),
-            },
+            "containerd" => {
+                Abilities { is_whole: true, limits: since((1, 7, 7)), names: since((2, 1, 0)) }
+            }
+            "cri-o" => {
+                Abilities { is_whole: true, limits: since((1, 29, 0)), names: since((1, 34, 0)) }
+            }
             // The version of NRI is told by those that are newer than limits. Names are the runtime's own
             // work, which one may leave undone.
-            _ => Abilities {
-                is_whole: true,
-                limits: !said.nri_version.is_empty(),
-                names: false,
-            },
+            _ => Abilities { is_whole: true, limits: !said.nri_version.is_empty(), names: false },
         };
-        Runtime {
-            name: name.to_owned(),
-            version: said.runtime_version.clone(),
-            abilities,
-        }
+        Runtime { name: name.to_owned(), version: said.runtime_version.clone(), abilities }
     }
 
     /// Whether its containers stand in pods, whose names are names in them.
@@ -144,11 +128,7 @@ mod tests {
         ] {
             let abilities = runtime(name, version, "").abilities;
             assert!(abilities.is_whole, "{name} {version}");
-            assert_eq!(
-                (abilities.limits, abilities.names),
-                (limits, names),
-                "{name} {version}"
-            );
+            assert_eq!((abilities.limits, abilities.names), (limits, names), "{name} {version}");
         }
     }
 
@@ -170,11 +150,7 @@ mod tests {
     #[test]
     fn docker_takes_variables_and_mounts_alone() {
         let docker = runtime("docker", "29.0.0", "v0.10.0");
-        let none = Abilities {
-            is_whole: false,
-            limits: false,
-            names: false,
-        };
+        let none = Abilities { is_whole: false, limits: false, names: false };
         assert_eq!(docker.abilities, none);
         assert!(!docker.has_pods());
     }
@@ -188,10 +164,7 @@ mod tests {
 
     #[test]
     fn a_name_that_would_break_a_line_is_quoted() {
-        assert_eq!(
-            runtime("containerd", "v2.1.9", "").to_string(),
-            "containerd v2.1.9"
-        );
+        assert_eq!(runtime("containerd", "v2.1.9", "").to_string(), "containerd v2.1.9");
         let odd = runtime("a\nb", "1", "").to_string();
         assert!(!odd.contains('\n'), "{odd}");
     }

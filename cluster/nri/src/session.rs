@@ -101,8 +101,7 @@ impl<'a, D: Decider> Session<'a, D> {
     }
 
     fn register(&mut self) -> Result<()> {
-        self.set_patience(Some(PATIENCE))
-            .context("setting up the connection")?;
+        self.set_patience(Some(PATIENCE)).context("setting up the connection")?;
         let plugin = RegisterPluginRequest {
             plugin_name: self.identity.name.clone(),
             plugin_idx: self.identity.index.clone(),
@@ -113,12 +112,8 @@ impl<'a, D: Decider> Session<'a, D> {
             payload: plugin.encode_to_vec(),
             timeout_nano: 0,
         };
-        let message = Message {
-            stream: REGISTRATION,
-            kind: REQUEST,
-            flags: 0,
-            body: call.encode_to_vec(),
-        };
+        let message =
+            Message { stream: REGISTRATION, kind: REQUEST, flags: 0, body: call.encode_to_vec() };
         self.mux.send(RUNTIME, &message)
     }
 
@@ -191,8 +186,7 @@ impl<'a, D: Decider> Session<'a, D> {
             able if able.is_whole => "devices go as edits",
             _ => "it takes variables and mounts alone",
         };
-        self.journal
-            .say(Severity::Info, &format!("registered with {runtime}; {how}"));
+        self.journal.say(Severity::Info, &format!("registered with {runtime}; {how}"));
         self.answer_in = positive(said.request_timeout).map_or(ANSWER_IN, Duration::from_millis);
         self.runtime = Some(runtime);
         // containerd tells of its containers when none is being stopped, which takes as long as a pod's grace time
@@ -225,8 +219,7 @@ impl<'a, D: Decider> Session<'a, D> {
         let mut created = match self.decider.create(&request.payload, runtime) {
             Ok(created) => created,
             Err(Failure { of, error }) => {
-                self.journal
-                    .say(Severity::Error, &format!("{of}: {error:#}"));
+                self.journal.say(Severity::Error, &format!("{of}: {error:#}"));
                 return self.refuse(stream, line(&error));
             }
         };
@@ -261,10 +254,7 @@ impl<'a, D: Decider> Session<'a, D> {
     }
 
     fn log(&self, created: &Created) {
-        let warnings = created
-            .warnings
-            .iter()
-            .map(|line| (Severity::Warning, line));
+        let warnings = created.warnings.iter().map(|line| (Severity::Warning, line));
         let given = created.given.iter().map(|line| (Severity::Info, line));
         let reasons = created.reasons.iter().map(|line| (Severity::Debug, line));
         for (severity, line) in warnings.chain(given).chain(reasons) {

@@ -71,9 +71,7 @@ impl From<&Config> for HookConfig {
             leases: config.leases.clone(),
             log: config.log.clone(),
             netdev: config.netdev.clone(),
-            bundles: bundles
-                .map(|(name, bundle)| (name.clone(), Some(bundle.clone())))
-                .collect(),
+            bundles: bundles.map(|(name, bundle)| (name.clone(), Some(bundle.clone()))).collect(),
         }
     }
 }
@@ -87,10 +85,7 @@ fn bundles<'de, D: Deserializer<'de>>(
     from: D,
 ) -> std::result::Result<BTreeMap<String, Option<Bundle>>, D::Error> {
     let read = BTreeMap::<String, Understood<Bundle>>::deserialize(from)?;
-    Ok(read
-        .into_iter()
-        .map(|(name, bundle)| (name, bundle.value()))
-        .collect())
+    Ok(read.into_iter().map(|(name, bundle)| (name, bundle.value())).collect())
 }
 
 impl Log {
@@ -164,16 +159,11 @@ fn leave_unknown_classes_out(file: &mut DeTable<'_>) -> Result<()> {
             continue;
         };
         for (key, value) in section_table {
-            match (
-                section.get_ref().as_ref(),
-                key.get_ref().as_ref(),
-                value.get_mut(),
-            ) {
+            match (section.get_ref().as_ref(), key.get_ref().as_ref(), value.get_mut()) {
                 ("annotations" | "environment", "allow", DeValue::Array(classes)) => {
                     let all = std::mem::replace(classes, DeArray::new()).into_iter();
-                    *classes = all
-                        .filter(|class| class.get_ref().as_str().is_none_or(is_known))
-                        .collect();
+                    *classes =
+                        all.filter(|class| class.get_ref().as_str().is_none_or(is_known)).collect();
                 }
                 ("leases", "share", DeValue::Table(share)) => {
                     let all = std::mem::take(share).into_iter();

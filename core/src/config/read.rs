@@ -164,10 +164,7 @@ fn check_pool_vf(pool: &PoolConfig, vf: &VfConfig) -> Result<()> {
 
 pub(super) fn check_netdev_share(leases: &Leases) -> Result<()> {
     let class = Class::Netdev;
-    one_container(
-        &format!("leases.share.{class}"),
-        leases.share.get(&class).copied(),
-    )
+    one_container(&format!("leases.share.{class}"), leases.share.get(&class).copied())
 }
 
 /// An interface is in one network namespace.
@@ -281,11 +278,7 @@ pub(super) fn keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
 
 /// Keys that no table has, and tables of another form, which serde would take for one whose keys are left out.
 fn key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
-    let mut reader = KeyReader {
-        text,
-        tables: &tables(),
-        problems: Vec::new(),
-    };
+    let mut reader = KeyReader { text, tables: &tables(), problems: Vec::new() };
     let mut sections: Vec<&str> = Vec::new();
     for (table, _) in reader.tables {
         let section = table.split('.').next().unwrap_or(table);
@@ -340,11 +333,7 @@ impl KeyReader<'_> {
         self.keys(pattern, name, table);
         for (key, value) in table {
             let key_name = key.get_ref().as_ref();
-            let below = if has_names {
-                any.clone()
-            } else {
-                format!("{pattern}.{key_name}")
-            };
+            let below = if has_names { any.clone() } else { format!("{pattern}.{key_name}") };
             let is_table = |(table, _): &(&str, _)| {
                 table
                     .strip_prefix(&*below)
@@ -374,8 +363,7 @@ impl KeyReader<'_> {
     }
 
     fn problem(&mut self, at: usize, name: &str, message: &str) {
-        self.problems
-            .push(at_line(self.text, at, Some(name), message));
+        self.problems.push(at_line(self.text, at, Some(name), message));
     }
 }
 
@@ -387,9 +375,7 @@ pub(super) fn unknown(text: &str, table: &str, at: usize, key: &str, known: &[&s
     };
     let most = key.chars().count().max(3) / 2;
     let nearest_of = |table: &str, known: &[&str]| {
-        let near = known
-            .iter()
-            .map(|known| (strsim::damerau_levenshtein(known, key), *known));
+        let near = known.iter().map(|known| (strsim::damerau_levenshtein(known, key), *known));
         let (distance, known) = near.min_by_key(|(distance, _)| *distance)?;
         (distance <= most).then(|| (distance, qualified(table, known)))
     };

@@ -32,10 +32,7 @@ fn a_lenient_reader_leaves_out_what_is_wrong_and_uses_the_rest() {
     assert_eq!(config.kubernetes.slots.get(), 7);
     let problems: Vec<String> = problems.iter().map(|one| format!("{one:#}")).collect();
     for wanted in ["line 2: ", "line 5: ", "line 7: "] {
-        assert!(
-            problems.iter().any(|one| one.starts_with(wanted)),
-            "{problems:#?}"
-        );
+        assert!(problems.iter().any(|one| one.starts_with(wanted)), "{problems:#?}");
     }
     let (config, problems) = Config::parse_leniently("no toml");
     assert_eq!((config, problems.len()), (Config::default(), 1));
@@ -124,19 +121,13 @@ fn every_known_key_can_be_set() {
     assert_eq!(config.runtime.path, PathBuf::from("/usr/bin/crun"));
     let kubernetes = &config.kubernetes;
     assert_eq!(kubernetes.classes.as_slice(), [Class::Nic, Class::Rdma]);
-    assert_eq!(
-        (kubernetes.slots.get(), kubernetes.resources.len()),
-        (20, 1)
-    );
+    assert_eq!((kubernetes.slots.get(), kubernetes.resources.len()), (20, 1));
     assert_eq!(kubernetes.addresses[0].to_string(), "192.0.2.0/24");
     assert_eq!(kubernetes.routes[0].to_string(), "198.51.100.0/24");
     let usual = Config::default().kubernetes.mtu;
     assert_eq!((kubernetes.mtu.get(), usual.get()), (9000, 1500));
     assert_eq!(kubernetes.listen, Listen::Nowhere);
-    let log = Log {
-        level: LogLevel::Debug,
-        file: "/var/log/onload-ctk.log".into(),
-    };
+    let log = Log { level: LogLevel::Debug, file: "/var/log/onload-ctk.log".into() };
     assert_eq!((&config.log, &HookConfig::from(&config).log), (&log, &log));
     assert_eq!(HookConfig::parse(text).unwrap().log, log);
     let known: usize = sections().map(|(_, keys)| keys.len()).sum();
@@ -168,10 +159,7 @@ fn an_interface_has_what_its_section_says() {
     let settings = &config.netdev["ens1f0v3"];
     assert_eq!(settings.addresses[1].to_string(), "2001:db8::10/64");
     assert_eq!(settings.routes[1].to_string(), "203.0.113.0/24");
-    assert_eq!(
-        (settings.gateway.len(), settings.mtu.unwrap().get()),
-        (2, 9000)
-    );
+    assert_eq!((settings.gateway.len(), settings.mtu.unwrap().get()), (2, 9000));
     assert_eq!(config.netdev["0000:3b:02.1"].gateway.len(), 1);
     assert_eq!(config.leases.share(Class::Netdev), Some(1));
     assert_eq!(HookConfig::parse(text).unwrap(), HookConfig::from(&config));
@@ -211,11 +199,7 @@ fn what_an_interface_cannot_have_is_refused_with_its_line_and_key() {
         "[discover]\noffer-netdevs = [\"\"] => line 2: discover.offer-netdevs: ",
     ] {
         let (text, says) = case.split_once(" => ").unwrap();
-        assert!(
-            refusal(text).starts_with(says),
-            "{text:?}: {}",
-            refusal(text)
-        );
+        assert!(refusal(text).starts_with(says), "{text:?}: {}", refusal(text));
     }
 }
 
@@ -251,10 +235,7 @@ fn what_is_no_share_is_refused_with_its_line_and_key() {
     ] {
         let (value, says) = case.split_once(" => ").unwrap();
         let said = refusal(&format!("[leases]\nshare = {value}\n"));
-        assert!(
-            said.starts_with(&format!("line 2: {says}")),
-            "{value}: {said}"
-        );
+        assert!(said.starts_with(&format!("line 2: {says}")), "{value}: {said}");
     }
 }
 
@@ -281,10 +262,7 @@ fn a_pool_is_read_with_every_selector() {
     let names: Vec<&String> = config.pools.keys().collect();
     assert_eq!(names, ["fast", "slow"]);
     let fast = &config.pools["fast"];
-    assert_eq!(
-        (fast.class, fast.share.map(Share::get)),
-        (Class::Vfio, Some(2))
-    );
+    assert_eq!((fast.class, fast.share.map(Share::get)), (Class::Vfio, Some(2)));
     let select = &fast.select;
     assert_eq!(select.vendor, [HexId(0x15b3)]);
     assert_eq!(select.device, [HexId(0x101e), HexId(0x1018)]);
@@ -304,15 +282,8 @@ fn a_pool_is_read_with_every_selector() {
         &select.link_layer[0],
         &select.addresses[0],
     ]);
-    let wanted = [
-        "ens1f0np0",
-        "0000:3b:00.1",
-        "vfio-pci",
-        "2-7",
-        "ens1*",
-        "ethernet",
-        "0000:3b:02.0",
-    ];
+    let wanted =
+        ["ens1f0np0", "0000:3b:00.1", "vfio-pci", "2-7", "ens1*", "ethernet", "0000:3b:02.0"];
     assert_eq!(found, wanted);
     let slow = PoolConfig {
         mover: Mover::Hook,
@@ -338,26 +309,14 @@ fn a_table_that_sets_up_functions_is_refused_where_it_cannot_be_kept() {
             "class = \"netdev\"\nmove = \"cni\"\nvf = { vlan = 1 }",
             "where move is \"cni\" the plugin sets up",
         ),
-        (
-            "class = \"vfio\"\nvf = { mac = \"02:00:00:00:10:01\" }",
-            "mac is that of one device",
-        ),
+        ("class = \"vfio\"\nvf = { mac = \"02:00:00:00:10:01\" }", "mac is that of one device"),
         ("class = \"vfio\"\nvf = {}", "it sets nothing"),
-        (
-            "class = \"vfio\"\nvf = { vlans = \"5000\" }",
-            "VLANs up to 4094",
-        ),
-        (
-            "class = \"vfio\"\nvf = { vlan-priority = 8 }",
-            "a priority from 0 to 7",
-        ),
+        ("class = \"vfio\"\nvf = { vlans = \"5000\" }", "VLANs up to 4094"),
+        ("class = \"vfio\"\nvf = { vlan-priority = 8 }", "a priority from 0 to 7"),
         ("class = \"vfio\"\nvf = { trusted = true }", "vf.trusted"),
     ] {
         let said = pool(more);
-        assert!(
-            said.contains("fast.vf") && said.contains(says),
-            "{more}: {said}"
-        );
+        assert!(said.contains("fast.vf") && said.contains(says), "{more}: {said}");
     }
     let text = "[pools.fast]\nclass = \"vfio\"\nvf = { vlans = \"100-199\", spoof-check = true, link-state = \"auto\" }\n\
                 [netdev.ens1v0]\nvf = { vlan = 100, mac = \"02:00:00:00:10:01\", vlan-protocol = \"802.1ad\" }\n";
@@ -427,9 +386,7 @@ const SRIOV: &str = r#"
 #[test]
 fn the_host_s_own_settings_can_be_set() {
     let config = Config::parse(SRIOV).unwrap();
-    let [first, second] = &config.sriov[..] else {
-        panic!("{config:?}")
-    };
+    let [first, second] = &config.sriov[..] else { panic!("{config:?}") };
     assert_eq!((first.pf.to_string(), first.vfs), ("ens1f0".to_owned(), 4));
     assert_eq!(first.driver, VfDriver::VfioPci);
     assert_eq!(first.vlan.map(Vlan::number), Some(100));
@@ -443,9 +400,7 @@ fn the_host_s_own_settings_can_be_set() {
         .hugepages
         .iter()
         .flat_map(|(size, nodes)| {
-            nodes
-                .iter()
-                .map(move |(node, count)| format!("{size} {node} {count}"))
+            nodes.iter().map(move |(node, count)| format!("{size} {node} {count}"))
         })
         .collect();
     assert_eq!(pages, ["2Mi 0 512", "1Gi 0 4", "1Gi 8 1"]);
@@ -485,21 +440,13 @@ fn a_wrong_setting_of_the_host_is_refused_with_its_line_and_key() {
         "[host]\naf-xdp = [\"a b\"]\n => line 2: host.af-xdp: expected the name of an interface",
     ] {
         let (text, refused) = case.split_once(" => ").unwrap();
-        assert!(
-            refusal(text).starts_with(refused),
-            "{text}: {}",
-            refusal(text)
-        );
+        assert!(refusal(text).starts_with(refused), "{text}: {}", refusal(text));
     }
 }
 
 #[test]
 fn hook_and_wrapper_pass_over_the_settings_of_the_host_right_or_wrong() {
-    for text in [
-        SRIOV,
-        "sriov = 5\nhost = []\n",
-        "[[sriov]]\nvfs = -1\n[host]\nmoods = 1\n",
-    ] {
+    for text in [SRIOV, "sriov = 5\nhost = []\n", "[[sriov]]\nvfs = -1\n[host]\nmoods = 1\n"] {
         assert_eq!(HookConfig::parse(text).unwrap(), HookConfig::default());
     }
 }
@@ -508,10 +455,7 @@ fn hook_and_wrapper_pass_over_the_settings_of_the_host_right_or_wrong() {
 fn example(lines: &[String]) -> String {
     let start = lines.iter().position(|line| line == "[[sriov]]").unwrap();
     let rest = lines[start..].iter();
-    let rest: Vec<&str> = rest
-        .map(String::as_str)
-        .take_while(|line| !line.is_empty())
-        .collect();
+    let rest: Vec<&str> = rest.map(String::as_str).take_while(|line| !line.is_empty()).collect();
     rest.join("\n")
 }
 
@@ -557,11 +501,7 @@ fn a_string_without_quotes_is_told_to_want_some() {
     for (text, line, word) in [
         ("[annotations]\nallow = [nic]\n", 2, "nic"),
         ("[annotations]\nallow = [\"nic\", rdma]\n", 2, "rdma"),
-        (
-            "[annotations]\nallow = [\n  nic-plain,\n]\n",
-            3,
-            "nic-plain",
-        ),
+        ("[annotations]\nallow = [\n  nic-plain,\n]\n", 3, "nic-plain"),
         ("[cdi]\nmemlock = unlimited\n", 2, "unlimited"),
         ("[cdi]\npreload = file\n", 2, "file"),
         ("[cdi]\npreload = inherit\n", 2, "inherit"),
@@ -601,10 +541,7 @@ fn what_is_neither_is_told_as_the_parser_says_it() {
         "# a: b\n[cdi\n",
     ] {
         let said = refusal(text);
-        assert!(
-            !said.contains("YAML") && !said.contains("quotes:"),
-            "{said}"
-        );
+        assert!(!said.contains("YAML") && !said.contains("quotes:"), "{said}");
     }
 }
 
@@ -662,10 +599,7 @@ fn memlock_is_a_number_of_bytes_with_or_without_a_unit() {
         let hook = HookConfig::parse(&format!("[cdi]\nmemlock = {value}\n")).unwrap();
         assert_eq!(hook.cdi.memlock, found, "{value}");
     }
-    assert_eq!(
-        memlock("\"unlimited\"").unwrap().cdi.memlock,
-        Memlock::Unlimited
-    );
+    assert_eq!(memlock("\"unlimited\"").unwrap().cdi.memlock, Memlock::Unlimited);
 }
 
 #[test]
@@ -693,11 +627,7 @@ fn what_is_no_limit_is_refused_with_what_would_be_one() {
         let wanted = "line 2: cdi.memlock: expected \"unlimited\" or a number of bytes, which may end in K, M, G or T (powers of 1024) as \"8G\" does, found ";
         assert!(text.starts_with(wanted), "{value}: {text}");
     }
-    for value in [
-        "\"16777216T\"",
-        "\"18446744073709551616\"",
-        "\"99999999999999999999K\"",
-    ] {
+    for value in ["\"16777216T\"", "\"18446744073709551616\"", "\"99999999999999999999K\""] {
         let text = refusal(&format!("[cdi]\nmemlock = {value}\n"));
         assert_eq!(
             text,
@@ -722,10 +652,7 @@ fn the_argument_of_the_hook_has_no_units() {
             format!("memlock is \"unlimited\" or a number of bytes, not {text:?}")
         );
     }
-    assert_eq!(
-        Memlock::from_setting("8G").unwrap().to_string(),
-        "8589934592"
-    );
+    assert_eq!(Memlock::from_setting("8G").unwrap().to_string(), "8589934592");
 }
 
 #[test]
@@ -756,10 +683,7 @@ fn classes_are_offered_to_kubernetes_by_one_interface_or_by_one_each() {
         (of(Class::Vfio), of(Class::Nic))
     };
     assert_eq!(offer("\"dra\""), (Interface::Dra, Interface::Dra));
-    assert_eq!(
-        offer("{ vfio = \"device-plugin\" }"),
-        (Interface::DevicePlugin, Interface::Auto)
-    );
+    assert_eq!(offer("{ vfio = \"device-plugin\" }"), (Interface::DevicePlugin, Interface::Auto));
 }
 
 #[test]
@@ -906,9 +830,7 @@ fn the_shipped_file_holds_every_setting_with_its_default() {
             assert!(shipped.contains(&format!("\n#{key} = ")), "{section}.{key}");
         }
     }
-    let settings = shipped
-        .lines()
-        .filter(|line| line.starts_with('#') && line.contains(" = "));
+    let settings = shipped.lines().filter(|line| line.starts_with('#') && line.contains(" = "));
     let is_setting = |line: &&str| !line.starts_with("# ");
     let known: usize = sections().map(|(_, keys)| keys.len()).sum();
     assert_eq!(settings.filter(is_setting).count(), known);
@@ -949,13 +871,11 @@ fn settings_of_page(page: &str) -> Vec<String> {
 }
 
 fn settings_of_file(file: &str) -> Vec<String> {
-    let settings = file
-        .lines()
-        .filter_map(|line| match line.strip_prefix('#') {
-            Some(setting) if !setting.starts_with(' ') && setting.contains(" = ") => Some(setting),
-            None if line.starts_with('[') => Some(line),
-            _ => None,
-        });
+    let settings = file.lines().filter_map(|line| match line.strip_prefix('#') {
+        Some(setting) if !setting.starts_with(' ') && setting.contains(" = ") => Some(setting),
+        None if line.starts_with('[') => Some(line),
+        _ => None,
+    });
     settings.map(str::to_owned).collect()
 }
 
@@ -991,21 +911,14 @@ fn the_manual_page_has_every_key_of_an_interface_with_a_value_that_is_read() {
         .map(String::as_str)
         .take_while(|setting| *setting != "[[sriov]]")
         .collect();
-    let written = page
-        .iter()
-        .filter_map(|setting| Some(setting.split_once(" = ")?.0));
+    let written = page.iter().filter_map(|setting| Some(setting.split_once(" = ")?.0));
     let known = [keys::<NetdevSettings>(), keys::<VfConfig>()].concat();
     assert_eq!(written.collect::<Vec<_>>(), known);
     // `vf` is the table with the rest.
-    let text = page
-        .into_iter()
-        .filter(|setting| !setting.starts_with("vf = "));
+    let text = page.into_iter().filter(|setting| !setting.starts_with("vf = "));
     let config = Config::parse(&text.collect::<Vec<_>>().join("\n")).unwrap();
     let netdev = &config.netdev["NAME"];
-    assert!(
-        !netdev.routes.is_empty() && netdev.mtu.is_some(),
-        "{netdev:?}"
-    );
+    assert!(!netdev.routes.is_empty() && netdev.mtu.is_some(), "{netdev:?}");
 }
 
 #[test]
@@ -1016,9 +929,7 @@ fn the_manual_page_has_every_key_of_a_bundle_with_a_value_that_is_read() {
         .skip_while(|setting| !setting.starts_with("[bundles."))
         .take_while(|setting| !setting.starts_with("[netdev."));
     let page: Vec<&str> = page.map(String::as_str).collect();
-    let written = page
-        .iter()
-        .filter_map(|setting| Some(setting.split_once(" = ")?.0));
+    let written = page.iter().filter_map(|setting| Some(setting.split_once(" = ")?.0));
     assert_eq!(written.collect::<Vec<_>>(), keys::<Bundle>());
     let config = Config::parse(&page.join("\n")).unwrap();
     let bundle = &config.bundles["NAME"];
@@ -1050,11 +961,8 @@ fn the_hook_takes_a_bundle_that_it_understands_and_knows_of_another_by_name() {
     let text = "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = \"numa\"\nlater = 1\n\
                 [bundles.next]\ndevices = [\"gpu=0\"]\n[bundles.odd]\ndevices = 5\n";
     let config = HookConfig::parse(text).unwrap();
-    let known: Vec<(&str, bool)> = config
-        .bundles
-        .iter()
-        .map(|(name, bundle)| (name.as_str(), bundle.is_some()))
-        .collect();
+    let known: Vec<(&str, bool)> =
+        config.bundles.iter().map(|(name, bundle)| (name.as_str(), bundle.is_some())).collect();
     assert_eq!(known, [("hft", true), ("next", false), ("odd", false)]);
     let whole = "[bundles.hft]\ndevices = [\"nic=ens1\"]\n";
     let whole = HookConfig::from(&Config::parse(whole).unwrap());
@@ -1068,9 +976,7 @@ fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
     let is_of_pools = |setting: &&String| !setting.starts_with("[bundles.");
     let page = page.iter().skip_while(is_pool).take_while(is_of_pools);
     let page: Vec<&String> = page.collect();
-    let written = page
-        .iter()
-        .filter_map(|setting| Some(setting.split_once(" = ")?.0));
+    let written = page.iter().filter_map(|setting| Some(setting.split_once(" = ")?.0));
     let known: Vec<&str> = ["class", "share", "move", "select", "vf"]
         .into_iter()
         .chain(keys::<Select>().iter().copied())
@@ -1081,24 +987,16 @@ fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
     let text = text.join("\n").replace("select = {}\n", "");
     let config = Config::parse(&text).unwrap();
     let pool = &config.pools["NAME"];
-    assert!(
-        pool.share.is_some() && !pool.select.addresses.is_empty(),
-        "{pool:?}"
-    );
+    assert!(pool.share.is_some() && !pool.select.addresses.is_empty(), "{pool:?}");
 }
 
 #[test]
 fn the_pools_that_the_shipped_file_shows_are_read() {
     let shipped = include_str!("../../../packaging/config.toml");
-    let examples = shipped
-        .lines()
-        .skip_while(|line| !line.starts_with("# [pools."));
+    let examples = shipped.lines().skip_while(|line| !line.starts_with("# [pools."));
     let examples: Vec<&str> = examples.map(|line| line.trim_start_matches("# ")).collect();
     let config = Config::parse(&examples.join("\n")).unwrap();
-    let pools: Vec<_> = config
-        .pools
-        .iter()
-        .map(|(name, pool)| (name.as_str(), pool.class))
-        .collect();
+    let pools: Vec<_> =
+        config.pools.iter().map(|(name, pool)| (name.as_str(), pool.class)).collect();
     assert_eq!(pools, [("fast", Class::Vfio), ("roce", Class::Rdma)]);
 }

@@ -13,12 +13,7 @@ pub fn of_toml(text: &str, error: &toml::de::Error) -> Error {
         && error.message().starts_with("missing comma")
     {
         let end = before.trim_end().len();
-        return at_line(
-            text,
-            end,
-            None,
-            "a comma is missing, or the ] of this array",
-        );
+        return at_line(text, end, None, "a comma is missing, or the ] of this array");
     }
     let table = DeTable::parse(text);
     let key = at.and_then(|at| key_at(table.as_ref().ok()?.get_ref(), at));
@@ -53,19 +48,15 @@ fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
         let below = match Spanned::get_ref(value) {
             DeValue::Table(table) => key_at(table, at),
             DeValue::Array(entries) => {
-                entries
-                    .iter()
-                    .find_map(|entry| match Spanned::get_ref(entry) {
-                        DeValue::Table(table) => key_at(table, at),
-                        _ => None,
-                    })
+                entries.iter().find_map(|entry| match Spanned::get_ref(entry) {
+                    DeValue::Table(table) => key_at(table, at),
+                    _ => None,
+                })
             }
             _ => None,
         };
         let is_here = || value.span().contains(&at) || key.span().contains(&at);
-        below
-            .map(|below| format!("{name}.{below}"))
-            .or_else(|| is_here().then(|| name.to_string()))
+        below.map(|below| format!("{name}.{below}")).or_else(|| is_here().then(|| name.to_string()))
     })
 }
 

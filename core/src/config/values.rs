@@ -30,10 +30,7 @@ impl TryFrom<i64> for Share {
     fn try_from(number: i64) -> Result<Self> {
         match u32::try_from(number) {
             Ok(share @ 1..=Share::MAX) => Ok(Share(share)),
-            _ => bail!(
-                "expected a number of containers from 1 to {}, found {number}",
-                Share::MAX
-            ),
+            _ => bail!("expected a number of containers from 1 to {}, found {number}", Share::MAX),
         }
     }
 }

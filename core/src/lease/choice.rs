@@ -6,7 +6,7 @@
 
 use super::file::{ClaimUid, Holder, Lease};
 use super::moved::{Moved, STAYS};
-use super::request::{MemberRequest, LeaseRequest};
+use super::request::{LeaseRequest, MemberRequest};
 use onload_sys::error::{Error, Result, error};
 
 const RESERVATION_EXPIRED: &str = "its reservation has expired, and another container may have the device; let the engine create the container again, or regenerate config.json if you start the bundle yourself";
@@ -96,14 +96,12 @@ impl Slot {
 
     /// Like [`Slot::moved_device`], but only for the given network namespace.
     pub(crate) fn moved_device_in(&self, namespace: u64) -> Option<&Moved> {
-        self.moved_device()
-            .filter(|moved| moved.namespace == namespace)
+        self.moved_device().filter(|moved| moved.namespace == namespace)
     }
 
     /// Returns whether a container of this ResourceClaim still uses the device.
     pub(crate) fn is_held_by_claim(&self, claim: &ClaimUid) -> bool {
-        self.live_lease()
-            .is_some_and(|lease| lease.claim.as_ref() == Some(claim))
+        self.live_lease().is_some_and(|lease| lease.claim.as_ref() == Some(claim))
     }
 }
 
@@ -128,9 +126,8 @@ pub(crate) fn choose_slot(
     if holders.len() as u64 >= u64::from(share) && !may_share(slots, request, device) {
         return Err(in_use_error(&holders));
     }
-    let reusable = slots
-        .iter()
-        .find(|slot| slot.number < share && slot.state == HolderState::Ended);
+    let reusable =
+        slots.iter().find(|slot| slot.number < share && slot.state == HolderState::Ended);
     if let Some(slot) = reusable {
         return Ok(SlotChoice::TakeOver(slot.number));
     }
@@ -179,8 +176,7 @@ pub(crate) fn surplus_slots(slots: &[Slot], share: u32) -> Vec<u32> {
         .iter()
         .filter(|slot| slot.number >= share && slot.state == HolderState::Ended)
         .filter(|slot| {
-            slot.lease()
-                .is_some_and(|lease| matches!(lease.holder, Holder::Init { .. }))
+            slot.lease().is_some_and(|lease| matches!(lease.holder, Holder::Init { .. }))
         })
         .map(|slot| slot.number)
         .collect()
@@ -212,15 +208,10 @@ fn find_own_slot<'a>(slots: &'a [Slot], request: &LeaseRequest<'_>) -> Option<&'
 /// Returns whether the container may share the device with a current holder: one of its ResourceClaim,
 /// or one in the network namespace that the device moves to.
 fn may_share(slots: &[Slot], request: &LeaseRequest<'_>, device: &MemberRequest) -> bool {
-    let namespace = device
-        .moved
-        .as_ref()
-        .map(|moved| moved.namespace)
-        .filter(|namespace| *namespace != STAYS);
+    let namespace =
+        device.moved.as_ref().map(|moved| moved.namespace).filter(|namespace| *namespace != STAYS);
     slots.iter().any(|slot| {
-        request
-            .claim
-            .is_some_and(|claim| slot.is_held_by_claim(claim))
+        request.claim.is_some_and(|claim| slot.is_held_by_claim(claim))
             || namespace.is_some_and(|namespace| slot.moved_device_in(namespace).is_some())
     })
 }
@@ -256,13 +247,7 @@ mod tests {
     const D: Container = container("d", 4);
 
     const fn container(id: &'static str, pid: u32) -> Container {
-        Container {
-            id,
-            pid,
-            token: None,
-            claim: None,
-            namespace: None,
-        }
+        Container { id, pid, token: None, claim: None, namespace: None }
     }
 
     impl Container {
@@ -286,8 +271,7 @@ mod tests {
         }
 
         fn token(self) -> Option<Token> {
-            self.token
-                .map(|digit| digit.to_string().repeat(32).parse().unwrap())
+            self.token.map(|digit| digit.to_string().repeat(32).parse().unwrap())
         }
 
         fn claim_uid(self) -> Option<ClaimUid> {
@@ -303,11 +287,7 @@ mod tests {
 
         fn holder(self) -> Holder {
             Holder::Init {
-                process: Process {
-                    pid: self.pid,
-                    start_time: 7,
-                    pid_namespace: 1,
-                },
+                process: Process { pid: self.pid, start_time: 7, pid_namespace: 1 },
                 cgroup: None,
             }
         }
@@ -335,11 +315,8 @@ mod tests {
         /// Returns a slot with a reservation for the container.
         fn reserved_slot(self, number: u32, state: HolderState) -> Slot {
             let mut lease = self.lease();
-            lease.holder = Holder::Reservation {
-                token: self.token().unwrap(),
-                expires_ms: 1,
-                maker: None,
-            };
+            lease.holder =
+                Holder::Reservation { token: self.token().unwrap(), expires_ms: 1, maker: None };
             slot(number, state, lease)
         }
 
@@ -373,11 +350,7 @@ mod tests {
     }
 
     fn slot(number: u32, state: HolderState, lease: Lease) -> Slot {
-        Slot {
-            number,
-            state,
-            content: Ok(lease),
-        }
+        Slot { number, state, content: Ok(lease) }
     }
 
     fn unreadable_slot() -> Slot {
@@ -412,10 +385,7 @@ mod tests {
     #[test]
     fn a_container_with_the_same_id_does_not_get_the_slot() {
         let other_process = container("a", 9).slot(0, Alive);
-        let other_bundle = Lease {
-            bundle: "/elsewhere/a".into(),
-            ..A.lease()
-        };
+        let other_bundle = Lease { bundle: "/elsewhere/a".into(), ..A.lease() };
         let reserved = A.with_token('1').reserved_slot(0, Alive);
         for held in [other_process, slot(0, Alive, other_bundle), reserved] {
             assert_eq!(A.choose(&[held], 1), None);
@@ -430,10 +400,7 @@ mod tests {
             "it is held by container b (process 2) since 1970-01-01T00:00:00Z; \"onload-ctk lease list\" shows all"
         );
         let line = refusal(unreadable_slot());
-        assert!(
-            line.contains("an unknown container (it is of version 9)"),
-            "{line}"
-        );
+        assert!(line.contains("an unknown container (it is of version 9)"), "{line}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::choice::{
 };
 use super::file::{ClaimUid, Device, Lease, NODES};
 use super::moved::Moved;
-use super::request::{Candidate, MemberRequest, LeaseRequest, Numa, none_free, pick, pools};
+use super::request::{Candidate, LeaseRequest, MemberRequest, Numa, none_free, pick, pools};
 use super::store::{LeaseError, Leases};
 use crate::drain::Drain;
 use crate::timestamp;
@@ -51,9 +51,7 @@ impl Leases {
     ) -> Result<Vec<MemberRequest>, LeaseError> {
         let holders = Holders::read(self, request.devices)?;
         let grants = holders.grants(request, used)?.into_iter();
-        Ok(grants
-            .map(|grant| grant.device_request.of_one(&grant.device.name))
-            .collect())
+        Ok(grants.map(|grant| grant.device_request.of_one(&grant.device.name)).collect())
     }
 
     /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
@@ -86,10 +84,8 @@ impl Leases {
     pub fn would_claim(&self, request: &LeaseRequest<'_>, user: User<'_>) -> Result<Vec<Device>> {
         let holders = Holders::read(self, request.devices)?;
         let is_own = |device_request: &&MemberRequest| {
-            let is_its = |slot: &Slot| {
-                slot.lease()
-                    .is_some_and(|own| request.is_same_container(own))
-            };
+            let is_its =
+                |slot: &Slot| slot.lease().is_some_and(|own| request.is_same_container(own));
             let mut devices = device_request.candidates().map(Candidate::device);
             device_request.is_device()
                 && devices.any(|device| holders.slots(&device).iter().any(is_its))
@@ -98,10 +94,7 @@ impl Leases {
             request.devices.iter().partition(is_own);
         let own = own.into_iter().flat_map(MemberRequest::candidates);
         let asked: Vec<MemberRequest> = asked.into_iter().cloned().collect();
-        let request = LeaseRequest {
-            devices: &asked,
-            ..request.clone()
-        };
+        let request = LeaseRequest { devices: &asked, ..request.clone() };
         let mut used = Used::new();
         loop {
             let grants = holders.grants(&request, &used)?;
@@ -190,9 +183,7 @@ pub fn take_unleased(
     numa: Numa,
     user: &dyn Fn(&Device) -> Option<String>,
 ) -> Result<Vec<Device>> {
-    let picked = pick(device_requests, numa, &mut |one| {
-        user(&one.device()).is_none()
-    });
+    let picked = pick(device_requests, numa, &mut |one| user(&one.device()).is_none());
     let Some(picked) = picked else {
         let wanted = device_requests.iter();
         let wanted =
@@ -259,10 +250,8 @@ impl<'a> Holders<'a> {
         used: &Used,
     ) -> Result<Vec<Grant<'w>>, LeaseError> {
         let mut grants = self.members(request, used)?;
-        for device_request in request
-            .devices
-            .iter()
-            .filter(|device_request| device_request.is_device())
+        for device_request in
+            request.devices.iter().filter(|device_request| device_request.is_device())
         {
             for candidate in device_request.candidates() {
                 grants.push(self.grant(request, candidate)?);
@@ -380,9 +369,7 @@ impl<'a> Holders<'a> {
         let choice =
             choose_slot(&found, request, device_request).with_context(|| device.to_string())?;
         self.check_drain(request, one)?;
-        let own = found
-            .iter()
-            .find(|slot| choice == SlotChoice::Keep(slot.number));
+        let own = found.iter().find(|slot| choice == SlotChoice::Keep(slot.number));
         let own = own.and_then(Slot::lease);
         // The hook of a claim comes first and the device's own after it, which names no claim.
         let of = request.claim.or(own.and_then(|own| own.claim.as_ref()));
@@ -417,10 +404,7 @@ impl<'a> Holders<'a> {
             device,
             choice,
             own: own.cloned(),
-            lease: Some(Lease {
-                claim: of.cloned(),
-                ..self.lease(request, device_request, own)
-            }),
+            lease: Some(Lease { claim: of.cloned(), ..self.lease(request, device_request, own) }),
             is_asked,
             surplus,
         })
@@ -443,10 +427,7 @@ impl<'a> Holders<'a> {
             since: timestamp::now(),
             facts: device_request.facts.clone(),
             ticket: device_request.ticket.as_ref().or(ticket).cloned(),
-            moved: moved(
-                own.and_then(|own| own.moved.as_ref()),
-                device_request.moved.as_ref(),
-            ),
+            moved: moved(own.and_then(|own| own.moved.as_ref()), device_request.moved.as_ref()),
         }
     }
 
@@ -457,11 +438,7 @@ impl<'a> Holders<'a> {
         device_request: &MemberRequest,
         device: &Device,
     ) -> Result<()> {
-        for alias in device_request
-            .aliases
-            .iter()
-            .filter(|alias| *alias != device)
-        {
+        for alias in device_request.aliases.iter().filter(|alias| *alias != device) {
             for slot in self.slots(alias).iter() {
                 let is_its = slot.lease().is_some_and(|lease| is_fellow(request, lease));
                 if let Some(holder) = slot.describe_holder().filter(|_| !is_its) {
@@ -491,11 +468,8 @@ impl<'a> Holders<'a> {
     /// a node anew when a device has left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup
     /// of a container stay as they are.
     pub fn opener(&self, request: &LeaseRequest<'_>, device: &Device, own: &str) -> Option<String> {
-        let has_one = |theirs: &str| {
-            theirs
-                .split(' ')
-                .any(|one| own.split(' ').any(|own| own == one))
-        };
+        let has_one =
+            |theirs: &str| theirs.split(' ').any(|one| own.split(' ').any(|own| own == one));
         let is_other = |other: &&Device| other.class == device.class && *other != device;
         for other in self.numbers.keys().filter(is_other) {
             for lease in self.slots(other).iter().filter_map(Slot::live_lease) {
@@ -520,10 +494,7 @@ impl<'a> Holders<'a> {
         let is_other = |other: &&Device| other.class == device.class && *other != device;
         for other in self.numbers.keys().filter(is_other) {
             for slot in self.slots(other).iter() {
-                let mut given = slot
-                    .moved_device()
-                    .into_iter()
-                    .flat_map(|given| &given.addresses);
+                let mut given = slot.moved_device().into_iter().flat_map(|given| &given.addresses);
                 if let Some(address) = given.find(|given| wanted.contains(given)) {
                     bail!(
                         "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
@@ -545,15 +516,11 @@ impl<'a> Holders<'a> {
                     && self.check_drain(request, *one).is_ok()
             };
             let free = device_request.candidates().filter(is_free).count();
-            wanted.push(device_request.about(&format!(
-                "{free} free of {}",
-                device_request.pool.members.len()
-            )));
-            holders.extend(
+            wanted.push(
                 device_request
-                    .candidates()
-                    .filter_map(|one| self.holder(one, used)),
+                    .about(&format!("{free} free of {}", device_request.pool.members.len())),
             );
+            holders.extend(device_request.candidates().filter_map(|one| self.holder(one, used)));
         }
         let holders = holders.iter().map(|(name, by)| format!("{name} {by}"));
         none_free(&wanted, request.numa, &holders.collect::<Vec<_>>())
@@ -565,11 +532,7 @@ impl<'a> Holders<'a> {
         if let Some(user) = used.get(&one.device()) {
             return Some((name, format!("is in use by {user}")));
         }
-        if let Some(by) = self
-            .slots(&one.device())
-            .iter()
-            .find_map(Slot::describe_holder)
-        {
+        if let Some(by) = self.slots(&one.device()).iter().find_map(Slot::describe_holder) {
             return Some((name, format!("is held by {by}")));
         }
         let drained = self.drain.find(one.device_request.class, name.as_str())?;
@@ -594,10 +557,9 @@ fn is_fellow(request: &LeaseRequest<'_>, lease: &Lease) -> bool {
 /// has to be again, and is with the new start.
 fn moved(earlier: Option<&Moved>, now: Option<&Moved>) -> Option<Moved> {
     match (earlier, now) {
-        (Some(earlier), Some(now)) if earlier.facts.comes_back() => Some(Moved {
-            facts: earlier.facts.and_later(&now.facts),
-            ..now.clone()
-        }),
+        (Some(earlier), Some(now)) if earlier.facts.comes_back() => {
+            Some(Moved { facts: earlier.facts.and_later(&now.facts), ..now.clone() })
+        }
         (earlier, now) => now.or(earlier).cloned(),
     }
 }
@@ -638,9 +600,7 @@ mod tests {
     fn claims(host: &Host) -> Vec<Option<String>> {
         let listed = host.leases.list().unwrap().into_iter();
         let claim = |listed: super::super::Listed| listed.lease.unwrap().claim;
-        listed
-            .map(|listed| claim(listed).map(String::from))
-            .collect()
+        listed.map(|listed| claim(listed).map(String::from)).collect()
     }
 
     #[test]
@@ -649,16 +609,10 @@ mod tests {
         start(&host, "one", 1, "u1", None).unwrap();
         start(&host, "two", 2, "u1", None).unwrap();
         assert_eq!(host.files(), ["vfio=0000:81:10.0#0", "vfio=0000:81:10.0#1"]);
-        assert_eq!(
-            claims(&host),
-            [Some("u1".to_owned()), Some("u1".to_owned())]
-        );
+        assert_eq!(claims(&host), [Some("u1".to_owned()), Some("u1".to_owned())]);
         host.end(1);
         let line = start(&host, "three", 3, "u2", None).unwrap_err();
-        assert!(
-            line.contains("it is held by container two (process 2, "),
-            "{line}"
-        );
+        assert!(line.contains("it is held by container two (process 2, "), "{line}");
         assert!(line.contains(" of claim u1 since "), "{line}");
         host.end(2);
         start(&host, "three", 3, "u2", None).unwrap();
@@ -694,10 +648,7 @@ mod tests {
         let host = Host::new();
         let user = Some("process 7 (\"qemu\")");
         let line = start(&host, "one", 1, "u1", user).unwrap_err();
-        assert!(
-            line.ends_with("is in use by process 7 (\"qemu\"); stop that first"),
-            "{line}"
-        );
+        assert!(line.ends_with("is in use by process 7 (\"qemu\"); stop that first"), "{line}");
         host.end(1);
         start(&host, "one", 2, "u1", None).unwrap();
         // The user is the first container now.
@@ -731,10 +682,7 @@ mod tests {
         assert_eq!(ask("two", &[claimed(vfio())]), (false, 0));
         assert_eq!(ask("two", &[free(), claimed(vfio())]), (false, 0));
         // Nor by the name of another function of its group.
-        let of_its_group = MemberRequest {
-            aliases: vec![vfio()],
-            ..free()
-        };
+        let of_its_group = MemberRequest { aliases: vec![vfio()], ..free() };
         assert_eq!(ask("two", &[of_its_group]), (false, 0));
         assert_eq!(ask("two", &[free()]), (true, 1));
     }
@@ -770,19 +718,13 @@ mod tests {
     fn a_claim_says_who_else_has_a_device_and_writes_nothing() {
         let host = Host::new();
         let held = |uid: &str, most| {
-            let found = host
-                .leases
-                .held_beside(&[vfio()], most, &uid.parse().unwrap());
+            let found = host.leases.held_beside(&[vfio()], most, &uid.parse().unwrap());
             found.unwrap().map(|refusal| refusal.to_string())
         };
         assert_eq!(held("u1", 1), None);
         start(&host, "one", 1, "u1", None).unwrap();
         assert_eq!(held("u1", 1), None);
-        assert!(
-            held("u2", 1)
-                .unwrap()
-                .starts_with("it is held by container one ")
-        );
+        assert!(held("u2", 1).unwrap().starts_with("it is held by container one "));
         assert_eq!(held("u2", 2), None);
         assert_eq!(host.files().len(), 1);
         host.end(1);
@@ -791,10 +733,7 @@ mod tests {
 
     /// `count` members of the pool `fast` of class vfio.
     fn device_request(count: u32, members: &[&str], share: u32) -> MemberRequest {
-        let member = |name: &&str| Member {
-            name: (*name).try_into().unwrap(),
-            numa_node: None,
-        };
+        let member = |name: &&str| Member { name: (*name).try_into().unwrap(), numa_node: None };
         let members = members.iter().map(member).collect();
         let name = "fast".try_into().unwrap();
         MemberRequest::of_pool(Class::Vfio, name, count, Pool { members, share })
@@ -853,11 +792,7 @@ mod tests {
         ] {
             assert!(line.contains(part), "{line}");
         }
-        assert_eq!(
-            host.files(),
-            ["vfio=a#0", "vfio=b#0"],
-            "nothing of the second"
-        );
+        assert_eq!(host.files(), ["vfio=a#0", "vfio=b#0"], "nothing of the second");
         let one = device_request(1, &["a", "b", "c"], 1);
         assert_eq!(take(&host, "two", holder(2), one).unwrap(), ["vfio:c"]);
     }
@@ -908,11 +843,7 @@ mod tests {
     fn a_reservation_that_is_over_gives_no_drained_device() {
         let host = Host::new();
         let token: Token = "0123456789abcdef0123456789abcdef".parse().unwrap();
-        let over = Holder::Reservation {
-            token: token.clone(),
-            expires_ms: 0,
-            maker: None,
-        };
+        let over = Holder::Reservation { token: token.clone(), expires_ms: 0, maker: None };
         host.claim_by("web", over, None).unwrap();
         let web = host.start(1, 10);
         drain(&host, &["0000:81:10.0"]);
@@ -954,29 +885,17 @@ mod tests {
         let host = Host::new();
         let with_nodes = |name: &str, nodes: &str| {
             let mut device_request = claimed(name.parse().unwrap());
-            device_request
-                .facts
-                .insert(NODES.to_owned(), nodes.to_owned());
+            device_request.facts.insert(NODES.to_owned(), nodes.to_owned());
             device_request
         };
         let first = with_nodes("vfio:0000:81:10.0", "241:0 511:3");
         let ask = |id: &str, holder: &Holder, device_request: &MemberRequest| {
-            host.claim_all(
-                id,
-                holder.clone(),
-                None,
-                std::slice::from_ref(device_request),
-            )
+            host.claim_all(id, holder.clone(), None, std::slice::from_ref(device_request))
         };
         let (web, other) = (host.start(1, 10), host.start(2, 20));
         ask("web", &web, &first).unwrap();
         // Only a whole number is the same.
-        ask(
-            "other",
-            &other,
-            &with_nodes("vfio:0000:81:10.1", "241:00 51:3 241:1"),
-        )
-        .unwrap();
+        ask("other", &other, &with_nodes("vfio:0000:81:10.1", "241:00 51:3 241:1")).unwrap();
         let given_anew = with_nodes("vfio:0000:81:10.2", "241:0");
         let line = ask("other", &other, &given_anew).unwrap_err();
         assert!(
@@ -996,29 +915,17 @@ mod tests {
         let host = Host::new();
         host.file("etc/onload-ctk/drain.json", "{}");
         let line = host.claim("web", &host.start(1, 10)).unwrap_err();
-        assert!(
-            line.starts_with("reading /etc/onload-ctk/drain.json: "),
-            "{line}"
-        );
+        assert!(line.starts_with("reading /etc/onload-ctk/drain.json: "), "{line}");
     }
 
     #[test]
     fn members_of_holders_that_ended_are_taken_over_when_no_other_is_left() {
         let host = Host::new();
         let one = || device_request(1, &["a", "b"], 1);
-        assert_eq!(
-            take(&host, "one", host.start(1, 10), one()).unwrap(),
-            ["vfio:a"]
-        );
+        assert_eq!(take(&host, "one", host.start(1, 10), one()).unwrap(), ["vfio:a"]);
         host.end(1);
-        assert_eq!(
-            take(&host, "two", host.start(2, 10), one()).unwrap(),
-            ["vfio:b"]
-        );
-        assert_eq!(
-            take(&host, "three", host.start(3, 10), one()).unwrap(),
-            ["vfio:a"]
-        );
+        assert_eq!(take(&host, "two", host.start(2, 10), one()).unwrap(), ["vfio:b"]);
+        assert_eq!(take(&host, "three", host.start(3, 10), one()).unwrap(), ["vfio:a"]);
         assert!(take(&host, "four", host.start(4, 10), one()).is_err());
         assert_eq!(host.files().len(), 2);
     }
@@ -1026,10 +933,7 @@ mod tests {
     #[test]
     fn the_nearest_member_is_taken_over_although_a_farther_one_has_no_file() {
         let host = Host::new();
-        let near = || MemberRequest {
-            in_order: true,
-            ..device_request(1, &["a", "b"], 1)
-        };
+        let near = || MemberRequest { in_order: true, ..device_request(1, &["a", "b"], 1) };
         let held = take(&host, "one", host.start(1, 10), near());
         assert_eq!(held.unwrap(), ["vfio:a"]);
         host.end(1);
@@ -1067,14 +971,8 @@ mod tests {
         assert_eq!(taken, ["vfio:a", "vfio:a", "vfio:b", "vfio:b"]);
         assert!(take(&host, "c5", host.start(5, 10), one()).is_err());
         host.end(2);
-        assert_eq!(
-            take(&host, "c5", host.start(5, 10), one()).unwrap(),
-            ["vfio:a"]
-        );
-        assert_eq!(
-            host.files(),
-            ["vfio=a#0", "vfio=a#1", "vfio=b#0", "vfio=b#1"]
-        );
+        assert_eq!(take(&host, "c5", host.start(5, 10), one()).unwrap(), ["vfio:a"]);
+        assert_eq!(host.files(), ["vfio=a#0", "vfio=a#1", "vfio=b#0", "vfio=b#1"]);
     }
 
     #[test]
@@ -1085,22 +983,9 @@ mod tests {
             take(&host, id, holder.clone(), device_request(1, &["a"], 3)).unwrap();
         }
         host.end(1);
-        let taken = take(
-            &host,
-            "four",
-            host.start(2, 10),
-            device_request(1, &["a"], 1),
-        );
+        let taken = take(&host, "four", host.start(2, 10), device_request(1, &["a"], 1));
         assert_eq!(taken.unwrap(), ["vfio:a"]);
-        assert!(
-            take(
-                &host,
-                "five",
-                host.start(3, 10),
-                device_request(1, &["a"], 1)
-            )
-            .is_err()
-        );
+        assert!(take(&host, "five", host.start(3, 10), device_request(1, &["a"], 1)).is_err());
     }
 
     #[test]
@@ -1155,20 +1040,10 @@ mod tests {
     fn a_lease_that_is_not_understood_counts_as_held() {
         let host = Host::new();
         host.file("run/@leases/vfio=a#0", "{");
-        let taken = take(
-            &host,
-            "one",
-            host.start(1, 10),
-            device_request(1, &["a", "b"], 1),
-        );
+        let taken = take(&host, "one", host.start(1, 10), device_request(1, &["a", "b"], 1));
         assert_eq!(taken.unwrap(), ["vfio:b"]);
-        let line = take(
-            &host,
-            "two",
-            host.start(2, 10),
-            device_request(1, &["a", "b"], 1),
-        )
-        .unwrap_err();
+        let line =
+            take(&host, "two", host.start(2, 10), device_request(1, &["a", "b"], 1)).unwrap_err();
         assert!(line.contains("a is held by an unknown container"), "{line}");
     }
 
@@ -1176,25 +1051,11 @@ mod tests {
     fn of_a_long_list_of_holders_a_few_are_named() {
         let host = Host::new();
         let members = ["a", "b", "c", "d", "e"];
-        take(
-            &host,
-            "one",
-            host.start(1, 10),
-            device_request(5, &members, 1),
-        )
-        .unwrap();
-        let line = take(
-            &host,
-            "two",
-            host.start(2, 10),
-            device_request(1, &members, 1),
-        )
-        .unwrap_err();
+        take(&host, "one", host.start(1, 10), device_request(5, &members, 1)).unwrap();
+        let line =
+            take(&host, "two", host.start(2, 10), device_request(1, &members, 1)).unwrap_err();
         assert!(line.contains("; c is held by container one"), "{line}");
-        assert!(
-            line.contains("; 2 more are held; \"onload-ctk lease list\""),
-            "{line}"
-        );
+        assert!(line.contains("; 2 more are held; \"onload-ctk lease list\""), "{line}");
     }
 
     #[test]
@@ -1206,10 +1067,7 @@ mod tests {
         ask("one", 1).unwrap();
         assert_eq!(host.files(), ["vfio=0000:81:10.0#0", "vfio=a#0"]);
         let line = ask("two", 2).unwrap_err();
-        assert!(
-            line.starts_with("vfio:0000:81:10.0: it is held by"),
-            "{line}"
-        );
+        assert!(line.starts_with("vfio:0000:81:10.0: it is held by"), "{line}");
         assert_eq!(host.files().len(), 2, "nothing of the second");
     }
 
@@ -1227,9 +1085,7 @@ mod tests {
         let found = found.into_inner();
         assert_eq!(found.len(), 2);
         assert!(
-            found
-                .iter()
-                .all(|line| line.contains("it is held by container one ")),
+            found.iter().all(|line| line.contains("it is held by container one ")),
             "{found:?}"
         );
     }

@@ -67,10 +67,7 @@ impl fmt::Display for Device {
 impl Device {
     fn split(text: &str, at: char) -> Option<Device> {
         let (class, name) = text.split_once(at)?;
-        Some(Device {
-            class: Class::named(class)?,
-            name: DeviceName::try_from(name).ok()?,
-        })
+        Some(Device { class: Class::named(class)?, name: DeviceName::try_from(name).ok()? })
     }
 
     /// The name of the file for one of the holders that the device may have. Neither `=` nor `#` stands
@@ -253,12 +250,8 @@ impl Lease {
             #[serde(flatten)]
             lease: &'a Lease,
         }
-        let whole = Whole {
-            class: device.class.as_str(),
-            name: device.name.as_str(),
-            slot,
-            lease: self,
-        };
+        let whole =
+            Whole { class: device.class.as_str(), name: device.name.as_str(), slot, lease: self };
         versioned::to_bytes(VERSION, whole)
     }
 }
@@ -314,21 +307,14 @@ mod tests {
     }
 
     fn lease() -> Lease {
-        let process = Process {
-            pid: 42,
-            start_time: 7,
-            pid_namespace: 9,
-        };
+        let process = Process { pid: 42, start_time: 7, pid_namespace: 9 };
         Lease {
             boot: "b".to_owned(),
             container: "web".parse().unwrap(),
             bundle: "/bundles/web".into(),
             holder: Holder::Init {
                 process,
-                cgroup: Some(Cgroup {
-                    path: "/sys/fs/cgroup/web.scope".into(),
-                    inode: 3,
-                }),
+                cgroup: Some(Cgroup { path: "/sys/fs/cgroup/web.scope".into(), inode: 3 }),
             },
             claim: None,
             entry_point: "createRuntime".to_owned(),
@@ -342,14 +328,9 @@ mod tests {
     #[test]
     fn a_device_is_read_from_its_class_and_name() {
         let vfio = device("vfio:0000:81:10.0");
-        assert_eq!(
-            (vfio.class, vfio.name.as_str()),
-            (Class::Vfio, "0000:81:10.0")
-        );
+        assert_eq!((vfio.class, vfio.name.as_str()), (Class::Vfio, "0000:81:10.0"));
         assert_eq!(vfio.to_string(), "vfio:0000:81:10.0");
-        for bad in [
-            "vfio", "vfio:", ":a", "disk:a", "vfio:a/b", "vfio:a=b", "vfio:a#1",
-        ] {
+        for bad in ["vfio", "vfio:", ":a", "disk:a", "vfio:a/b", "vfio:a=b", "vfio:a#1"] {
             assert!(bad.parse::<Device>().is_err(), "{bad}");
         }
     }
@@ -376,17 +357,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let mut reserved = lease();
-        reserved.holder = Holder::Reservation {
-            token: [0xab; 16].into(),
-            expires_ms: 5,
-            maker: None,
-        };
+        reserved.holder =
+            Holder::Reservation { token: [0xab; 16].into(), expires_ms: 5, maker: None };
         let mut of_task = lease();
         of_task.ticket = Some([0xcd; 16].into());
-        let of_claim = Lease {
-            claim: Some("8b9a-1f".parse().unwrap()),
-            ..lease()
-        };
+        let of_claim = Lease { claim: Some("8b9a-1f".parse().unwrap()), ..lease() };
         for lease in [lease(), reserved, of_task, of_claim] {
             let bytes = lease.to_bytes(&device("vfio:a"), 2).unwrap();
             assert_eq!(Lease::parse(&bytes).unwrap(), lease);
@@ -402,30 +377,12 @@ mod tests {
             lease.to_string()
         };
         let named = said("default/redis-0");
-        assert!(
-            named.starts_with("container web of pod default/redis-0 (process 42"),
-            "{named}"
-        );
-        let (long, longest) = (
-            format!("{}/a", "a".repeat(64)),
-            format!("a/{}", "a".repeat(254)),
-        );
-        for bad in [
-            "a b/c",
-            "a/\u{1b}[31m",
-            "a/b\n",
-            "a",
-            "/",
-            "a/",
-            "/b",
-            "a/b/c",
-            &long,
-            &longest,
-        ] {
-            assert!(
-                said(bad).starts_with("container web (process 42"),
-                "{bad:?}"
-            );
+        assert!(named.starts_with("container web of pod default/redis-0 (process 42"), "{named}");
+        let (long, longest) = (format!("{}/a", "a".repeat(64)), format!("a/{}", "a".repeat(254)));
+        for bad in
+            ["a b/c", "a/\u{1b}[31m", "a/b\n", "a", "/", "a/", "/b", "a/b/c", &long, &longest]
+        {
+            assert!(said(bad).starts_with("container web (process 42"), "{bad:?}");
         }
     }
 
@@ -453,10 +410,7 @@ mod tests {
         let text = String::from_utf8(lease().to_bytes(&device("vfio:a"), 0).unwrap()).unwrap();
         let refusal = |text: &str| format!("{:#}", Lease::parse(text.as_bytes()).unwrap_err());
         let newer = text.replacen("\"version\":1", "\"version\":2", 1);
-        assert_eq!(
-            refusal(&newer),
-            "it is of version 2, and this program understands 1"
-        );
+        assert_eq!(refusal(&newer), "it is of version 2, and this program understands 1");
         for damaged in [
             &text[..text.len() / 2],
             "",
@@ -465,10 +419,7 @@ mod tests {
             &text.replacen("\"web\"", "\"../web\"", 1),
             &text.replacen("\"init\"", "\"ghost\"", 1),
         ] {
-            assert!(
-                refusal(damaged).starts_with("it is no lease: "),
-                "{damaged}"
-            );
+            assert!(refusal(damaged).starts_with("it is no lease: "), "{damaged}");
         }
     }
 
@@ -476,23 +427,10 @@ mod tests {
     fn a_claim_is_called_by_a_uid_that_is_safe_in_a_name_and_on_a_command_line() {
         let uid = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
         assert_eq!(uid.parse::<ClaimUid>().unwrap().to_string(), uid);
-        let of_claim = Lease {
-            claim: Some(uid.parse().unwrap()),
-            ..lease()
-        };
+        let of_claim = Lease { claim: Some(uid.parse().unwrap()), ..lease() };
         let said = of_claim.to_string();
         assert!(said.contains(&format!(" of claim {uid} since ")), "{said}");
-        for bad in [
-            "",
-            "-a",
-            "a-",
-            "a/b",
-            "../a",
-            "a b",
-            "a\n",
-            "é",
-            &"a".repeat(64),
-        ] {
+        for bad in ["", "-a", "a-", "a/b", "../a", "a b", "a\n", "é", &"a".repeat(64)] {
             assert!(bad.parse::<ClaimUid>().is_err(), "{bad}");
         }
     }
@@ -500,13 +438,7 @@ mod tests {
     #[test]
     fn a_token_is_128_bits_in_lower_case() {
         assert_eq!(Token::from([0x0f; 16]).as_str(), "0f".repeat(16));
-        for bad in [
-            "",
-            "0f",
-            &"0F".repeat(16),
-            &"0g".repeat(16),
-            &"0".repeat(33),
-        ] {
+        for bad in ["", "0f", &"0F".repeat(16), &"0g".repeat(16), &"0".repeat(33)] {
             assert!(bad.parse::<Token>().is_err(), "{bad}");
         }
     }
@@ -519,15 +451,8 @@ mod tests {
             "container web (process 42, cgroup \"/sys/fs/cgroup/web.scope\") since 2023-11-14T22:13:20Z"
         );
         lease.holder = Holder::Init {
-            process: Process {
-                pid: 1,
-                start_time: 2,
-                pid_namespace: 9,
-            },
-            cgroup: Some(Cgroup {
-                path: "/a\n\u{1b}[31m".into(),
-                inode: 3,
-            }),
+            process: Process { pid: 1, start_time: 2, pid_namespace: 9 },
+            cgroup: Some(Cgroup { path: "/a\n\u{1b}[31m".into(), inode: 3 }),
         };
         assert!(!lease.to_string().contains(['\n', '\u{1b}']));
     }

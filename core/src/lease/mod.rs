@@ -21,7 +21,7 @@ pub use moved::{
     Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,
     VfFacts,
 };
-pub use request::{MemberRequest, LeaseRequest, Numa};
+pub use request::{LeaseRequest, MemberRequest, Numa};
 pub use store::{LeaseError, Leases, Listed};
 
 /// Gives the parsers of a lease file's name and content something foreign. They are private, so only a

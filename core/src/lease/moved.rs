@@ -80,11 +80,7 @@ pub struct InterfaceFacts {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
     /// How packets come to its queues; none in leases of before.
-    #[serde(
-        default,
-        deserialize_with = "known",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub queues: Option<Box<Queues>>,
     /// Its registration with Onload, which reached it by AF_XDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,17 +186,15 @@ impl Facts {
     /// asks, which may set more of it.
     pub(crate) fn and_later(&self, later: &Facts) -> Facts {
         let vf = match (self.vf(), later.vf()) {
-            (Some(first), Some(later)) => Some(VfFacts {
-                given: later.given,
-                before: first.before.or(&later.before),
-            }),
+            (Some(first), Some(later)) => {
+                Some(VfFacts { given: later.given, before: first.before.or(&later.before) })
+            }
             (first, later) => later.or(first).copied(),
         };
         match (self.clone(), vf) {
-            (Facts::Interface(facts), vf) => Facts::Interface(InterfaceFacts {
-                vf: vf.map(Box::new),
-                ..facts
-            }),
+            (Facts::Interface(facts), vf) => {
+                Facts::Interface(InterfaceFacts { vf: vf.map(Box::new), ..facts })
+            }
             (Facts::Function(facts), Some(vf)) => Facts::Function(FunctionFacts { vf, ..facts }),
             (facts, _) => facts,
         }
@@ -336,10 +330,7 @@ mod tests {
         let again = serde_json::to_value(&moved).unwrap();
         assert_eq!(again["rdma"]["pci"], "0000:3b:00.3");
         // A kind that this version does not know is no lease that it could end.
-        for other in [
-            r#"{"gpu":{"name":"x"},"namespace":7}"#,
-            r#"{"namespace":7}"#,
-        ] {
+        for other in [r#"{"gpu":{"name":"x"},"namespace":7}"#, r#"{"namespace":7}"#] {
             assert!(serde_json::from_str::<Moved>(other).is_err());
         }
     }

@@ -101,26 +101,14 @@ impl MemberRequest {
     /// A device by its name, which so many containers may have at once.
     pub fn of_device(device: Device, most: u32) -> Self {
         let Device { class, name } = device;
-        let member = Member {
-            name: name.clone(),
-            numa_node: None,
-        };
-        let pool = Pool {
-            members: vec![member],
-            share: most,
-        };
-        MemberRequest {
-            facts: BTreeMap::new(),
-            ..MemberRequest::of_pool(class, name, 1, pool)
-        }
+        let member = Member { name: name.clone(), numa_node: None };
+        let pool = Pool { members: vec![member], share: most };
+        MemberRequest { facts: BTreeMap::new(), ..MemberRequest::of_pool(class, name, 1, pool) }
     }
 
     /// For one of its members and no other.
     pub(super) fn of_one(&self, name: &DeviceName) -> Self {
-        let mut one = MemberRequest {
-            count: 1,
-            ..self.clone()
-        };
+        let mut one = MemberRequest { count: 1, ..self.clone() };
         one.pool.members.retain(|member| member.name == *name);
         one
     }
@@ -144,10 +132,7 @@ impl MemberRequest {
 
     pub(super) fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
         let members = self.pool.members.iter();
-        members.map(|member| Candidate {
-            device_request: self,
-            member,
-        })
+        members.map(|member| Candidate { device_request: self, member })
     }
 }
 
@@ -165,10 +150,7 @@ pub(super) fn none_free(wanted: &[String], numa: Numa, holders: &[String]) -> Er
 /// A few of them: with many, "lease list" is easier to read.
 fn held(holders: &[String]) -> String {
     const SHOWN: usize = 3;
-    let shown = holders
-        .iter()
-        .take(SHOWN)
-        .map(|holder| format!("; {holder}"));
+    let shown = holders.iter().take(SHOWN).map(|holder| format!("; {holder}"));
     let more = holders.len().saturating_sub(SHOWN);
     let more = (more > 0).then(|| format!("; {more} more are held"));
     shown.chain(more).collect()
@@ -184,18 +166,13 @@ pub(crate) struct Candidate<'a> {
 
 impl Candidate<'_> {
     pub(crate) fn device(self) -> Device {
-        Device {
-            class: self.device_request.class,
-            name: self.member.name.clone(),
-        }
+        Device { class: self.device_request.class, name: self.member.name.clone() }
     }
 }
 
 /// The device requests that leave a choice.
 pub(super) fn pools(device_requests: &[MemberRequest]) -> impl Iterator<Item = &MemberRequest> {
-    device_requests
-        .iter()
-        .filter(|device_request| !device_request.is_device())
+    device_requests.iter().filter(|device_request| !device_request.is_device())
 }
 
 /// Chooses among the free members of pools: the first ones, in the order of the pools. Of two pools
@@ -261,13 +238,10 @@ mod tests {
     /// `count` members of a pool of class vfio, whose members are `NAME` or `NAME@NODE`.
     fn device_request(pool: &str, count: u32, members: &[&str]) -> MemberRequest {
         let member = |text: &&str| {
-            let (name, node) = text.split_once('@').map_or((*text, None), |(name, node)| {
-                (name, Some(node.parse().unwrap()))
-            });
-            Member {
-                name: name.try_into().unwrap(),
-                numa_node: node,
-            }
+            let (name, node) = text
+                .split_once('@')
+                .map_or((*text, None), |(name, node)| (name, Some(node.parse().unwrap())));
+            Member { name: name.try_into().unwrap(), numa_node: node }
         };
         let members = members.iter().map(member).collect();
         let share = 1;
@@ -280,56 +254,31 @@ mod tests {
         let mut is_free =
             |candidate: Candidate<'_>| !held.contains(&candidate.member.name.as_str());
         let picked = pick(device_requests, numa, &mut is_free)?;
-        Some(
-            picked
-                .iter()
-                .map(|one| one.member.name.to_string())
-                .collect(),
-        )
+        Some(picked.iter().map(|one| one.member.name.to_string()).collect())
     }
 
     #[test]
     fn the_first_free_members_are_picked() {
         let device_requests = [device_request("fast", 2, &["a", "b", "c"])];
-        assert_eq!(
-            picked(&device_requests, Numa::Any, &[]).unwrap(),
-            ["a", "b"]
-        );
-        assert_eq!(
-            picked(&device_requests, Numa::Any, &["a"]).unwrap(),
-            ["b", "c"]
-        );
+        assert_eq!(picked(&device_requests, Numa::Any, &[]).unwrap(), ["a", "b"]);
+        assert_eq!(picked(&device_requests, Numa::Any, &["a"]).unwrap(), ["b", "c"]);
         assert_eq!(picked(&device_requests, Numa::Any, &["a", "b"]), None);
     }
 
     #[test]
     fn a_member_of_two_pools_serves_one_wish() {
-        let device_requests = [
-            device_request("fast", 1, &["a", "b"]),
-            device_request("any", 1, &["a", "b"]),
-        ];
-        assert_eq!(
-            picked(&device_requests, Numa::Any, &[]).unwrap(),
-            ["a", "b"]
-        );
+        let device_requests =
+            [device_request("fast", 1, &["a", "b"]), device_request("any", 1, &["a", "b"])];
+        assert_eq!(picked(&device_requests, Numa::Any, &[]).unwrap(), ["a", "b"]);
         assert_eq!(picked(&device_requests, Numa::Any, &["b"]), None);
     }
 
     #[test]
     fn members_of_one_node_are_picked_together() {
         let device_requests = [device_request("any", 2, &["a@0", "b@1", "c@1", "d"])];
-        assert_eq!(
-            picked(&device_requests, Numa::Any, &[]).unwrap(),
-            ["a", "b"]
-        );
-        assert_eq!(
-            picked(&device_requests, Numa::Same, &[]).unwrap(),
-            ["b", "c"]
-        );
-        assert_eq!(
-            picked(&device_requests, Numa::Node(1), &[]).unwrap(),
-            ["b", "c"]
-        );
+        assert_eq!(picked(&device_requests, Numa::Any, &[]).unwrap(), ["a", "b"]);
+        assert_eq!(picked(&device_requests, Numa::Same, &[]).unwrap(), ["b", "c"]);
+        assert_eq!(picked(&device_requests, Numa::Node(1), &[]).unwrap(), ["b", "c"]);
         assert_eq!(picked(&device_requests, Numa::Node(0), &[]), None);
         assert_eq!(picked(&device_requests, Numa::Same, &["b"]), None);
     }
@@ -337,36 +286,22 @@ mod tests {
     #[test]
     fn the_node_of_the_first_member_comes_first() {
         let device_requests = [device_request("any", 2, &["d@1", "a@0", "b@0", "c@1"])];
-        assert_eq!(
-            picked(&device_requests, Numa::Same, &[]).unwrap(),
-            ["d", "c"]
-        );
-        assert_eq!(
-            picked(&device_requests, Numa::Same, &["c"]).unwrap(),
-            ["a", "b"]
-        );
+        assert_eq!(picked(&device_requests, Numa::Same, &[]).unwrap(), ["d", "c"]);
+        assert_eq!(picked(&device_requests, Numa::Same, &["c"]).unwrap(), ["a", "b"]);
     }
 
     #[test]
     fn one_node_holds_for_all_pools() {
-        let device_requests = [
-            device_request("one", 1, &["a@0", "b@1"]),
-            device_request("two", 1, &["c@1", "d@2"]),
-        ];
-        assert_eq!(
-            picked(&device_requests, Numa::Same, &[]).unwrap(),
-            ["b", "c"]
-        );
+        let device_requests =
+            [device_request("one", 1, &["a@0", "b@1"]), device_request("two", 1, &["c@1", "d@2"])];
+        assert_eq!(picked(&device_requests, Numa::Same, &[]).unwrap(), ["b", "c"]);
         assert_eq!(picked(&device_requests, Numa::Same, &["c"]), None);
     }
 
     #[test]
     fn members_without_a_node_are_together_where_none_has_one() {
         let device_requests = [device_request("any", 2, &["a", "b"])];
-        assert_eq!(
-            picked(&device_requests, Numa::Same, &[]).unwrap(),
-            ["a", "b"]
-        );
+        assert_eq!(picked(&device_requests, Numa::Same, &[]).unwrap(), ["a", "b"]);
         assert_eq!(picked(&device_requests, Numa::Node(0), &[]), None);
     }
 

@@ -155,9 +155,7 @@ impl Leases {
     pub fn moved_to(&self, device: &Device, namespace: u64) -> Result<Option<Moved>> {
         let _lock = self.lock()?;
         let found = self.slots(device)?;
-        let moved = found
-            .iter()
-            .find_map(|slot| slot.moved_device_in(namespace));
+        let moved = found.iter().find_map(|slot| slot.moved_device_in(namespace));
         Ok(moved.cloned())
     }
 
@@ -231,21 +229,12 @@ fn is_with(others: &[Slot], namespace: u64) -> bool {
 
 fn moved_of_returning(slot: &Slot) -> Option<&Moved> {
     let lease = slot.lease();
-    lease
-        .filter(|_| slot.state == HolderState::Returning)?
-        .moved
-        .as_ref()
+    lease.filter(|_| slot.state == HolderState::Returning)?.moved.as_ref()
 }
 
 fn returning(lease: &Lease) -> Lease {
-    let moved = lease.moved.clone().map(|moved| Moved {
-        returning: true,
-        ..moved
-    });
-    Lease {
-        moved,
-        ..lease.clone()
-    }
+    let moved = lease.moved.clone().map(|moved| Moved { returning: true, ..moved });
+    Lease { moved, ..lease.clone() }
 }
 
 #[cfg(test)]
@@ -255,7 +244,7 @@ mod tests {
     use super::super::moved::{Facts, FunctionFacts, InterfaceFacts, RdmaFacts, VfFacts};
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{MemberRequest, LeaseRequest, Listed, Numa};
+    use crate::lease::{LeaseRequest, Listed, MemberRequest, Numa};
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
     const NAMESPACE: u64 = 4711;
@@ -301,10 +290,7 @@ mod tests {
 
     /// A container takes the interface to a namespace.
     fn take(host: &Host, id: &str, pid: u32, namespace: u64) -> Result<(), String> {
-        let device = MemberRequest {
-            moved: Some(moved(namespace)),
-            ..claimed(vf())
-        };
+        let device = MemberRequest { moved: Some(moved(namespace)), ..claimed(vf()) };
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
@@ -329,19 +315,13 @@ mod tests {
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "two", 2, NAMESPACE).unwrap();
         let other = take(&host, "three", 3, 8).unwrap_err();
-        assert!(
-            other.contains("it is held by container one (process 1, "),
-            "{other}"
-        );
+        assert!(other.contains("it is held by container one (process 1, "), "{other}");
         host.end(1);
         assert_eq!(leave(&host, "one"), None);
         assert_eq!(returning(&host), None);
         host.end(2);
         assert_eq!(leave(&host, "two"), Some(moved(NAMESPACE)));
-        let back = Moved {
-            returning: true,
-            ..moved(NAMESPACE)
-        };
+        let back = Moved { returning: true, ..moved(NAMESPACE) };
         assert_eq!(returning(&host), Some(back));
         host.leases.returned(&vf()).unwrap();
         assert_eq!((returning(&host), host.files().len()), (None, 0));
@@ -381,10 +361,7 @@ mod tests {
         assert_eq!(listed(&host), [(false, true)]);
         let refused = take(&host, "two", 2, 8).unwrap_err();
         assert!(refused.contains("(ended, not back yet)"), "{refused}");
-        assert!(
-            take(&host, "two", 2, NAMESPACE).is_err(),
-            "even in the same namespace"
-        );
+        assert!(take(&host, "two", 2, NAMESPACE).is_err(), "even in the same namespace");
         assert_eq!(returning(&host), Some(moved(NAMESPACE)));
         // The hook of a claim's container brings it back first.
         let claim = "u1".parse().unwrap();
@@ -397,16 +374,11 @@ mod tests {
         take(&host, "one", 1, NAMESPACE).unwrap();
         let released = |host: &Host| {
             let id = "one".parse().unwrap();
-            host.leases
-                .release(&vf(), &id, &bundle("one"), None)
-                .unwrap()
+            host.leases.release(&vf(), &id, &bundle("one"), None).unwrap()
         };
         assert!(!released(&host));
         host.end_process(1);
-        assert!(
-            !released(&host),
-            "its process has ended, and its cgroup has others"
-        );
+        assert!(!released(&host), "its process has ended, and its cgroup has others");
         std::fs::remove_dir_all(host.path("sys/fs/cgroup/1")).unwrap();
         assert!(!released(&host));
         assert_eq!(host.files().len(), 1);
@@ -452,8 +424,7 @@ mod tests {
         let abandon = |id: &str, device: MemberRequest| {
             let (class, name) = (device.class, device.name.clone());
             let of = Device { class, name };
-            host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device))
-                .unwrap();
+            host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device)).unwrap();
             let container = id.parse().unwrap();
             let given_up = host.leases.abandon(&of, &container, &bundle(id));
             given_up.unwrap();
@@ -474,10 +445,8 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let by_other = MemberRequest {
-            moved: Some(moved),
-            ..claimed("rdma:mlx5_0".parse().unwrap())
-        };
+        let by_other =
+            MemberRequest { moved: Some(moved), ..claimed("rdma:mlx5_0".parse().unwrap()) };
         abandon("other", by_other);
     }
 
@@ -495,18 +464,13 @@ mod tests {
         let host = Host::new();
         let one = host.start(1, 10);
         // The hook of a claim comes first, and knows of no interface.
-        host.claim_all("one", one.clone(), None, &[claimed(vf())])
-            .unwrap();
+        host.claim_all("one", one.clone(), None, &[claimed(vf())]).unwrap();
         let with = |mtu: u32| {
             let mut moved = moved(NAMESPACE);
             interface(&mut moved).mtu = mtu;
-            MemberRequest {
-                moved: Some(moved),
-                ..claimed(vf())
-            }
+            MemberRequest { moved: Some(moved), ..claimed(vf()) }
         };
-        host.claim_all("one", one.clone(), None, &[with(1500)])
-            .unwrap();
+        host.claim_all("one", one.clone(), None, &[with(1500)]).unwrap();
         host.claim_all("one", one, None, &[with(9000)]).unwrap();
         let found = |namespace| -> Option<Moved> {
             let found = host.leases.moved_to(&vf(), namespace);
@@ -524,18 +488,14 @@ mod tests {
             let mut moved = moved(namespace);
             interface(&mut moved).mtu = mtu;
             moved.addresses = vec![address.parse().unwrap()];
-            MemberRequest {
-                moved: Some(moved),
-                ..claimed(vf())
-            }
+            MemberRequest { moved: Some(moved), ..claimed(vf()) }
         };
         let found = |namespace| -> Option<Moved> {
             let found = host.leases.moved_to(&vf(), namespace);
             found.unwrap()
         };
         let start = |pid, devices: &[MemberRequest]| {
-            host.claim_all("one", host.start(pid, 10), None, devices)
-                .unwrap();
+            host.claim_all("one", host.start(pid, 10), None, devices).unwrap();
         };
         start(1, &[with(1, 1500, "192.0.2.1")]);
         host.end_process(1);
@@ -565,34 +525,22 @@ mod tests {
     /// A virtual function of class vfio that is set up, with the VLANs that it has and had.
     fn function(given: u16, before: u16) -> Moved {
         let vlan = |id| VfSettings {
-            vlan: Some(VlanTag {
-                id,
-                ..VlanTag::default()
-            }),
+            vlan: Some(VlanTag { id, ..VlanTag::default() }),
             ..VfSettings::default()
         };
-        let vf = VfFacts {
-            given: vlan(given),
-            before: vlan(before),
-        };
+        let vf = VfFacts { given: vlan(given), before: vlan(before) };
         let pci = "0000:81:10.0".parse().unwrap();
-        Moved {
-            facts: FunctionFacts { pci, vf }.into(),
-            ..moved(STAYS)
-        }
+        Moved { facts: FunctionFacts { pci, vf }.into(), ..moved(STAYS) }
     }
 
     #[test]
     fn a_function_comes_back_before_one_that_is_to_share_it_has_it() {
         let host = Host::new();
-        let device_request = |moved: Option<Moved>| MemberRequest {
-            moved,
-            ..MemberRequest::of_device(vfio(), 2)
-        };
+        let device_request =
+            |moved: Option<Moved>| MemberRequest { moved, ..MemberRequest::of_device(vfio(), 2) };
         let take = |id: &str, pid, moved| {
             let holder = host.start(pid, 10);
-            host.claim_all(id, holder, None, &[device_request(moved)])
-                .unwrap();
+            host.claim_all(id, holder, None, &[device_request(moved)]).unwrap();
         };
         let returning = || -> Option<Moved> { host.leases.returning(&vfio()).unwrap() };
         take("one", 1, Some(function(100, 7)));
@@ -613,22 +561,15 @@ mod tests {
         let take = |pid, vf: VfFacts| {
             let mut moved = moved(u64::from(pid));
             interface(&mut moved).vf = Some(Box::new(vf));
-            let device_request = MemberRequest {
-                moved: Some(moved),
-                ..claimed(self::vf())
-            };
+            let device_request = MemberRequest { moved: Some(moved), ..claimed(self::vf()) };
             let holder = host.start(pid, 10);
-            host.claim_all("one", holder, None, &[device_request])
-                .unwrap();
+            host.claim_all("one", holder, None, &[device_request]).unwrap();
             host.end_process(pid);
         };
         let facts = |moved: Moved| *moved.facts.vf().unwrap();
         let (first, second) = (facts(function(100, 7)), facts(function(200, 100)));
         take(1, first);
-        let with_trust = |vf: VfSettings, trust| VfSettings {
-            trust: Some(trust),
-            ..vf
-        };
+        let with_trust = |vf: VfSettings, trust| VfSettings { trust: Some(trust), ..vf };
         let given = with_trust(second.given, true);
         let before = with_trust(second.before, false);
         take(2, VfFacts { given, before });
@@ -647,10 +588,7 @@ mod tests {
         };
         let claim = |id: &str, pid, of: Option<&str>, moved: Option<Moved>| {
             let of = of.map(|of| of.parse().unwrap());
-            let device_request = MemberRequest {
-                moved,
-                ..MemberRequest::of_device(vfio(), 3)
-            };
+            let device_request = MemberRequest { moved, ..MemberRequest::of_device(vfio(), 3) };
             let request = LeaseRequest {
                 devices: &[device_request],
                 numa: Numa::Any,
@@ -694,10 +632,7 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let device = MemberRequest {
-            moved: Some(moved),
-            ..claimed(ibdev())
-        };
+        let device = MemberRequest { moved: Some(moved), ..claimed(ibdev()) };
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
@@ -739,15 +674,9 @@ mod tests {
 
     /// A container takes an interface of this name to a namespace, where it gets an address.
     fn take_with(host: &Host, id: &str, name: &str, pid: u32, address: &str) -> Result<(), String> {
-        let moved = Moved {
-            addresses: vec![address.parse().unwrap()],
-            ..moved(u64::from(pid))
-        };
+        let moved = Moved { addresses: vec![address.parse().unwrap()], ..moved(u64::from(pid)) };
         let device: Device = format!("netdev:{name}").parse().unwrap();
-        let device = MemberRequest {
-            moved: Some(moved),
-            ..claimed(device)
-        };
+        let device = MemberRequest { moved: Some(moved), ..claimed(device) };
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
@@ -758,11 +687,7 @@ mod tests {
         let refused = take_with(&host, "two", "ens1f0v4", 2, "192.0.2.10").unwrap_err();
         let told = "netdev:ens1f0v4: the address 192.0.2.10 is that of netdev:ens1f0v3, which is held by container one";
         assert!(refused.contains(told), "{refused}");
-        assert_eq!(
-            host.files().len(),
-            1,
-            "nothing is written of who is refused"
-        );
+        assert_eq!(host.files().len(), 1, "nothing is written of who is refused");
         take_with(&host, "three", "ens1f0v4", 3, "192.0.2.11").unwrap();
         host.end(1);
         take_with(&host, "four", "ens1f0v5", 4, "192.0.2.10").unwrap();
@@ -773,10 +698,7 @@ mod tests {
     fn a_lease_from_before_addresses_were_kept_is_read() {
         let text = serde_json::to_string(&moved(NAMESPACE)).unwrap();
         assert!(!text.contains("addresses"), "{text}");
-        assert_eq!(
-            serde_json::from_str::<Moved>(&text).unwrap(),
-            moved(NAMESPACE)
-        );
+        assert_eq!(serde_json::from_str::<Moved>(&text).unwrap(), moved(NAMESPACE));
     }
 
     #[test]

@@ -84,11 +84,7 @@ impl Holder {
     /// A reservation that holds from now on, until it expires or `maker` has ended.
     pub fn reserved_by(token: Token, maker: Option<Process>) -> Holder {
         let patience = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
-        Holder::Reservation {
-            token,
-            expires_ms: since_boot_ms().saturating_add(patience),
-            maker,
-        }
+        Holder::Reservation { token, expires_ms: since_boot_ms().saturating_add(patience), maker }
     }
 }
 
@@ -97,12 +93,7 @@ impl Leases {
     pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
         let path = run.path().join(LEASES);
         let dir = open_private(run, LEASES).with_context(|| format!("opening {path:?}"))?;
-        Ok(Leases {
-            dir,
-            path,
-            processes,
-            patience: START_PATIENCE,
-        })
+        Ok(Leases { dir, path, processes, patience: START_PATIENCE })
     }
 
     /// Opens the directory where it is there, to read it.
@@ -115,12 +106,7 @@ impl Leases {
             _ => LeaseError::Other,
         };
         let dir = opened.with_context(|| format!("opening {path:?}"));
-        Ok(Some(Leases {
-            dir: dir.map_err(of_kind)?,
-            path,
-            processes,
-            patience: START_PATIENCE,
-        }))
+        Ok(Some(Leases { dir: dir.map_err(of_kind)?, path, processes, patience: START_PATIENCE }))
     }
 
     /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
@@ -199,10 +185,9 @@ impl Leases {
         let is_init = |lease: &&Lease| matches!(lease.holder, Holder::Init { .. });
         match &slot.content {
             Ok(_) => slot.live_lease().filter(is_init).map(ToString::to_string),
-            Err(UnreadableLease {
-                reason,
-                may_be_running,
-            }) => may_be_running.then(|| format!("a container of another version ({reason})")),
+            Err(UnreadableLease { reason, may_be_running }) => {
+                may_be_running.then(|| format!("a container of another version ({reason})"))
+            }
         }
     }
 
@@ -276,21 +261,14 @@ impl Leases {
         let unreadable = |reason, may_be_running| Slot {
             number,
             state: HolderState::Alive,
-            content: Err(UnreadableLease {
-                reason,
-                may_be_running,
-            }),
+            content: Err(UnreadableLease { reason, may_be_running }),
         };
         let bytes = match self.read(&name) {
             Ok(bytes) => bytes?,
             Err(error) => return Some(unreadable(format!("reading {name}: {error}"), true)),
         };
         Some(match Lease::parse(&bytes) {
-            Ok(lease) => Slot {
-                number,
-                state: self.judge(&lease, boot),
-                content: Ok(lease),
-            },
+            Ok(lease) => Slot { number, state: self.judge(&lease, boot), content: Ok(lease) },
             Err(error) => {
                 let holder = Lease::parse_holder(&bytes);
                 let may_live = holder.is_some_and(|(of, holder)| !self.is_over(&of, &holder, boot));
@@ -338,9 +316,9 @@ impl Leases {
             return true;
         }
         match holder {
-            Holder::Reservation {
-                expires_ms, maker, ..
-            } => since_boot_ms() >= *expires_ms || maker.is_some_and(|maker| self.has_ended(maker)),
+            Holder::Reservation { expires_ms, maker, .. } => {
+                since_boot_ms() >= *expires_ms || maker.is_some_and(|maker| self.has_ended(maker))
+            }
             Holder::Init { process, cgroup } => {
                 let is_populated =
                     |cgroup: &Cgroup| self.processes.is_populated(cgroup).unwrap_or(true);
@@ -394,7 +372,7 @@ impl Leases {
 mod tests {
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
-    use crate::lease::{MemberRequest, Holders, LeaseRequest, Numa};
+    use crate::lease::{Holders, LeaseRequest, MemberRequest, Numa};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -474,11 +452,7 @@ mod tests {
         // Another container's, at the same path.
         host.file("sys/fs/cgroup/other/cgroup.events", "populated 1\n");
         host.end(1);
-        fs::rename(
-            host.path("sys/fs/cgroup/other"),
-            host.path("sys/fs/cgroup/1"),
-        )
-        .unwrap();
+        fs::rename(host.path("sys/fs/cgroup/other"), host.path("sys/fs/cgroup/1")).unwrap();
         host.claim("two", &host.start(2, 20)).unwrap();
     }
 
@@ -487,10 +461,7 @@ mod tests {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
         host.end_process(1);
-        assert!(
-            host.claim("two", &host.start(2, 20)).is_err(),
-            "its cgroup is populated"
-        );
+        assert!(host.claim("two", &host.start(2, 20)).is_err(), "its cgroup is populated");
         host.claim("one", &host.start(3, 30)).unwrap();
         assert_eq!(host.files().len(), 1);
     }
@@ -499,8 +470,7 @@ mod tests {
     fn the_late_end_of_an_earlier_start_keeps_its_hands_off_a_reservation() {
         let host = Host::new();
         let token = Token::new().unwrap();
-        host.claim_by("one", Holder::reserved_by(token.clone(), None), None)
-            .unwrap();
+        host.claim_by("one", Holder::reserved_by(token.clone(), None), None).unwrap();
         assert!(!host.release("one"));
         assert!(!host.release_by("one", Some(&[7; 16].into())));
         assert!(host.release_by("one", Some(&token)));
@@ -513,36 +483,26 @@ mod tests {
         let (one, two) = (host.start(1, 10), host.start(2, 20));
         host.claim_all("one", one, None, &[device("b")]).unwrap();
         let refused = host.claim_all("two", two.clone(), None, &[device("a"), device("b")]);
-        assert!(
-            refused
-                .unwrap_err()
-                .starts_with("vfio:b: it is held by container one")
-        );
+        assert!(refused.unwrap_err().starts_with("vfio:b: it is held by container one"));
         assert_eq!(host.files(), ["vfio=b#0"]);
-        host.claim_all("two", two, None, &[device("a"), device("c")])
-            .unwrap();
+        host.claim_all("two", two, None, &[device("a"), device("c")]).unwrap();
     }
 
     #[test]
     fn a_device_that_is_held_under_another_name_is_refused() {
         let host = Host::new();
         let device = |name: &str| format!("vfio:{name}").parse::<Device>().unwrap();
-        host.claim_all("one", host.start(1, 10), None, &[claimed(device("10.1"))])
-            .unwrap();
+        host.claim_all("one", host.start(1, 10), None, &[claimed(device("10.1"))]).unwrap();
         let group = MemberRequest {
             aliases: vec![device("10.0"), device("10.1")],
             ..claimed(device("10.0"))
         };
         let line = host.claim_all("two", host.start(2, 20), None, std::slice::from_ref(&group));
         let line = line.unwrap_err();
-        assert!(
-            line.contains("vfio:10.0: it is held by container one (process 1"),
-            "{line}"
-        );
+        assert!(line.contains("vfio:10.0: it is held by container one (process 1"), "{line}");
         assert!(line.contains(" as vfio:10.1;"), "{line}");
         host.end(1);
-        host.claim_all("two", host.start(2, 20), None, &[group])
-            .unwrap();
+        host.claim_all("two", host.start(2, 20), None, &[group]).unwrap();
     }
 
     #[test]
@@ -552,9 +512,7 @@ mod tests {
         host.claim("one", &one).unwrap();
         let inode = || {
             use std::os::unix::fs::MetadataExt;
-            fs::metadata(host.path("run/@leases/vfio=0000:81:10.0#0"))
-                .unwrap()
-                .ino()
+            fs::metadata(host.path("run/@leases/vfio=0000:81:10.0#0")).unwrap().ino()
         };
         let before = inode();
         host.claim("one", &one).unwrap();
@@ -567,9 +525,7 @@ mod tests {
         host.claim("one", &host.start(1, 10)).unwrap();
         let path = host.path("run/@leases/vfio=0000:81:10.0#0");
         let newer =
-            fs::read_to_string(&path)
-                .unwrap()
-                .replacen("\"version\":1", "\"version\":9", 1);
+            fs::read_to_string(&path).unwrap().replacen("\"version\":1", "\"version\":9", 1);
         fs::write(&path, newer).unwrap();
         let error = host.leases.release_all(&vfio()).unwrap_err().to_string();
         assert!(error.contains("a container of another version"), "{error}");
@@ -601,24 +557,12 @@ mod tests {
         let token = Token::new().unwrap();
         let reservation = Holder::reserved_by(token.clone(), None);
         host.claim_by("one", reservation, None).unwrap();
-        assert!(
-            host.claim("two", &host.start(2, 20))
-                .unwrap_err()
-                .contains("being made")
-        );
+        assert!(host.claim("two", &host.start(2, 20)).unwrap_err().contains("being made"));
         let other = [7; 16].into();
-        assert!(
-            host.claim_by("one", host.start(1, 10), Some(&other))
-                .is_err()
-        );
-        host.claim_by("one", host.start(1, 10), Some(&token))
-            .unwrap();
+        assert!(host.claim_by("one", host.start(1, 10), Some(&other)).is_err());
+        host.claim_by("one", host.start(1, 10), Some(&token)).unwrap();
         assert_eq!(host.files().len(), 1);
-        assert!(
-            host.claim("two", &host.start(2, 20))
-                .unwrap_err()
-                .contains("process 1")
-        );
+        assert!(host.claim("two", &host.start(2, 20)).unwrap_err().contains("process 1"));
     }
 
     #[test]
@@ -626,10 +570,7 @@ mod tests {
         let host = Host::new();
         let token: Token = [5; 16].into();
         let ticket: Token = [6; 16].into();
-        let given = MemberRequest {
-            ticket: Some(ticket.clone()),
-            ..claimed(vfio())
-        };
+        let given = MemberRequest { ticket: Some(ticket.clone()), ..claimed(vfio()) };
         let request = LeaseRequest {
             devices: &[given],
             numa: Numa::Any,
@@ -643,8 +584,7 @@ mod tests {
         host.leases.claim(&request, &|_, _| None).unwrap();
         let noted = || host.leases.list().unwrap()[0].lease.clone().unwrap().ticket;
         assert_eq!(noted(), Some(ticket.clone()));
-        host.claim_by("one", host.start(1, 10), Some(&token))
-            .unwrap();
+        host.claim_by("one", host.start(1, 10), Some(&token)).unwrap();
         assert_eq!(noted(), Some(ticket.clone()));
         host.end(1);
         // The next holder's own start had none.
@@ -689,9 +629,7 @@ mod tests {
     #[test]
     fn a_reservation_ends_with_the_process_that_was_to_create_the_container() {
         let host = Host::new();
-        let Holder::Init { process, .. } = host.start(7, 70) else {
-            unreachable!()
-        };
+        let Holder::Init { process, .. } = host.start(7, 70) else { unreachable!() };
         let reservation = Holder::reserved_by(Token::new().unwrap(), Some(process));
         host.claim_by("one", reservation, None).unwrap();
         assert!(host.claim("two", &host.start(2, 20)).is_err());
@@ -719,16 +657,11 @@ mod tests {
     fn a_reservation_that_expired_goes_to_the_next_and_its_container_is_refused() {
         let host = Host::new();
         let token: Token = [7; 16].into();
-        let expired = Holder::Reservation {
-            token: token.clone(),
-            expires_ms: since_boot_ms(),
-            maker: None,
-        };
+        let expired =
+            Holder::Reservation { token: token.clone(), expires_ms: since_boot_ms(), maker: None };
         host.claim_by("one", expired, None).unwrap();
         host.claim("two", &host.start(2, 20)).unwrap();
-        let line = host
-            .claim_by("one", host.start(1, 10), Some(&token))
-            .unwrap_err();
+        let line = host.claim_by("one", host.start(1, 10), Some(&token)).unwrap_err();
         assert!(line.contains("its reservation has expired"), "{line}");
     }
 
@@ -741,10 +674,7 @@ mod tests {
         let one = "one".parse().unwrap();
         let elsewhere = Path::new("/elsewhere/one");
         let released = host.leases.release(&vfio(), &one, elsewhere, None);
-        assert!(
-            !released.unwrap(),
-            "another engine's container of that name"
-        );
+        assert!(!released.unwrap(), "another engine's container of that name");
         assert_eq!(host.holder().unwrap(), "one");
         assert!(host.release("one"));
     }
@@ -856,16 +786,11 @@ mod tests {
         host.file("run/@leases/README", "x");
         host.end(1);
         let listed = host.leases.list().unwrap();
-        let found: Vec<_> = listed
-            .iter()
-            .map(|each| (each.device.to_string(), each.slot, each.is_over))
-            .collect();
+        let found: Vec<_> =
+            listed.iter().map(|each| (each.device.to_string(), each.slot, each.is_over)).collect();
         assert_eq!(
             found,
-            [
-                ("rdma:mlx5_0".to_owned(), 1, false),
-                ("vfio:0000:81:10.0".to_owned(), 0, true)
-            ]
+            [("rdma:mlx5_0".to_owned(), 1, false), ("vfio:0000:81:10.0".to_owned(), 0, true)]
         );
     }
 
@@ -898,20 +823,11 @@ mod tests {
                 })
             });
             let claims: Vec<_> = claims.collect();
-            claims
-                .into_iter()
-                .map(|claim| claim.join().unwrap())
-                .sum::<usize>()
+            claims.into_iter().map(|claim| claim.join().unwrap()).sum::<usize>()
         });
         assert_eq!(given, 16);
         assert_eq!(host.files().len(), 16);
-        let slots: Vec<u32> = host
-            .leases
-            .list()
-            .unwrap()
-            .iter()
-            .map(|each| each.slot)
-            .collect();
+        let slots: Vec<u32> = host.leases.list().unwrap().iter().map(|each| each.slot).collect();
         assert_eq!(slots, (0..16).collect::<Vec<_>>());
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use onload_test_tree::Tree;
 
 use super::file::{Device, Holder, Token};
-use super::request::{MemberRequest, LeaseRequest, Numa};
+use super::request::{LeaseRequest, MemberRequest, Numa};
 use super::store::Leases;
 use crate::run_dir::RunDir;
 use onload_sys::processes::{Cgroup, Processes};
@@ -57,11 +57,7 @@ impl Host {
     /// As if the process that looks were in another PID namespace.
     pub(super) fn enter_another_namespace(&mut self) {
         self.file("proc/self/ns/another", "");
-        fs::rename(
-            self.path("proc/self/ns/another"),
-            self.path("proc/self/ns/pid"),
-        )
-        .unwrap();
+        fs::rename(self.path("proc/self/ns/another"), self.path("proc/self/ns/pid")).unwrap();
         self.leases.processes = Processes::at(self.root());
     }
 

@@ -56,9 +56,9 @@ fn masked(address: IpAddr, prefix: u8) -> IpAddr {
     let kept = number(address) & !host_mask(prefix, address);
     match address {
         // The bits below are those of no address.
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(
-            u32::try_from(kept >> 96).unwrap_or_default(),
-        )),
+        IpAddr::V4(_) => {
+            IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(kept >> 96).unwrap_or_default()))
+        }
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(kept)),
     }
 }
@@ -150,10 +150,7 @@ impl InterfaceAddress {
 
     /// The network that it is in.
     pub fn network(&self) -> Network {
-        Network {
-            address: masked(self.address, self.prefix),
-            prefix: self.prefix,
-        }
+        Network { address: masked(self.address, self.prefix), prefix: self.prefix }
     }
 }
 
@@ -176,10 +173,7 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self> {
         let (address, prefix) = split(text)?;
-        let network = Network {
-            address: masked(address, prefix),
-            prefix,
-        };
+        let network = Network { address: masked(address, prefix), prefix };
         if network.address != address {
             let text = Quoted(text);
             bail!("{text} is no network: its prefix ends before its last bit; write {network}");
@@ -237,10 +231,7 @@ mod tests {
         }
         assert_eq!(address("2001:DB8:0::10/64").to_string(), "2001:db8::10/64");
         let parsed = address("192.0.2.10/24");
-        assert_eq!(
-            (parsed.prefix(), parsed.network()),
-            (24, network("192.0.2.0/24"))
-        );
+        assert_eq!((parsed.prefix(), parsed.network()), (24, network("192.0.2.0/24")));
     }
 
     #[test]

@@ -78,10 +78,7 @@ mod tests {
             "sixteen-letters-",
         ] {
             let refused = name.parse::<NewName>().unwrap_err().to_string();
-            assert!(
-                refused.contains(" is no name for an interface"),
-                "{refused}"
-            );
+            assert!(refused.contains(" is no name for an interface"), "{refused}");
         }
     }
 }

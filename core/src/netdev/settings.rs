@@ -150,11 +150,9 @@ mod tests {
 
     #[test]
     fn a_route_is_read_and_written_the_same() {
-        for text in [
-            "198.51.100.0/24",
-            "198.51.100.0/24 via 192.0.2.1",
-            "2001:db8:1::/48 via fe80::1",
-        ] {
+        for text in
+            ["198.51.100.0/24", "198.51.100.0/24 via 192.0.2.1", "2001:db8:1::/48 via fe80::1"]
+        {
             assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
         }
     }
@@ -181,17 +179,7 @@ mod tests {
         for text in ["68", "1500", "65535"] {
             assert_eq!(text.parse::<Mtu>().unwrap().to_string(), text);
         }
-        for text in [
-            "67",
-            "65536",
-            "0",
-            "-1",
-            "+1500",
-            "1500 ",
-            "",
-            "1e3",
-            "4294967296",
-        ] {
+        for text in ["67", "65536", "0", "-1", "+1500", "1500 ", "", "1e3", "4294967296"] {
             assert!(text.parse::<Mtu>().is_err(), "{text:?}");
         }
     }

@@ -149,9 +149,7 @@ impl Namespace {
         }
         for route in own.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL) {
             let (destination, prefix) = (route.destination, route.prefix);
-            uses.push(format!(
-                "a route to {destination}/{prefix} leads over it; delete it"
-            ));
+            uses.push(format!("a route to {destination}/{prefix} leads over it; delete it"));
         }
         for (is_so, text) in [
             (link.has_xdp, "an XDP program is attached to it; detach it"),
@@ -234,11 +232,7 @@ impl Namespace {
             ["link", index, name, kind, master, lower, xdp] => self.links.push(Link {
                 index: index.parse().ok()?,
                 name: (!name.is_empty()).then(|| name.to_owned())?,
-                kind: kind
-                    .split(VARIANT)
-                    .next()
-                    .filter(|kind| *kind != NONE)
-                    .map(str::to_owned),
+                kind: kind.split(VARIANT).next().filter(|kind| *kind != NONE).map(str::to_owned),
                 variant: match kind.split_once(VARIANT) {
                     Some((_, variant)) => Some(variant.parse().ok()?),
                     None => None,
@@ -253,11 +247,7 @@ impl Namespace {
             }),
             ["address", index, address] => {
                 let (address, prefix) = prefixed(address)?;
-                self.addresses.push(Address {
-                    index: index.parse().ok()?,
-                    address,
-                    prefix,
-                });
+                self.addresses.push(Address { index: index.parse().ok()?, address, prefix });
             }
             ["route", index, destination, protocol] => {
                 let (destination, prefix) = prefixed(destination)?;
@@ -287,21 +277,10 @@ impl Namespace {
             let Link { index, name, .. } = link;
             text += &format!("link {index} {name} {kind} {master} {lower} {xdp}\n");
         }
-        for Address {
-            index,
-            address,
-            prefix,
-        } in &self.addresses
-        {
+        for Address { index, address, prefix } in &self.addresses {
             text += &format!("address {index} {address}/{prefix}\n");
         }
-        for LinkRoute {
-            index,
-            destination,
-            prefix,
-            protocol,
-        } in &self.routes
-        {
+        for LinkRoute { index, destination, prefix, protocol } in &self.routes {
             text += &format!("route {index} {destination}/{prefix} {protocol}\n");
         }
         text
@@ -390,16 +369,10 @@ mod tests {
     #[test]
     fn each_use_of_an_interface_is_said() {
         for (name, uses) in [
-            (
-                "ens1",
-                &["it carries the default route", "the address 192.0.2.10/24"][..],
-            ),
+            ("ens1", &["it carries the default route", "the address 192.0.2.10/24"][..]),
             ("ens2", &["a part of bridge \"br0\""]),
             ("ens3", &["an XDP program"]),
-            (
-                "ens4",
-                &["vlan \"ens4.100\" is on it", "a route to 198.51.100.0/24"],
-            ),
+            ("ens4", &["vlan \"ens4.100\" is on it", "a route to 198.51.100.0/24"]),
         ] {
             let found = said(HOST, name, Beside::default());
             assert_eq!(found.len(), uses.len(), "{found:?}");

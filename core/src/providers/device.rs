@@ -65,9 +65,7 @@ impl RdmaDevice {
 
 fn attribute(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?
-        .take(MAX_ATTRIBUTE)
-        .read_to_string(&mut text)?;
+    File::open(path)?.take(MAX_ATTRIBUTE).read_to_string(&mut text)?;
     text.truncate(text.trim_end().len());
     Ok(text)
 }

@@ -121,11 +121,7 @@ impl Files for Trusted {
             Err(error) if error.is_absent() => return Ok(None),
             Err(error) => return Err(error).context("examining the host's libraries"),
         };
-        Ok(Some(OpenFile {
-            size: opened.size(),
-            file: opened.file,
-            path,
-        }))
+        Ok(Some(OpenFile { size: opened.size(), file: opened.file, path }))
     }
 
     fn directory(&self, path: &Path) -> Option<PathBuf> {
@@ -156,12 +152,7 @@ impl Library {
         }
         let summary = elf::summarize_file(&file, size);
         let summary = summary.with_context(|| format!("reading {path:?}"))?;
-        Ok(Some(Library {
-            path,
-            summary,
-            file,
-            size,
-        }))
+        Ok(Some(Library { path, summary, file, size }))
     }
 
     pub(super) fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {

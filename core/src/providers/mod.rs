@@ -295,11 +295,7 @@ pub fn misfit(
     let why = why_lacking(&libraries, &lacking);
     let mut states = lacking.iter().map(|(_, state)| state);
     let is_there = states.any(|state| matches!(state, State::Unusable(..)));
-    Ok((!devices.is_empty()).then_some(Misfit {
-        why,
-        is_there,
-        devices,
-    }))
+    Ok((!devices.is_empty()).then_some(Misfit { why, is_there, devices }))
 }
 
 /// Whether programs that load what is in `files` find no librdmacm, which many connect by.
@@ -367,11 +363,7 @@ impl Mounting<'_> {
                 Err(error) => unserved.push((*provider, format!("{error:#}"))),
             }
         }
-        Served {
-            way,
-            files: std::mem::take(&mut self.files),
-            unserved,
-        }
+        Served { way, files: std::mem::take(&mut self.files), unserved }
     }
 
     /// Mounts nothing of what fails.
@@ -473,11 +465,7 @@ impl Mounting<'_> {
             let all = self.providers.keys();
             unserved = all.map(|provider| (*provider, reason.clone())).collect();
         }
-        Served {
-            way: Way::Replace,
-            files: std::mem::take(&mut self.files),
-            unserved,
-        }
+        Served { way: Way::Replace, files: std::mem::take(&mut self.files), unserved }
     }
 
     fn replace_all(

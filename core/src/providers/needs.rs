@@ -107,19 +107,14 @@ pub(super) fn unmet_by_program(
     }
     let needs = program.version_needs.iter();
     let needs: Vec<&VersionNeed> = needs.filter(|need| !need.weak).collect();
-    if let Some(missing) = set
-        .iter()
-        .find_map(|library| missing_version(&needs, library))
-    {
+    if let Some(missing) = set.iter().find_map(|library| missing_version(&needs, library)) {
         return Ok(Some(missing));
     }
     for name in &program.needed {
         let is_one = name == LIBIBVERBS || PUBLIC_LIBRARIES.contains(&&**name);
         let is_mounted = set.iter().any(|library| library.name() == *name);
         if is_one && !is_mounted && image.first(name)?.is_none() {
-            return Ok(Some(format!(
-                "needs {name}, which neither the image nor the host has"
-            )));
+            return Ok(Some(format!("needs {name}, which neither the image nor the host has")));
         }
     }
     Ok(None)

@@ -42,11 +42,7 @@ fn provider(tree: &Tree, name: &str, abi: u32, private: &[&str]) {
 
 fn plain_provider(name: &str, abi: u32, private: &[&str]) -> SharedLibrary {
     SharedLibrary::new(&format!("lib{name}-rdmav{abi}.so"))
-        .needs(
-            "libibverbs.so.1",
-            &format!("IBVERBS_PRIVATE_{abi}"),
-            private,
-        )
+        .needs("libibverbs.so.1", &format!("IBVERBS_PRIVATE_{abi}"), private)
         .needs("libc.so.6", "GLIBC_2.34", &["malloc"])
 }
 
@@ -55,29 +51,17 @@ fn file(name: &str, abi: u32) -> String {
 }
 
 fn driver(tree: &Tree, name: &str) {
-    tree.file(
-        &format!("{CONFIG}/{name}.driver"),
-        format!("driver {name}\n"),
-    );
+    tree.file(&format!("{CONFIG}/{name}.driver"), format!("driver {name}\n"));
 }
 
 /// A shared provider, as mlx5 is: a library with a public name, and a link to it among the providers.
 fn shared_provider(tree: &Tree, abi: u32, private: &[&str], public: &str) {
-    let library = SharedLibrary {
-        soname: "libmlx5.so.1".to_owned(),
-        ..plain_provider("mlx5", abi, private)
-    };
-    place(
-        tree,
-        "libmlx5.so.1.24",
-        &library.defines(public, &["mlx5dv_open"]),
-    );
+    let library =
+        SharedLibrary { soname: "libmlx5.so.1".to_owned(), ..plain_provider("mlx5", abi, private) };
+    place(tree, "libmlx5.so.1.24", &library.defines(public, &["mlx5dv_open"]));
     tree.link(&format!("{MULTIARCH}/libmlx5.so.1"), "libmlx5.so.1.24");
     tree.directory(&format!("{MULTIARCH}/libibverbs"));
-    tree.link(
-        &format!("{MULTIARCH}/{}", file("mlx5", abi)),
-        "../libmlx5.so.1.24",
-    );
+    tree.link(&format!("{MULTIARCH}/{}", file("mlx5", abi)), "../libmlx5.so.1.24");
     driver(tree, "mlx5");
 }
 
@@ -132,19 +116,10 @@ fn mounts(verdict: Verdict) -> (Way, Vec<String>) {
 
 /// The same, and why some devices have none.
 fn partial_mounts(verdict: Verdict) -> (Way, Vec<String>, Option<String>) {
-    let Verdict::Mount {
-        way,
-        files,
-        unserved,
-    } = verdict
-    else {
+    let Verdict::Mount { way, files, unserved } = verdict else {
         panic!("{verdict:?}");
     };
-    let short = |path: &Path| {
-        path.display()
-            .to_string()
-            .replace(&format!("{MULTIARCH}/"), "")
-    };
+    let short = |path: &Path| path.display().to_string().replace(&format!("{MULTIARCH}/"), "");
     let line = |file: LibraryMount| match (short(&file.source), short(&file.target)) {
         (source, target) if source == target => source,
         (source, target) => format!("{source} {target}"),
@@ -237,10 +212,7 @@ fn a_provider_newer_by_one_symbol_inside_its_private_abi_is_not_added() {
         .says(&format!("{MULTIARCH}/libibverbs/lib%s-rdmav34.so"));
     place(&image, "libibverbs.so.1", &verbs);
     let reason = reason(verdict_of(&image, &host, "mlx5"));
-    assert!(
-        reason.contains("needs ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_34"),
-        "{reason}"
-    );
+    assert!(reason.contains("needs ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_34"), "{reason}");
     assert!(reason.contains("does not define IBVERBS_9.9"), "{reason}");
 }
 
@@ -255,29 +227,15 @@ fn a_newer_private_abi_of_the_host_replaces_the_whole_set() {
     verbs(&host, 57, NEW);
     provider(&host, "rxe", 57, NEW);
     let without = reason(verdict_of(&image, &host, "rxe"));
-    assert!(
-        without.contains("and the host has no librdmacm.so.1"),
-        "{without}"
-    );
-    assert!(
-        without.contains("needs IBVERBS_PRIVATE_57 of libibverbs.so.1"),
-        "{without}"
-    );
+    assert!(without.contains("and the host has no librdmacm.so.1"), "{without}");
+    assert!(without.contains("needs IBVERBS_PRIVATE_57 of libibverbs.so.1"), "{without}");
     assert!(without.contains("has IBVERBS_PRIVATE_34"), "{without}");
-    place(
-        &host,
-        "librdmacm.so.1",
-        &rdmacm.defines("RDMACM_1.1", &["rdma_new"]),
-    );
+    place(&host, "librdmacm.so.1", &rdmacm.defines("RDMACM_1.1", &["rdma_new"]));
     shared_provider(&host, 57, NEW, "MLX5_1.24");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
     assert_eq!(way, Way::Replace);
-    let expected = [
-        "libibverbs/librxe-rdmav57.so",
-        "libibverbs.so.1",
-        "libmlx5.so.1.24",
-        "librdmacm.so.1",
-    ];
+    let expected =
+        ["libibverbs/librxe-rdmav57.so", "libibverbs.so.1", "libmlx5.so.1.24", "librdmacm.so.1"];
     assert_eq!(files, expected);
 }
 
@@ -287,14 +245,7 @@ fn an_image_without_any_rdma_package_gets_the_whole_set() {
     let image = system("GLIBC_2.34");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
     assert_eq!(way, Way::Replace);
-    assert_eq!(
-        files,
-        [
-            DRIVER_FILE,
-            "libibverbs/librxe-rdmav34.so",
-            "libibverbs.so.1"
-        ]
-    );
+    assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so", "libibverbs.so.1"]);
 }
 
 /// What an image without libibverbs is given whose container starts this program.
@@ -335,10 +286,9 @@ fn a_program_that_needs_another_libibverbs_than_the_host_s_gets_nothing() {
     let newer = reason(newer);
     assert!(newer.contains(&why), "{newer}");
     // What it needs of other libraries is its image's own affair, and so is where it looks for its own.
-    for (version, search_path) in [
-        ("IBVERBS_PRIVATE_34", None),
-        ("IBVERBS_PRIVATE_65", Some("/opt/lib")),
-    ] {
+    for (version, search_path) in
+        [("IBVERBS_PRIVATE_34", None), ("IBVERBS_PRIVATE_65", Some("/opt/lib"))]
+    {
         let verdict = verdict_for_program(&host, &program(version), search_path);
         assert_eq!(mounts(verdict).0, Way::Replace);
     }
@@ -369,10 +319,7 @@ fn an_older_glibc_and_musl_get_nothing() {
     assert!(old.contains("needs GLIBC_2.34 of libc.so.6"), "{old}");
     assert!(old.contains("has GLIBC_2.31"), "{old}");
     let musl = Tree::new();
-    musl.file(
-        "/lib/ld-musl-x86_64.so.1",
-        SharedLibrary::new("libc.musl-x86_64.so.1").bytes(),
-    );
+    musl.file("/lib/ld-musl-x86_64.so.1", SharedLibrary::new("libc.musl-x86_64.so.1").bytes());
     let musl = reason(verdict_of(&musl, &host, "rxe"));
     assert!(musl.contains("the image has no libc.so.6"), "{musl}");
 }
@@ -384,10 +331,7 @@ fn a_provider_that_does_not_serve_the_kernel_s_abi_is_covered_where_it_lies() {
     place(&image, "libibverbs/librxe-rdmav34.so", &old);
     driver(&image, "rxe");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!(
-        (way, files),
-        (Way::Cover, vec!["libibverbs/librxe-rdmav34.so".to_owned()])
-    );
+    assert_eq!((way, files), (Way::Cover, vec!["libibverbs/librxe-rdmav34.so".to_owned()]));
     let fits = plain_provider("rxe", 34, OLD).record("rxe", 1, 2);
     place(&image, "libibverbs/librxe-rdmav34.so", &fits);
     assert_eq!(verdict_of(&image, &host, "rxe"), Verdict::Fits);
@@ -422,11 +366,7 @@ fn of_two_vendors_devices_one_that_cannot_be_served_keeps_nothing_from_the_other
         "bnxt_en_0: the image has no provider {missing:?}; the host has no provider {missing:?}; install it there"
     );
     let rxe = "libibverbs/librxe-rdmav34.so".to_owned();
-    let added = (
-        Way::Add,
-        vec![DRIVER_FILE.to_owned(), rxe.clone()],
-        Some(why.clone()),
-    );
+    let added = (Way::Add, vec![DRIVER_FILE.to_owned(), rxe.clone()], Some(why.clone()));
     assert_eq!(partial_mounts(of(&image)), added);
     // Where the image has no libibverbs, the host's serves those that it can.
     let (way, files, unserved) = partial_mounts(of(&system("GLIBC_2.34")));
@@ -443,10 +383,7 @@ fn of_two_vendors_devices_one_that_cannot_be_served_keeps_nothing_from_the_other
     let newer = plain_provider("bnxt_re", 34, OLD).needs("libc.so.6", "GLIBC_2.99", &["malloc"]);
     place(&host, &file("bnxt_re", 34), &newer);
     let reason = reason(of(&image));
-    assert!(
-        reason.starts_with("bnxt_en_0: the image has no provider "),
-        "{reason}"
-    );
+    assert!(reason.starts_with("bnxt_en_0: the image has no provider "), "{reason}");
     assert!(reason.contains("needs GLIBC_2.99 of libc.so.6"), "{reason}");
     let (way, files, _) = partial_mounts(of(&system("GLIBC_2.34")));
     assert_eq!((way, files), (Way::Replace, set.to_vec()));
@@ -488,30 +425,18 @@ fn a_read_only_root_gets_what_it_has_a_place_for() {
     assert!(reason.contains("read-only and has no"), "{reason}");
     image.file(DRIVER_FILE, "");
     image.file(&format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so"), "");
-    assert_eq!(
-        mounts(judged(&image, &host, "rxe", None, true).verdict).0,
-        Way::Add
-    );
+    assert_eq!(mounts(judged(&image, &host, "rxe", None, true).verdict).0, Way::Add);
 }
 
 #[test]
 fn two_different_libibverbs_are_refused_by_their_paths() {
     let (image, host) = without_provider();
-    image.file(
-        "/opt/x/lib/libibverbs.so.1",
-        SharedLibrary::new("libibverbs.so.1").bytes(),
-    );
+    image.file("/opt/x/lib/libibverbs.so.1", SharedLibrary::new("libibverbs.so.1").bytes());
     image.link("/opt/y", "x/lib");
     assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Add);
     let reason = reason(judged(&image, &host, "rxe", Some("/opt/y"), false).verdict);
-    assert!(
-        reason.contains("\"/opt/x/lib/libibverbs.so.1\""),
-        "{reason}"
-    );
-    assert!(
-        reason.contains(&format!("\"{MULTIARCH}/libibverbs.so.1\"")),
-        "{reason}"
-    );
+    assert!(reason.contains("\"/opt/x/lib/libibverbs.so.1\""), "{reason}");
+    assert!(reason.contains(&format!("\"{MULTIARCH}/libibverbs.so.1\"")), "{reason}");
 }
 
 /// Where mounts of the container cover some paths.
@@ -522,13 +447,8 @@ fn judged_beside(
     covered: &dyn Fn(&Path) -> bool,
 ) -> Judgement {
     let root = ContainerRoot::open(image.root()).unwrap();
-    let image = Image {
-        root: &root,
-        read_only: false,
-        library_path: None,
-        program: &|| None,
-        covered,
-    };
+    let image =
+        Image { root: &root, read_only: false, library_path: None, program: &|| None, covered };
     let owner = rustix::process::geteuid().as_raw();
     let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
     judge(&image, &host, devices)
@@ -593,14 +513,7 @@ fn a_hostile_image_costs_a_refusal() {
     image.link("/usr/share/p", "/../../etc/init.d");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
     assert_eq!(way, Way::Replace);
-    assert_eq!(
-        files,
-        [
-            DRIVER_FILE,
-            "libibverbs/librxe-rdmav34.so",
-            "libibverbs.so.1"
-        ]
-    );
+    assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so", "libibverbs.so.1"]);
     // A cycle of links.
     image.link("/usr/share/a", "b").link("/usr/share/b", "a");
     say("/usr/share/a/lib%s-rdmav34.so");
@@ -614,10 +527,7 @@ fn a_hostile_image_costs_a_refusal() {
     assert!(refusal().contains("is not a regular file"), "{}", refusal());
     std::fs::remove_file(image.path(&provider)).unwrap();
     // A file of a terabyte whose tables are far apart, and one that is no library.
-    let huge = std::fs::File::options()
-        .write(true)
-        .open(image.path(&verbs))
-        .unwrap();
+    let huge = std::fs::File::options().write(true).open(image.path(&verbs)).unwrap();
     huge.set_len(1 << 40).unwrap();
     let _ = verdict_of(&image, &host, "rxe");
     image.file(&verbs, "GROUP ( libibverbs.so.2 )");

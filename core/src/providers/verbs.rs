@@ -139,25 +139,17 @@ mod tests {
 
     #[test]
     fn the_directory_and_the_private_abi_are_in_the_strings() {
-        let debian = layout(&[
-            "/etc/libibverbs.d",
-            "/usr/lib/x86_64-linux-gnu/libibverbs/lib%s-rdmav34.so",
-        ])
-        .unwrap();
+        let debian =
+            layout(&["/etc/libibverbs.d", "/usr/lib/x86_64-linux-gnu/libibverbs/lib%s-rdmav34.so"])
+                .unwrap();
         assert_eq!(
             debian.provider("rxe"),
             Path::new("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so")
         );
         let file = Path::new("/etc/libibverbs.d/rxe.driver");
         assert_eq!(debian.driver_file("rxe"), file);
-        let built = layout(&[
-            "/opt/rdma/etc/libibverbs.d",
-            "/opt/rdma/lib/lib%s-rdmav57.so",
-        ]);
-        assert_eq!(
-            built.unwrap().config,
-            Path::new("/opt/rdma/etc/libibverbs.d")
-        );
+        let built = layout(&["/opt/rdma/etc/libibverbs.d", "/opt/rdma/lib/lib%s-rdmav57.so"]);
+        assert_eq!(built.unwrap().config, Path::new("/opt/rdma/etc/libibverbs.d"));
     }
 
     #[test]
@@ -176,10 +168,7 @@ mod tests {
             &["/usr/lib/lib%s-rdmav34.so/x.so"],
             &["/usr/lib/lib%s-rdmav99999999999.so"],
             &["/usr/lib/lib%s-rdmav34.so", "/proc/libibverbs.d"],
-            &[
-                "/usr/lib/lib%s-rdmav34.so",
-                "/etc/libibverbs.d/../x/libibverbs.d",
-            ],
+            &["/usr/lib/lib%s-rdmav34.so", "/etc/libibverbs.d/../x/libibverbs.d"],
         ] {
             assert_eq!(layout(strings), None, "{strings:?}");
         }

@@ -131,11 +131,7 @@ mod tests {
         used.user = Some(User {
             container: "web".parse().unwrap(),
             bundle: "/bundles/web".into(),
-            maker: Process {
-                pid: 42,
-                start_time: 7,
-                pid_namespace: 9,
-            },
+            maker: Process { pid: 42, start_time: 7, pid_namespace: 9 },
             state: vec!["/run/runc/web".into()],
             task: Some("/nomad/alloc/1/web/secrets".into()),
             ended_ms: Some(8_000),
@@ -171,21 +167,11 @@ mod tests {
             let said = refusal(damaged);
             assert!(said.starts_with("it is no ticket: "), "{damaged}: {said}");
         }
-        for request in [
-            "",
-            "gpu=all",
-            "nic=../a",
-            "nic",
-            "ipc-lock=true",
-            "nic=a;nic=b",
-        ] {
+        for request in ["", "gpu=all", "nic=../a", "nic", "ipc-lock=true", "nic=a;nic=b"] {
             let mut ticket = ticket();
             request.clone_into(&mut ticket.request);
             let said = refusal(&text(&ticket));
-            assert!(
-                said.starts_with("what it asks for is not understood: "),
-                "{request}: {said}"
-            );
+            assert!(said.starts_with("what it asks for is not understood: "), "{request}: {said}");
         }
     }
 

@@ -16,10 +16,7 @@ pub fn beginning(id: &Token) -> &str {
 /// The variable of a container's environment that names a ticket, with its value. Each ticket has one of its own:
 /// an engine that reserves twice for one task merges both answers, and of one name only one value would stay.
 pub fn variable(id: &Token) -> (String, String) {
-    (
-        format!("{VARIABLE}_{}", beginning(id).to_ascii_uppercase()),
-        format!("{WORD}{}", id.as_str()),
-    )
+    (format!("{VARIABLE}_{}", beginning(id).to_ascii_uppercase()), format!("{WORD}{}", id.as_str()))
 }
 
 #[cfg(test)]

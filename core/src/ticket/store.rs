@@ -140,12 +140,7 @@ impl Tickets {
                 "{path:?} is not root's alone; remove it, and let the engine place its tasks again"
             );
         }
-        Ok(Tickets {
-            dir,
-            path,
-            processes,
-            clock: timestamp::since_boot_ms,
-        })
+        Ok(Tickets { dir, path, processes, clock: timestamp::since_boot_ms })
     }
 
     /// Writes a new ticket. Those that have one of its devices for themselves are good no longer. It reads no other
@@ -338,11 +333,7 @@ impl Tickets {
         let text = STATE_FILES.iter().find_map(read);
         let init = text.and_then(|text| serde_json::from_slice::<Init>(&text).ok());
         let ended = init.and_then(|Init { pid, start_time }| {
-            let process = Process {
-                pid,
-                start_time,
-                pid_namespace,
-            };
+            let process = Process { pid, start_time, pid_namespace };
             self.processes.has_ended(process).ok().flatten()
         });
         ended == Some(true)
@@ -392,11 +383,9 @@ impl Tickets {
         let name = OsStr::new(id.as_str());
         let written = match ticket.to_bytes() {
             Ok(bytes) => atomic::write_atomic(&self.dir, name, &bytes, 0o600),
-            Err(error) => Err(WriteError {
-                action: "writing",
-                name: name.to_owned(),
-                source: error.into(),
-            }),
+            Err(error) => {
+                Err(WriteError { action: "writing", name: name.to_owned(), source: error.into() })
+            }
         };
         self.written(id, written)
     }
@@ -408,10 +397,7 @@ impl Tickets {
     fn written<T>(&self, id: &Token, done: Result<T, WriteError>) -> Result<T> {
         // The file's name is the ticket, which nobody else is to read.
         let name = shown(id);
-        let done = done.map_err(|error| WriteError {
-            name: name.clone().into(),
-            ..error
-        });
+        let done = done.map_err(|error| WriteError { name: name.clone().into(), ..error });
         done.with_context(|| format!("writing ticket {name} in {:?}", self.path))
     }
 }
@@ -468,10 +454,7 @@ fn check(new: NewTicket<'_>) -> Result<()> {
         of_class.is_some_and(|of| of.value.iter().any(|one| one.name == device.name.as_str()))
     };
     if let Some(device) = new.exclusive.iter().find(|device| !is_asked(device)) {
-        bail!(
-            "{}: it is to have {device} for itself, and does not ask for it",
-            making()
-        );
+        bail!("{}: it is to have {device} for itself, and does not ask for it", making());
     }
     Ok(())
 }
@@ -482,10 +465,7 @@ fn opening(run: &RunDir) -> String {
 
 fn parse(id: &Token, bytes: &[u8]) -> Result<Ticket> {
     Ticket::parse(bytes).map_err(|error| {
-        error!(
-            "ticket {}: {error:#}; let the engine place the task again",
-            shown(id)
-        )
+        error!("ticket {}: {error:#}; let the engine place the task again", shown(id))
     })
 }
 
@@ -553,10 +533,7 @@ mod tests {
 
         /// As [`Host::user`], of a task that has a directory.
         fn of_task(&self, id: &str, pid: u32, task: &str) -> User {
-            User {
-                task: Some(task.into()),
-                ..self.user(id, pid)
-            }
+            User { task: Some(task.into()), ..self.user(id, pid) }
         }
 
         fn tidy(&self) {
@@ -581,10 +558,8 @@ mod tests {
         }
 
         fn write(&self, request: &str, exclusive: &[&str]) -> Token {
-            let exclusive: Vec<Device> = exclusive
-                .iter()
-                .map(|device| device.parse().unwrap())
-                .collect();
+            let exclusive: Vec<Device> =
+                exclusive.iter().map(|device| device.parse().unwrap()).collect();
             let new = new(request, &exclusive);
             self.tickets.write(new, PATIENCE).unwrap()
         }
@@ -617,12 +592,7 @@ mod tests {
     }
 
     fn new<'a>(request: &'a str, exclusive: &'a [Device]) -> NewTicket<'a> {
-        NewTicket {
-            request,
-            exclusive,
-            engine: "nomad",
-            description: Some("job redis"),
-        }
+        NewTicket { request, exclusive, engine: "nomad", description: Some("job redis") }
     }
 
     #[test]
@@ -651,10 +621,7 @@ mod tests {
         let host = Host::new();
         host.vfio();
         let said = host.refusal(&[0xab; 16].into());
-        assert!(
-            said.starts_with("ticket abababab… is not known: "),
-            "{said}"
-        );
+        assert!(said.starts_with("ticket abababab… is not known: "), "{said}");
     }
 
     #[test]
@@ -671,10 +638,7 @@ mod tests {
         let shared = host.write("vfio=0000:81:10.0", &[]);
         host.tickets.read(&first).unwrap();
         let second = host.vfio();
-        assert!(
-            host.refusal(&first)
-                .contains("is not known: a later reservation")
-        );
+        assert!(host.refusal(&first).contains("is not known: a later reservation"));
         for good in [other, shared, second] {
             host.tickets.read(&good).unwrap();
         }
@@ -685,10 +649,7 @@ mod tests {
         let mut host = Host::new();
         let (old, older) = (host.vfio(), host.write("rdma=a", &[]));
         host.boot_again();
-        assert!(
-            host.refusal(&old)
-                .contains("from before this start of the host")
-        );
+        assert!(host.refusal(&old).contains("from before this start of the host"));
         let new = host.write("rdma=a", &[]);
         host.tidy();
         assert!(host.refusal(&older).contains("is not known"));
@@ -749,10 +710,7 @@ mod tests {
             let taken = host.take(&id, &other);
             assert_eq!(taken.is_ok(), is_its_own, "{other:?}");
             if let Err(said) = taken {
-                assert!(
-                    said.contains("is good for the task that used it first"),
-                    "{said}"
-                );
+                assert!(said.contains("is good for the task that used it first"), "{said}");
             }
             host.ended(&other);
         }
@@ -788,10 +746,7 @@ mod tests {
                 "state.json",
                 r#"{"id":"own","init_process_pid":9,"init_process_start":10,"created":"x"}"#,
             ),
-            (
-                "status",
-                r#"{"pid":9,"process-start-time":10,"rootfs":"/x"}"#,
-            ),
+            ("status", r#"{"pid":9,"process-start-time":10,"rootfs":"/x"}"#),
         ] {
             let host = Host::new();
             let id = host.write("nic=all", &[]);
@@ -846,10 +801,7 @@ mod tests {
         for mode in [0o640, 0o604, 0o620, 0o700, 0o400] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             let said = host.refusal(&id);
-            assert!(
-                said.contains("read or written by others"),
-                "{mode:o}: {said}"
-            );
+            assert!(said.contains("read or written by others"), "{mode:o}: {said}");
         }
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
@@ -876,12 +828,7 @@ mod tests {
         assert!(find().unwrap().is_some());
         let open = fs::Permissions::from_mode(0o711);
         fs::set_permissions(host.path("run/@requests"), open).unwrap();
-        assert!(
-            find()
-                .unwrap_err()
-                .to_string()
-                .contains("is not root's alone")
-        );
+        assert!(find().unwrap_err().to_string().contains("is not root's alone"));
         fs::remove_dir_all(host.path("run/@requests")).unwrap();
         assert!(find().unwrap().is_none());
         symlink(host.path("proc"), host.path("run/@requests")).unwrap();
@@ -901,10 +848,7 @@ mod tests {
                 "it is of version 7, and this program understands 1; let the engine",
             ),
             (whole.replacen("nic=ens1", "gpu=a", 1), "not understood: "),
-            (
-                format!("{whole}{}", " ".repeat(70_000)),
-                "larger than that of any",
-            ),
+            (format!("{whole}{}", " ".repeat(70_000)), "larger than that of any"),
         ] {
             fs::write(host.file(&id), text).unwrap();
             let said = host.refusal(&id);
@@ -997,10 +941,8 @@ mod tests {
                 exclusive: Vec::new(),
                 engine: "nomad".to_owned(),
                 description: None,
-                user: (over.is_some() || is_used).then(|| User {
-                    ended_ms: over.map(hours),
-                    ..used.clone()
-                }),
+                user: (over.is_some() || is_used)
+                    .then(|| User { ended_ms: over.map(hours), ..used.clone() }),
             }),
             is_used,
             is_over: false,

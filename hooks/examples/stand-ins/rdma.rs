@@ -49,11 +49,7 @@ impl RdmaAccess for Pairs {
         let links = netns.links().map_err(io::Error::other)?;
         let found = links.iter().filter_map(|link| {
             let end = link.lower.filter(|_| link.kind == b"veth")?;
-            Some(RdmaDevice {
-                index: end,
-                name: link.shown(),
-                pci: Some(self.pair(end).ok()?.pci),
-            })
+            Some(RdmaDevice { index: end, name: link.shown(), pci: Some(self.pair(end).ok()?.pci) })
         });
         Ok(found.collect())
     }
@@ -90,9 +86,7 @@ impl RdmaAccess for Pairs {
     fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>> {
         let name = format!("ib{}", device.index);
         let links = netns.links()?.into_iter();
-        Ok(links
-            .filter(|link| link.is_called(name.as_bytes()))
-            .collect())
+        Ok(links.filter(|link| link.is_called(name.as_bytes())).collect())
     }
 
     fn kernel_users(&self, _: &Netns, _: u32) -> io::Result<BTreeSet<String>> {
@@ -102,9 +96,7 @@ impl RdmaAccess for Pairs {
 
     /// One that is called `umad` and the device's number: who has a node open is looked for on the whole machine.
     fn own_nodes(&self, name: &str) -> Vec<PathBuf> {
-        let device = name
-            .strip_prefix("mlx5_")
-            .and_then(|number| number.parse::<usize>().ok());
+        let device = name.strip_prefix("mlx5_").and_then(|number| number.parse::<usize>().ok());
         let pair = device.and_then(|number| self.0.get(number));
         let node = pair.map(|pair| Path::new(NODES).join(format!("umad{}", pair.end)));
         node.into_iter().collect()

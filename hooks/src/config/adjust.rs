@@ -93,11 +93,7 @@ pub fn adjust(
     let mut request = input.request;
     request.open_bundles(&settings.config.bundles)?;
     let mut filter = Filter {
-        container: Container {
-            bundle: Path::new(""),
-            id: Some(id),
-            sees_exec: false,
-        },
+        container: Container { bundle: Path::new(""), id: Some(id), sees_exec: false },
         host,
         pools,
         settings,
@@ -120,11 +116,7 @@ fn adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment>
     let mut decision = filter.decide(config, &|_| false)?;
     let (keys, memlock) = (decision.keys.clone(), decision.memlock);
     let given = std::mem::take(&mut decision.given);
-    let why = if request::is_of_pod(config) {
-        cpuset::OF_POD
-    } else {
-        cpuset::BY_NRI
-    };
+    let why = if request::is_of_pod(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
     let not_set = cpuset::not_set(&decision.placements, why);
     filter.outcome.report.warnings.extend(not_set);
     let names = names(&mut decision, config).context(CONFIG_JSON)?;
@@ -172,9 +164,7 @@ fn names(
 }
 
 fn edits(edits: ContainerEdits) -> Result<Edits> {
-    validate_edits(&edits)
-        .map_err(InjectError::from)
-        .context(APPLYING)?;
+    validate_edits(&edits).map_err(InjectError::from).context(APPLYING)?;
     let others = [
         ("netDevices", !edits.net_devices.is_empty()),
         ("intelRdt", edits.intel_rdt.is_some()),
@@ -204,11 +194,7 @@ fn edits(edits: ContainerEdits) -> Result<Edits> {
 /// checked just now. An engine may refuse hooks altogether, so none is sent in vain.
 fn only_raises_limits(hook: &Hook) -> bool {
     HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
-        let rest = HookArguments {
-            memlock: None,
-            expect: Vec::new(),
-            ..asked.clone()
-        };
+        let rest = HookArguments { memlock: None, expect: Vec::new(), ..asked.clone() };
         let raises = asked.memlock.is_some();
         stage == "createRuntime" && raises && rest == HookArguments::default()
     })
@@ -227,10 +213,7 @@ fn nodes(devices: &[Device], config: &OciConfig) -> Result<Vec<Node>, OciConfigE
             mode: device.node.file_mode.unwrap_or(device.found.mode),
             uid: own(device.node.uid, user.uid),
             gid: own(device.node.gid, user.gid),
-            access: access
-                .filter(|access| !access.is_empty())
-                .unwrap_or("rwm")
-                .to_owned(),
+            access: access.filter(|access| !access.is_empty()).unwrap_or("rwm").to_owned(),
         }
     };
     Ok(devices.iter().map(node).collect())

@@ -129,11 +129,7 @@ pub(crate) fn network_namespace(config: &Path) -> Option<PathBuf> {
 }
 
 fn path_in(bundle: &Path, config: Option<&Path>) -> PathBuf {
-    let bundle = if bundle.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        bundle
-    };
+    let bundle = if bundle.as_os_str().is_empty() { Path::new(".") } else { bundle };
     bundle.join(config.unwrap_or(Path::new("config.json")))
 }
 
@@ -191,28 +187,15 @@ mod tests {
         symlink("real.json", &path).unwrap();
         let file = open(bundle.path()).unwrap();
         assert_eq!(file.scan(Places::Annotations).unwrap().kept, b"{}");
-        assert!(
-            file.replace(b"x")
-                .unwrap_err()
-                .to_string()
-                .contains("is a symbolic link")
-        );
+        assert!(file.replace(b"x").unwrap_err().to_string().contains("is a symbolic link"));
         assert_eq!(fs::read(bundle.path().join("real.json")).unwrap(), b"{}");
     }
 
     #[test]
     fn a_hard_link_is_never_replaced() {
         let bundle = bundle();
-        fs::hard_link(
-            bundle.path().join("config.json"),
-            bundle.path().join("other"),
-        )
-        .unwrap();
-        let message = open(bundle.path())
-            .unwrap()
-            .replace(b"x")
-            .unwrap_err()
-            .to_string();
+        fs::hard_link(bundle.path().join("config.json"), bundle.path().join("other")).unwrap();
+        let message = open(bundle.path()).unwrap().replace(b"x").unwrap_err().to_string();
         assert!(message.contains("has 2 names"), "{message}");
     }
 
@@ -224,11 +207,7 @@ mod tests {
         let bundle = bundle();
         std::os::unix::fs::chown(bundle.path().join("config.json"), Some(4242), Some(4242))
             .unwrap();
-        let message = open(bundle.path())
-            .unwrap()
-            .replace(b"x")
-            .unwrap_err()
-            .to_string();
+        let message = open(bundle.path()).unwrap().replace(b"x").unwrap_err().to_string();
         assert!(message.contains("belongs to user 4242"), "{message}");
     }
 

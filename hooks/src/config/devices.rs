@@ -49,10 +49,7 @@ impl DeviceEntry {
         if !matches!(self.type_.as_deref(), Some("c" | "u")) {
             return None;
         }
-        Some(Numbers {
-            major: self.major?.try_into().ok()?,
-            minor: self.minor?.try_into().ok()?,
-        })
+        Some(Numbers { major: self.major?.try_into().ok()?, minor: self.minor?.try_into().ok()? })
     }
 }
 
@@ -63,11 +60,7 @@ impl ListedNodes {
         wanted: &[Expect],
     ) -> Result<ListedNodes, serde_json::Error> {
         let mut listed = ListedNodes::default();
-        let config = Part {
-            is_linux: false,
-            wanted,
-            listed: &mut listed,
-        };
+        let config = Part { is_linux: false, wanted, listed: &mut listed };
         config.deserialize(&mut json)?;
         json.end()?;
         Ok(listed)
@@ -113,11 +106,7 @@ impl<'de> DeserializeSeed<'de> for Part<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        if self.is_linux {
-            from.deserialize_any(self)
-        } else {
-            from.deserialize_map(self)
-        }
+        if self.is_linux { from.deserialize_any(self) } else { from.deserialize_map(self) }
     }
 }
 
@@ -125,11 +114,7 @@ impl<'de> Visitor<'de> for Part<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_linux {
-            "an object or null"
-        } else {
-            "a container's configuration"
-        })
+        f.write_str(if self.is_linux { "an object or null" } else { "a container's configuration" })
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
@@ -142,11 +127,7 @@ impl<'de> Visitor<'de> for Part<'_> {
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             let name = match (&*key, self.is_linux) {
                 ("linux", false) => {
-                    let linux = Part {
-                        is_linux: true,
-                        wanted,
-                        listed,
-                    };
+                    let linux = Part { is_linux: true, wanted, listed };
                     map.next_value_seed(linux)?;
                     "linux"
                 }
@@ -201,10 +182,7 @@ fn keep(found: &mut Vec<DeviceEntry>, device: DeviceEntry) {
 }
 
 fn each<T, F: FnMut(T)>(look: F) -> Each<F, T> {
-    Each {
-        look,
-        of: PhantomData,
-    }
+    Each { look, of: PhantomData }
 }
 
 impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for Each<F, T> {
@@ -243,10 +221,7 @@ mod tests {
         let read = serde_json::Deserializer::from_reader(json.as_bytes());
         let read = ListedNodes::parse(read, &wanted);
         let held = ListedNodes::parse(serde_json::Deserializer::from_str(json), &wanted);
-        assert_eq!(
-            format!("{:?}", read.as_ref().ok()),
-            format!("{:?}", held.ok())
-        );
+        assert_eq!(format!("{:?}", read.as_ref().ok()), format!("{:?}", held.ok()));
         read
     }
 
@@ -267,25 +242,14 @@ mod tests {
             "mounts":[{"destination":"/proc"},{"destination":"/dev"},{"destination":"/dev/ab"}]}"#;
         let found = listed(json);
         assert_eq!((found.devices.len(), found.mounts.len()), (1, 1));
-        assert_eq!(
-            found.devices[0].numbers(),
-            Some(Numbers { major: 1, minor: 2 })
-        );
-        for nothing in [
-            "{}",
-            r#"{"linux":null,"mounts":null}"#,
-            r#"{"linux":{"devices":null}}"#,
-        ] {
+        assert_eq!(found.devices[0].numbers(), Some(Numbers { major: 1, minor: 2 }));
+        for nothing in ["{}", r#"{"linux":null,"mounts":null}"#, r#"{"linux":{"devices":null}}"#] {
             let found = listed(nothing);
             assert_eq!(found.entries("/dev/a").count(), 0);
             assert_eq!(found.mounted("/dev/a"), None);
         }
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-        assert!(
-            listed(&format!(r#"{{"process":{deep}}}"#))
-                .devices
-                .is_empty()
-        );
+        assert!(listed(&format!(r#"{{"process":{deep}}}"#)).devices.is_empty());
     }
 
     #[test]
@@ -294,9 +258,7 @@ mod tests {
             let entry = |n| format!(r#"{{"path":"/dev/a","major":1,"minor":{}}}"#, minor(n));
             let entries: Vec<String> = (0..1000).map(entry).collect();
             let entries = entries.join(",");
-            listed(&format!(r#"{{"linux":{{"devices":[{entries}]}}}}"#))
-                .devices
-                .len()
+            listed(&format!(r#"{{"linux":{{"devices":[{entries}]}}}}"#)).devices.len()
         };
         assert_eq!(count(&|_| 7), 1);
         assert_eq!(count(&|n| n), 2);
@@ -333,9 +295,6 @@ mod tests {
         assert_eq!(mounted(&format!("{tmpfs},{whole}")), Some("/host/a".into()));
         assert_eq!(mounted(tmpfs), None);
         assert_eq!(mounted(r#"{"destination":"/dev/a","type":"bind"}"#), None);
-        assert_eq!(
-            mounted(r#"{"destination":"/dev/aa","type":"bind","source":"/x"}"#),
-            None
-        );
+        assert_eq!(mounted(r#"{"destination":"/dev/aa","type":"bind","source":"/x"}"#), None);
     }
 }

@@ -282,18 +282,14 @@ impl Filter<'_> {
         match check_targets(&libraries, config, Some(root)) {
             Ok(()) => edits.append(&libraries),
             Err(error) => {
-                misfit = Some(format!(
-                    "the host's provider libraries cannot be mounted: {error:#}"
-                ));
+                misfit =
+                    Some(format!("the host's provider libraries cannot be mounted: {error:#}"));
             }
         }
         if let Some(why) = misfit {
             let what = format!("{} may be of no use", devices.join(", "));
             let warning = self.settings.left_out(&what, &why, rdma_libraries::REMEDY);
-            self.outcome
-                .report
-                .warnings
-                .push(warning.with_context(key)?);
+            self.outcome.report.warnings.push(warning.with_context(key)?);
         }
         self.outcome.report.reasons.extend(choice.reasons);
         Ok(())
@@ -319,10 +315,7 @@ impl Filter<'_> {
             ));
         }
         for mount in &edits.mounts {
-            reasons.push(format!(
-                "mount {} from {}",
-                mount.container_path, mount.host_path
-            ));
+            reasons.push(format!("mount {} from {}", mount.container_path, mount.host_path));
         }
         for hook in &edits.hooks {
             reasons.push(format!("hook {}: {}", hook.hook_name, hook.args.join(" ")));
@@ -342,25 +335,16 @@ impl Filter<'_> {
             Some(Memlock::Bytes(bytes)) => bytes,
         };
         let own = self.privilege.memlock_hard.unwrap_or(u64::MAX);
-        let reachable = if self.privilege.may_raise_limits {
-            wanted
-        } else {
-            wanted.min(own)
-        };
+        let reachable = if self.privilege.may_raise_limits { wanted } else { wanted.min(own) };
         if reachable < wanted {
             self.outcome.report.warnings.push(format!(
                 "{NAME} is raised only to {reachable} bytes: CAP_SYS_RESOURCE is missing"
             ));
         }
         let held = config.rlimit(NAME)?;
-        let (soft, hard) = held
-            .as_ref()
-            .map_or((0, 0), |limit| (limit.soft, limit.hard));
-        let limit = Rlimit {
-            type_: NAME.to_owned(),
-            soft: soft.max(reachable),
-            hard: hard.max(reachable),
-        };
+        let (soft, hard) = held.as_ref().map_or((0, 0), |limit| (limit.soft, limit.hard));
+        let limit =
+            Rlimit { type_: NAME.to_owned(), soft: soft.max(reachable), hard: hard.max(reachable) };
         if held.as_ref() != Some(&limit) {
             config.rlimit_set(&limit)?;
             let set = match limit.soft {
@@ -371,10 +355,7 @@ impl Filter<'_> {
             let asked = classes.find_map(|class| self.request.devices.get(class));
             let of = asked.map(|asked| format!("{}: ", reason(&asked.origin)));
             let of = of.unwrap_or_default();
-            self.outcome
-                .report
-                .reasons
-                .push(format!("{of}{NAME} is {set}"));
+            self.outcome.report.reasons.push(format!("{of}{NAME} is {set}"));
         }
         Ok(())
     }
@@ -392,10 +373,7 @@ impl Filter<'_> {
             &[Bounding, Effective, Permitted, Inheritable, Ambient]
         };
         config.capability_add(sets, CAP_IPC_LOCK)?;
-        self.outcome
-            .report
-            .reasons
-            .push(format!("{}: {CAP_IPC_LOCK}", reason(&asked.origin)));
+        self.outcome.report.reasons.push(format!("{}: {CAP_IPC_LOCK}", reason(&asked.origin)));
         Ok(())
     }
 
@@ -423,15 +401,8 @@ impl Filter<'_> {
         };
         let is_of_pod = request::is_of_pod(config);
         if is_of_pod || !self.privilege.is_initial_namespace {
-            let why = if is_of_pod {
-                cpuset::OF_POD
-            } else {
-                cpuset::ROOTLESS
-            };
-            self.outcome
-                .report
-                .warnings
-                .extend(cpuset::not_set(placements, why));
+            let why = if is_of_pod { cpuset::OF_POD } else { cpuset::ROOTLESS };
+            self.outcome.report.warnings.extend(cpuset::not_set(placements, why));
             return Ok(());
         }
         let path = config.cgroups_path().context(CONFIG_JSON)?;
@@ -447,9 +418,7 @@ impl Filter<'_> {
         }
         if chosen.cpus.is_some() || chosen.mems.is_some() {
             let (cpus, mems) = (chosen.cpus, chosen.mems);
-            config
-                .cpuset_set(&Cpuset { cpus, mems })
-                .context(CONFIG_JSON)?;
+            config.cpuset_set(&Cpuset { cpus, mems }).context(CONFIG_JSON)?;
         }
         Ok(())
     }
@@ -469,15 +438,11 @@ fn leave_own_settings(
     config: &OciConfig,
 ) -> Result<(), OciConfigError> {
     let settings = edits.env.iter().map(|entry| name_of(entry));
-    let settings: BTreeSet<String> = settings
-        .filter(|name| decide::is_setting(name))
-        .map(str::to_owned)
-        .collect();
+    let settings: BTreeSet<String> =
+        settings.filter(|name| decide::is_setting(name)).map(str::to_owned).collect();
     let mut held = BTreeSet::new();
     config.each_env(|entry| held.extend(settings.get(name_of(entry))))?;
-    edits
-        .env
-        .retain(|entry| !held.iter().any(|held| *held == name_of(entry)));
+    edits.env.retain(|entry| !held.iter().any(|held| *held == name_of(entry)));
     Ok(())
 }
 
@@ -522,8 +487,6 @@ struct CheckedNodes<'a>(&'a [Device]);
 impl NodeInfo for CheckedNodes<'_> {
     fn node(&self, host_path: &str) -> io::Result<Node> {
         let device = self.0.iter().find(|device| device.source() == host_path);
-        device
-            .map(|device| device.found)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        device.map(|device| device.found).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }

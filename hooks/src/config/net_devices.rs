@@ -35,9 +35,7 @@ pub(super) fn take_over(
     let (specs, interfaces) = (host.specs(&[Class::Netdev])?, host.interfaces()?);
     for (key, inside) in moved {
         // The kernel finds it by each of its names.
-        let called = interfaces
-            .iter()
-            .find(|link| link.is_called(key.as_bytes()));
+        let called = interfaces.iter().find(|link| link.is_called(key.as_bytes()));
         let name = called.map_or_else(|| key.clone(), Link::shown);
         let Some(found) = specs.find(Class::Netdev, &name) else {
             if let Some(drained) = host.drain()?.find(Class::Netdev, &name) {

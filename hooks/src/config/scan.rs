@@ -104,12 +104,7 @@ pub(crate) fn read(
     beyond: Beyond<'_>,
 ) -> io::Result<Scanned> {
     let kept = read_sized(from.by_ref(), size, MAX_BYTES)?;
-    let mut scanned = Scanned {
-        may_ask: may_ask(&kept, places),
-        places,
-        more: false,
-        kept,
-    };
+    let mut scanned = Scanned { may_ask: may_ask(&kept, places), places, more: false, kept };
     if scanned.kept.len() < MAX_BYTES {
         return Ok(scanned);
     }
@@ -143,9 +138,7 @@ mod tests {
 
     #[test]
     fn a_slash_that_crun_escapes_hides_nothing() {
-        assert!(mentions_domain(
-            br#"{"annotations":{"onload.dev\/nic":"all"}}"#
-        ));
+        assert!(mentions_domain(br#"{"annotations":{"onload.dev\/nic":"all"}}"#));
     }
 
     #[test]
@@ -177,9 +170,7 @@ mod tests {
         ] {
             assert!(!mentions_variable(json));
         }
-        assert!(mentions_variable(
-            br#"{"annotations":{"onload.dev/nic":"all"}}"#
-        ));
+        assert!(mentions_variable(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
     }
 
     #[test]
@@ -207,13 +198,9 @@ mod tests {
 
     #[test]
     fn a_plain_key_is_found_with_and_without_a_class() {
-        assert!(mentions_domain(
-            br#"{"annotations":{"onload.dev/nic":"all"}}"#
-        ));
+        assert!(mentions_domain(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
         assert!(mentions_domain(br#"{"annotations":{"onload.dev":"all"}}"#));
-        assert!(!mentions_domain(
-            br#"{"annotations":{"example.com/nic":"all"}}"#
-        ));
+        assert!(!mentions_domain(br#"{"annotations":{"example.com/nic":"all"}}"#));
         assert!(!mentions_domain(b""));
     }
 
@@ -234,12 +221,8 @@ mod tests {
 
     #[test]
     fn what_engines_escape_is_not_taken_for_a_letter_of_ours() {
-        assert!(!mentions_domain(
-            br#"{"root":{"path":"\/var\/lib\/x\u002fy"}}"#
-        ));
-        assert!(!mentions_domain(
-            br#"{"args":["sh","-c","a \u003e b \u0026\u0026 \"c\"\n\\t"]}"#
-        ));
+        assert!(!mentions_domain(br#"{"root":{"path":"\/var\/lib\/x\u002fy"}}"#));
+        assert!(!mentions_domain(br#"{"args":["sh","-c","a \u003e b \u0026\u0026 \"c\"\n\\t"]}"#));
     }
 
     #[test]
@@ -272,16 +255,10 @@ mod tests {
     #[test]
     fn a_stream_is_kept_to_the_bound_and_searched_to_its_end() {
         let small = scan(b"{}");
-        assert_eq!(
-            (small.kept.len(), small.more, small.may_ask),
-            (2, false, false)
-        );
+        assert_eq!((small.kept.len(), small.more, small.may_ask), (2, false, false));
         let mut large = vec![b' '; MAX_BYTES + 3 * CHUNK];
         let found = scan(&large);
-        assert_eq!(
-            (found.kept.len(), found.more, found.may_ask),
-            (MAX_BYTES, true, false)
-        );
+        assert_eq!((found.kept.len(), found.more, found.may_ask), (MAX_BYTES, true, false));
         large.extend_from_slice(b"onload.dev/nic");
         assert!(scan(&large).may_ask);
     }

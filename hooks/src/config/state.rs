@@ -65,12 +65,7 @@ impl State {
         if bundle_wanted && !bundle.is_absolute() {
             bail!("the bundle {bundle:?} in the container's state is not an absolute path");
         }
-        Ok(State {
-            id,
-            pid,
-            bundle,
-            is_stopped: raw.status.as_deref() == Some("stopped"),
-        })
+        Ok(State { id, pid, bundle, is_stopped: raw.status.as_deref() == Some("stopped") })
     }
 
     /// Recognises a state where a configuration may arrive as well: one file of podman's hooks.d serves several stages with
@@ -113,10 +108,7 @@ mod tests {
 
     #[test]
     fn a_null_or_missing_pid_is_none() {
-        assert_eq!(
-            read(r#"{"id":"a","pid":null,"bundle":"/b"}"#).unwrap().pid,
-            None
-        );
+        assert_eq!(read(r#"{"id":"a","pid":null,"bundle":"/b"}"#).unwrap().pid, None);
         assert_eq!(read(r#"{"id":"a","bundle":"/b"}"#).unwrap().pid, None);
     }
 
@@ -132,17 +124,7 @@ mod tests {
 
     #[test]
     fn an_id_that_is_no_file_name_is_refused() {
-        for id in [
-            "",
-            ".",
-            "..",
-            "a/b",
-            "../x",
-            "a b",
-            "a\\u0000b",
-            "a\\n",
-            "\\u00e4",
-        ] {
+        for id in ["", ".", "..", "a/b", "../x", "a b", "a\\u0000b", "a\\n", "\\u00e4"] {
             let json = format!(r#"{{"id":"{id}","bundle":"/b"}}"#);
             assert!(refusal(&json).contains("is not a container id"), "{id}");
         }
@@ -177,11 +159,7 @@ mod tests {
         ] {
             assert_eq!(State::recognise(config), None);
         }
-        assert!(
-            !read(r#"{"id":"a","bundle":"/b","status":"creating"}"#)
-                .unwrap()
-                .is_stopped
-        );
+        assert!(!read(r#"{"id":"a","bundle":"/b","status":"creating"}"#).unwrap().is_stopped);
     }
 
     #[test]

@@ -34,10 +34,7 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<()> {
         if own.is_empty() {
             continue;
         }
-        let given = own.iter().map(|one| Given {
-            interface: interface.clone(),
-            value: one.value,
-        });
+        let given = own.iter().map(|one| Given { interface: interface.clone(), value: one.value });
         arguments.address = given.collect();
         arguments.replace_in(&mut hook.args);
         set.extend(own);
@@ -99,11 +96,7 @@ mod tests {
     #[test]
     fn an_address_replaces_those_of_the_specification_for_that_interface_alone() {
         let mut given = edits();
-        set(
-            &mut given,
-            &request("ens1,ens2", "ens2=192.0.2.2/24,ens2=2001:db8::2/64"),
-        )
-        .unwrap();
+        set(&mut given, &request("ens1,ens2", "ens2=192.0.2.2/24,ens2=2001:db8::2/64")).unwrap();
         let untouched = edits();
         assert_eq!(given.hooks[0], untouched.hooks[0]);
         assert_eq!(given.hooks[2], untouched.hooks[2]);
@@ -122,11 +115,7 @@ mod tests {
         assert_eq!(given.hooks[1].args, words);
         // Twice gives what once gives.
         let once = given.clone();
-        set(
-            &mut given,
-            &request("ens1,ens2", "ens2=192.0.2.2/24,ens2=2001:db8::2/64"),
-        )
-        .unwrap();
+        set(&mut given, &request("ens1,ens2", "ens2=192.0.2.2/24,ens2=2001:db8::2/64")).unwrap();
         assert_eq!(given, once);
     }
 

@@ -46,9 +46,7 @@ impl TryFrom<String> for Access {
         if text.is_empty() || text.contains(|letter| !"rwm".contains(letter)) {
             bail!("{text:?} is not an access to a device; want letters of \"rwm\"");
         }
-        let held = Access::LETTERS
-            .iter()
-            .filter(|(letter, _)| text.contains(*letter));
+        let held = Access::LETTERS.iter().filter(|(letter, _)| text.contains(*letter));
         Ok(Access(held.map(|(_, bit)| bit).sum()))
     }
 }
@@ -93,11 +91,7 @@ impl Device {
             None | Some("") => Access::ALL,
             Some(letters) => letters.to_owned().try_into()?,
         };
-        Ok(Rule {
-            major: self.found.major,
-            minor: self.found.minor,
-            access,
-        })
+        Ok(Rule { major: self.found.major, minor: self.found.minor, access })
     }
 }
 
@@ -111,10 +105,7 @@ pub struct Rule {
 
 impl Rule {
     pub(crate) fn numbers(self) -> Numbers {
-        Numbers {
-            major: self.major,
-            minor: self.minor,
-        }
+        Numbers { major: self.major, minor: self.minor }
     }
 
     /// The part of this rule that the list of a cgroup v1 does not grant yet; that is what an undo
@@ -173,11 +164,7 @@ mod tests {
     }
 
     fn rule(text: &str) -> Rule {
-        Rule {
-            major: 243,
-            minor: 0,
-            access: access(text).unwrap(),
-        }
+        Rule { major: 243, minor: 0, access: access(text).unwrap() }
     }
 
     fn entry(
@@ -233,10 +220,8 @@ mod tests {
         assert!(!rule("rw").is_given(&[own, deny.clone()]));
         let block = entry(true, Some("b"), Some((243, 0)), "rwm");
         assert!(!rule("rw").is_given(&[deny.clone(), block]));
-        let any_minor = DeviceRule {
-            minor: None,
-            ..entry(true, Some("c"), Some((243, -1)), "rwm")
-        };
+        let any_minor =
+            DeviceRule { minor: None, ..entry(true, Some("c"), Some((243, -1)), "rwm") };
         assert!(rule("rwm").is_given(&[deny.clone(), any_minor]));
         let halves = [
             entry(true, Some("c"), Some((243, 0)), "r"),

@@ -107,10 +107,7 @@ impl Gpus {
         let listed = driver.iter().filter(is_listed).map(|gpu| gpu.address);
         let mut listed: BTreeSet<PciAddress> = listed.collect();
         let mut partitions = BTreeSet::new();
-        for node in drm
-            .into_iter()
-            .filter_map(|minor| sysfs.character(DRM, minor))
-        {
+        for node in drm.into_iter().filter_map(|minor| sysfs.character(DRM, minor)) {
             match pci_of(&node) {
                 Some(function) => drop(listed.insert(function)),
                 None => partitions.extend(partition(&node)),
@@ -119,13 +116,7 @@ impl Gpus {
         let of_partitions = of_partitions(&partitions, sysfs);
         let unknown = of_partitions.as_ref().err().map(|why| format!("{why:#}"));
         listed.extend(of_partitions.into_iter().flatten());
-        Ok(Gpus {
-            listed,
-            unknown,
-            visible,
-            divided: divided(sysfs),
-            driver,
-        })
+        Ok(Gpus { listed, unknown, visible, divided: divided(sysfs), driver })
     }
 
     /// Leaves the members of a pool of which `count` are wanted in the order of their nearness.
@@ -147,10 +138,7 @@ impl Gpus {
                 "what is nearest to GPU {gpu} is not known: {why}; ask for a device by its own name"
             );
         }
-        let mut members: Vec<_> = std::mem::take(&mut pool.members)
-            .into_iter()
-            .map(Some)
-            .collect();
+        let mut members: Vec<_> = std::mem::take(&mut pool.members).into_iter().map(Some).collect();
         let order = near.order(&gpus, count).into_iter();
         pool.members = order.filter_map(|at| members.get_mut(at)?.take()).collect();
         Ok(())
@@ -208,12 +196,8 @@ impl Gpus {
 
     /// The GPU, or that of the slice, that a word of the variable names.
     fn gpu(&self, word: &str, near: &Nearness) -> Result<PciAddress> {
-        let no_gpu = || {
-            error!(
-                "{} is no GPU of this host; \"nvidia-smi -L\" lists them",
-                Quoted(word)
-            )
-        };
+        let no_gpu =
+            || error!("{} is no GPU of this host; \"nvidia-smi -L\" lists them", Quoted(word));
         let (slice, is_slice) = match word.strip_prefix("MIG-") {
             Some(slice) => (slice, true),
             None => (word, false),
@@ -314,11 +298,7 @@ fn of_partitions(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAdd
     let known = sysfs.render_nodes_of_amd();
     let known = known.with_context(|| not_known(first))?;
     if known.is_empty() {
-        bail!(
-            "{}: amdkfd lists no GPU in /sys/{}",
-            not_known(first),
-            kfd::NODES
-        );
+        bail!("{}: amdkfd lists no GPU in /sys/{}", not_known(first), kfd::NODES);
     }
     let mut gpus = Vec::new();
     for minor in partitions {
@@ -327,10 +307,7 @@ fn of_partitions(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAdd
         };
         let function = Path::new("bus/pci/devices").join(gpu.to_string());
         if !sysfs.root().join(function).exists() {
-            bail!(
-                "{}: amdkfd says {gpu}, where no PCI function is",
-                not_known(minor)
-            );
+            bail!("{}: amdkfd says {gpu}, where no PCI function is", not_known(minor));
         }
         gpus.push(*gpu);
     }
@@ -340,9 +317,7 @@ fn of_partitions(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAdd
 /// As in `Device Minor: \t 3`.
 fn field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = information.lines();
-    lines
-        .find_map(|line| line.strip_prefix(name))
-        .map(str::trim)
+    lines.find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 /// The minors of GPUs with instances, of which each has a directory, as `gpu0/mig/gi1`.
@@ -459,10 +434,7 @@ mod tests {
                 name: DeviceName::try_from(format!("n{at}").as_str()).unwrap(),
                 numa_node: None,
             };
-            let mut pool = Pool {
-                members: (0..known.len()).map(member).collect(),
-                share: 1,
-            };
+            let mut pool = Pool { members: (0..known.len()).map(member).collect(), share: 1 };
             let of_gpu = |(at, gpu): (usize, &&str)| {
                 let nics = vec![Near { nic: at, rank: 0 }];
                 (gpu.parse().unwrap(), Gpu { index: None, nics })
@@ -503,12 +475,7 @@ mod tests {
                 other => panic!("{other} is asked for"),
             };
             let mode = 0o660;
-            Ok(Node {
-                kind,
-                major,
-                minor,
-                mode,
-            })
+            Ok(Node { kind, major, minor, mode })
         }
     }
 
@@ -524,10 +491,7 @@ mod tests {
             host.order(&config)
         };
         let podman = &["slave", "nosuid", "noexec", "rw", "rbind"][..];
-        let amd = [
-            ("/dev/kfd", "bind", podman),
-            ("/dev/dri/renderD128", "bind", podman),
-        ];
+        let amd = [("/dev/kfd", "bind", podman), ("/dev/dri/renderD128", "bind", podman)];
         assert_eq!(mounts(&amd).unwrap(), "n2");
         assert_eq!(mounts(&[("/dev/nvidia0", "", podman)]).unwrap(), "n1");
         for other in [
@@ -610,10 +574,7 @@ mod tests {
         let says = |what: &str| {
             let said = refusal();
             assert!(said.starts_with(begins) && said.contains(what), "{said}");
-            assert!(
-                said.ends_with("; ask for a device by its own name"),
-                "{said}"
-            );
+            assert!(said.ends_with("; ask for a device by its own name"), "{said}");
         };
         says("class/kfd/kfd/topology/nodes\": No such file");
         host.kfd(0, 0);
@@ -707,10 +668,7 @@ mod tests {
     fn a_value_that_names_no_gpu_of_the_host_is_refused_and_never_a_path() {
         let host = TestHost::new();
         for (value, says) in [
-            (
-                "2",
-                "\"2\" is no GPU of this host; \"nvidia-smi -L\" lists them",
-            ),
+            ("2", "\"2\" is no GPU of this host; \"nvidia-smi -L\" lists them"),
             ("0,2", "\"2\" is no GPU"),
             ("0,", "\"\" is no GPU"),
             ("-1", "\"-1\" is no GPU"),
@@ -724,10 +682,7 @@ mod tests {
             ("nvidia.com/gpu=0", "\"nvidia.com/gpu=0\" is no GPU"),
             ("a\nb", "\"a\\nb\" is no GPU"),
             ("MIG-GPU-cccc/1/0", "\"MIG-GPU-cccc/1/0\" is no GPU"),
-            (
-                "MIG-0f0f",
-                "is a slice, and /proc/driver/nvidia/capabilities lists none",
-            ),
+            ("MIG-0f0f", "is a slice, and /proc/driver/nvidia/capabilities lists none"),
         ] {
             let said = host.refusal(value);
             assert!(said.starts_with(VARIABLE), "{said}");

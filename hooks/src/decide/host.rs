@@ -128,12 +128,7 @@ impl ThisHost {
             Owners::rootless(geteuid().as_raw(), OVERFLOW_USER)
         };
         let trusted = Trusted::host(owners)?;
-        Ok(ThisHost::at(
-            Path::new("/"),
-            trusted,
-            config,
-            is_initial_namespace,
-        ))
+        Ok(ThisHost::at(Path::new("/"), trusted, config, is_initial_namespace))
     }
 
     /// A tree that represents a host, to see what would be done there. The owner of the tree takes
@@ -227,10 +222,7 @@ impl HostView for ThisHost {
                 self.settings.get_or_init(|| config)
             }
         };
-        Ok(Settings {
-            config: config.clone(),
-            file: self.config.clone(),
-        })
+        Ok(Settings { config: config.clone(), file: self.config.clone() })
     }
 
     fn specs(&self, wanted: &[Class]) -> Result<Specs> {

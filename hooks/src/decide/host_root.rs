@@ -132,9 +132,7 @@ fn held(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
 /// asks libcap, which also accepts lower case and numbers, and ignores whatever follows either
 /// (cap_from_name(3)): a word with anything but letters and `_` counts as every capability.
 fn names(word: &str, name: &str) -> bool {
-    let is_plain = word
-        .bytes()
-        .all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    let is_plain = word.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
     !is_plain || word.eq_ignore_ascii_case(name)
 }
 
@@ -225,11 +223,7 @@ fn parse_map(text: &str) -> Option<Vec<IdMapping>> {
     let line = |line: &str| {
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
-        Some(IdMapping {
-            container_id: next()?,
-            host_id: next()?,
-            size: next()?,
-        })
+        Some(IdMapping { container_id: next()?, host_id: next()?, size: next()? })
     };
     let mappings: Option<Vec<IdMapping>> = text.lines().map(line).collect();
     // A namespace without mappings has no users yet.
@@ -241,11 +235,7 @@ mod tests {
     use super::*;
 
     const fn mapping(container_id: u64, host_id: u64, size: u64) -> IdMapping {
-        IdMapping {
-            container_id,
-            host_id,
-            size,
-        }
+        IdMapping { container_id, host_id, size }
     }
 
     #[test]

@@ -19,16 +19,13 @@ pub(super) fn drop_ambiguous(
     request: &Request,
 ) -> bool {
     let (variable, classes): (&str, &[Class]) = match entries.first().map(|entry| entry.class) {
-        Some(Class::Nic | Class::NicPlain) => (
-            ONLOAD_INTERFACES,
-            &[Class::Nic, Class::NicPlain, Class::NicNodes],
-        ),
+        Some(Class::Nic | Class::NicPlain) => {
+            (ONLOAD_INTERFACES, &[Class::Nic, Class::NicPlain, Class::NicNodes])
+        }
         Some(Class::Zf) => (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
         _ => return false,
     };
-    let asked = classes
-        .iter()
-        .filter_map(|class| request.devices.get(class));
+    let asked = classes.iter().filter_map(|class| request.devices.get(class));
     let names: BTreeSet<&str> = asked
         .flat_map(|asked| asked.value.iter().map(|wanted| wanted.name.as_str()))
         .filter(|name| *name != "loopback")
@@ -38,9 +35,7 @@ pub(super) fn drop_ambiguous(
     }
     // What an operator sets for all devices of a file is no choice between them.
     let devices = entries.iter().map(|entry| entry.found.device);
-    let own: BTreeSet<&String> = devices
-        .flat_map(|device| &device.container_edits.env)
-        .collect();
+    let own: BTreeSet<&String> = devices.flat_map(|device| &device.container_edits.env).collect();
     let before = edits.env.len();
     edits.env.retain(|entry| {
         let name = entry.split_once('=').map(|(name, _)| name);

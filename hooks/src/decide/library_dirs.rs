@@ -9,11 +9,8 @@ use std::path::Path;
 use onload_cdi::Mount;
 
 /// The directories that loaders search by themselves. A directory that the operator names is made.
-const SEARCHED: [&str; 3] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-];
+const SEARCHED: [&str; 3] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
 
 /// Drops each mount of a library into a searched directory that the image lacks, where another searched
 /// directory gets the same library under the same name. `lacks` says whether the image is known not to
@@ -37,18 +34,12 @@ pub(super) fn leave_absent(mounts: &mut Vec<Mount>, lacks: &dyn Fn(&Path) -> boo
 /// Whether the image has neither the directory nor the one of that name outside /usr: where /lib is no
 /// link to usr/lib the libraries are there, and the loader searches both.
 fn is_absent(dir: &Path, lacks: &dyn Fn(&Path) -> bool) -> bool {
-    let outside = dir
-        .strip_prefix("/usr")
-        .map(|rest| Path::new("/").join(rest));
+    let outside = dir.strip_prefix("/usr").map(|rest| Path::new("/").join(rest));
     lacks(dir) && outside.is_ok_and(|outside| lacks(&outside))
 }
 
 fn is_same_file(one: &Mount, other: &Mount) -> bool {
-    let name = |mount: &Mount| {
-        Path::new(&mount.container_path)
-            .file_name()
-            .map(OsStr::to_owned)
-    };
+    let name = |mount: &Mount| Path::new(&mount.container_path).file_name().map(OsStr::to_owned);
     one.host_path == other.host_path && name(one) == name(other)
 }
 
@@ -59,11 +50,7 @@ mod tests {
     const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
 
     fn mount(from: &str, to: &str) -> Mount {
-        Mount {
-            host_path: from.to_owned(),
-            container_path: to.to_owned(),
-            ..Mount::default()
-        }
+        Mount { host_path: from.to_owned(), container_path: to.to_owned(), ..Mount::default() }
     }
 
     /// What is left of two libraries in two directories each, and a tool, in an image with some
@@ -76,9 +63,7 @@ mod tests {
                 mounts.push(mount(&from, &format!("{dir}/{library}")));
             }
         }
-        leave_absent(&mut mounts, &|dir| {
-            !image.iter().any(|has| Path::new(has) == dir)
-        });
+        leave_absent(&mut mounts, &|dir| !image.iter().any(|has| Path::new(has) == dir));
         let left = mounts.into_iter();
         left.map(|mount| mount.container_path).collect()
     }
@@ -102,15 +87,8 @@ mod tests {
 
     #[test]
     fn an_image_that_keeps_its_libraries_outside_usr_has_the_directory() {
-        assert_eq!(
-            left(BOTH, &["/usr/lib64", "/lib/x86_64-linux-gnu"]).len(),
-            5
-        );
-        let expected = [
-            "/usr/bin/onload",
-            "/usr/lib64/libonload.so",
-            "/usr/lib64/libefcp.so.1",
-        ];
+        assert_eq!(left(BOTH, &["/usr/lib64", "/lib/x86_64-linux-gnu"]).len(), 5);
+        let expected = ["/usr/bin/onload", "/usr/lib64/libonload.so", "/usr/lib64/libefcp.so.1"];
         assert_eq!(left(BOTH, &["/lib64"]), expected);
     }
 
@@ -130,14 +108,8 @@ mod tests {
     fn two_files_of_one_name_are_not_taken_for_each_other() {
         let mut mounts = vec![
             mount("/opt/one/libonload.so", "/usr/lib64/libonload.so"),
-            mount(
-                "/opt/two/libonload.so",
-                &format!("{MULTIARCH}/libonload.so"),
-            ),
-            mount(
-                "/opt/one/libonload.so",
-                &format!("{MULTIARCH}/libonload.so.1"),
-            ),
+            mount("/opt/two/libonload.so", &format!("{MULTIARCH}/libonload.so")),
+            mount("/opt/one/libonload.so", &format!("{MULTIARCH}/libonload.so.1")),
         ];
         let before = mounts.clone();
         leave_absent(&mut mounts, &|dir| dir != Path::new("/usr/lib64"));

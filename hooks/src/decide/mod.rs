@@ -94,11 +94,7 @@ pub(crate) fn provide(
     pools: &dyn Pools,
 ) -> Result<Decision> {
     let wanted: Vec<Class> = subject.request.devices.keys().copied().collect();
-    let specs = if wanted.is_empty() {
-        Specs::default()
-    } else {
-        host.specs(&wanted)?
-    };
+    let specs = if wanted.is_empty() { Specs::default() } else { host.specs(&wanted)? };
     let sysfs = host.sysfs();
     let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
@@ -163,11 +159,7 @@ fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<Stri
         names.extend(verbs.filter_map(|name| sysfs.ibdev_of(name)));
         let hooks = edits.hooks.iter();
         let moving = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
-        names.extend(
-            moving
-                .flat_map(|(_, asked)| asked.rdma_netns)
-                .map(|rdma| rdma.ibdev),
-        );
+        names.extend(moving.flat_map(|(_, asked)| asked.rdma_netns).map(|rdma| rdma.ibdev));
     }
     present::unique(names)
 }

@@ -37,12 +37,7 @@ pub(super) fn check(
 ) -> Result<Nodes> {
     let mut nodes = Nodes::default();
     for entry in entries {
-        let check = NodeCheck {
-            entry,
-            specs,
-            host,
-            sysfs,
-        };
+        let check = NodeCheck { entry, specs, host, sysfs };
         let checked = check.entry(&mut nodes);
         checked.with_context(|| entry.origin.to_string())?;
     }
@@ -71,11 +66,7 @@ impl NodeCheck<'_> {
             if told.is_empty()
                 && let Some(device) = self.device(node)?
             {
-                let expect = Expect {
-                    node: node.path.clone(),
-                    device,
-                    written: None,
-                };
+                let expect = Expect { node: node.path.clone(), device, written: None };
                 self.sysfs.check(&expect, numbers(found), &REMEDIES)?;
             }
         }
@@ -159,14 +150,10 @@ impl NodeCheck<'_> {
     fn member(&self, path: &str, name: &str) -> Option<String> {
         let owners = self.specs.owners_of(Class::Rdma, path);
         let now = self.sysfs.ibdev_of(name);
-        now.filter(|now| owners.contains(now))
-            .or_else(|| owners.into_iter().next())
+        now.filter(|now| owners.contains(now)).or_else(|| owners.into_iter().next())
     }
 }
 
 fn numbers(node: Node) -> Numbers {
-    Numbers {
-        major: node.major,
-        minor: node.minor,
-    }
+    Numbers { major: node.major, minor: node.minor }
 }

@@ -80,9 +80,7 @@ fn nearest_to_gpu(name: &str, specs: &Specs) -> Vec<String> {
     };
     let hooks = found.device.container_edits.hooks.iter();
     let arguments = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
-    arguments
-        .flat_map(|(_, asked)| rdma_named(&asked))
-        .collect()
+    arguments.flat_map(|(_, asked)| rdma_named(&asked)).collect()
 }
 
 /// The RDMA devices whose nodes a hook expects, or that it moves, by the kernel's names.
@@ -132,9 +130,7 @@ mod tests {
         );
         let placed = placements(&request, given, &specs, &Sysfs::at(captured));
         let placed = placed.into_iter();
-        placed
-            .map(|one| (one.bundle, one.nodes.into_iter().collect()))
-            .collect()
+        placed.map(|one| (one.bundle, one.nodes.into_iter().collect())).collect()
     }
 
     #[test]
@@ -164,10 +160,7 @@ mod tests {
             Given::from([((Class::Vfio, "fast".to_owned()), names)])
         };
         let far = |given: &Given| nodes_of("far", given);
-        assert_eq!(
-            far(&members(&["0000:81:10.0"])),
-            [("far".to_owned(), vec![1])]
-        );
+        assert_eq!(far(&members(&["0000:81:10.0"])), [("far".to_owned(), vec![1])]);
         let both = members(&["0000:81:10.0", "0000:41:10.0"]);
         assert_eq!(far(&both), [("far".to_owned(), vec![0, 1])]);
         let none = Given::new();

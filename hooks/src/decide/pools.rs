@@ -95,9 +95,7 @@ pub(super) fn choose(
         return Err(no_pool(&near.origin));
     }
     let named = named(subject, specs);
-    let first = device_requests
-        .first()
-        .map(|device_request| device_request.class);
+    let first = device_requests.first().map(|device_request| device_request.class);
     let first = first.or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         if let Some(numa) = &request.numa {
@@ -106,24 +104,11 @@ pub(super) fn choose(
         return Ok(Chosen::default());
     };
     let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
-    let chosen = members(
-        subject,
-        &device_requests,
-        &named,
-        specs,
-        pools,
-        &first.origin,
-    );
+    let chosen = members(subject, &device_requests, &named, specs, pools, &first.origin);
     let (members, reserved) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
     let (request, given) = resolved(request, &device_requests, devices);
-    Ok(Chosen {
-        request: Some(request),
-        given,
-        reserved,
-        members,
-        hook,
-    })
+    Ok(Chosen { request: Some(request), given, reserved, members, hook })
 }
 
 /// The members with their tokens, and what is to be kept. A configuration that was edited before has its members
@@ -253,10 +238,7 @@ fn device_request(
     let Some(mut pool) = pool else {
         if let Some(count) = wanted.count {
             let count = format!("*{count}");
-            bail!(
-                "{name} is one device and no pool; remove {}",
-                Quoted(&count)
-            );
+            bail!("{name} is one device and no pool; remove {}", Quoted(&count));
         }
         return Ok(None);
     };
@@ -267,8 +249,7 @@ fn device_request(
         sorted.with_context(|| format!("pool {class}={name}, near the container's GPUs"))?;
     }
     // Its file may be newer or older than that of the devices.
-    pool.members
-        .retain(|member| specs.find(class, member.name.as_str()).is_some());
+    pool.members.retain(|member| specs.find(class, member.name.as_str()).is_some());
     if pool.members.is_empty() {
         bail!(
             "no specification offers a member of pool {class}={name}; run `onload-ctk cdi generate`{}",
@@ -276,8 +257,7 @@ fn device_request(
         );
     }
     // What is asked for by name is not what the pool gives.
-    pool.members
-        .retain(|member| !asked.iter().any(|named| named.name == member.name.as_str()));
+    pool.members.retain(|member| !asked.iter().any(|named| named.name == member.name.as_str()));
     let hook = found.device.container_edits.hooks.first();
     let hook = hook.ok_or_else(|| {
         error!(
@@ -303,12 +283,7 @@ fn held(
     config.each_hook(HookName::CreateRuntime, |hook| {
         let args = hook.args.unwrap_or_default();
         let asked = HookArguments::of_command(&args).map(|(_, asked)| asked);
-        if let Some(HookArguments {
-            lease,
-            token: Some(token),
-            ..
-        }) = asked
-        {
+        if let Some(HookArguments { lease, token: Some(token), .. }) = asked {
             given.extend(lease.into_iter().map(|device| (device, token.clone())));
         }
     })?;
@@ -354,10 +329,7 @@ fn resolved<'a>(
                 Some(device_request) => members
                     .by_ref()
                     .take(usize::try_from(device_request.count).unwrap_or(usize::MAX))
-                    .map(|device| Wanted {
-                        name: device.name.to_string(),
-                        count: None,
-                    })
+                    .map(|device| Wanted { name: device.name.to_string(), count: None })
                     .collect(),
                 None => vec![wanted],
             };
@@ -446,16 +418,11 @@ mod tests {
             ),
         ]);
         let request = Request::parse(&annotations).unwrap().unwrap();
-        let pool = Pool {
-            members: Vec::new(),
-            share: 1,
-        };
+        let pool = Pool { members: Vec::new(), share: 1 };
         let device_request =
             MemberRequest::of_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
-        let members = ["ens1v3", "ens1v1"].map(|name| LeasedDevice {
-            class: Class::Netdev,
-            name: name.parse().unwrap(),
-        });
+        let members = ["ens1v3", "ens1v1"]
+            .map(|name| LeasedDevice { class: Class::Netdev, name: name.parse().unwrap() });
         let (resolved, given) = resolved(&request, &[device_request], members.iter());
         let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
         assert_eq!(of_pool, &["ens1v3", "ens1v1"]);
@@ -464,13 +431,6 @@ mod tests {
         assert_eq!(names, ["ens9", "ens1v3", "ens1v1"]);
         let addresses = resolved.addresses.unwrap().value;
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            addresses,
-            [
-                "ens1v1=192.0.2.2/24",
-                "ens1v3=192.0.2.1/24",
-                "ens9=192.0.2.9/24"
-            ]
-        );
+        assert_eq!(addresses, ["ens1v1=192.0.2.2/24", "ens1v3=192.0.2.1/24", "ens9=192.0.2.9/24"]);
     }
 }

@@ -74,6 +74,5 @@ fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
 
 /// The libraries of a list; the loader separates them at colons and white space (ld.so(8)).
 pub(crate) fn split(list: &str) -> impl Iterator<Item = &str> {
-    list.split(|c: char| c == ':' || c.is_ascii_whitespace())
-        .filter(|library| !library.is_empty())
+    list.split(|c: char| c == ':' || c.is_ascii_whitespace()).filter(|library| !library.is_empty())
 }

@@ -17,11 +17,7 @@ pub struct Report {
 impl Report {
     #[must_use]
     pub(crate) fn of_warnings(warnings: Vec<String>, log: Log) -> Report {
-        Report {
-            warnings,
-            log,
-            ..Report::default()
-        }
+        Report { warnings, log, ..Report::default() }
     }
 }
 

@@ -35,9 +35,7 @@ struct Peek {
 impl Specs {
     #[must_use]
     pub fn from_sources(sources: Vec<SpecSource>) -> Self {
-        Specs {
-            registry: Registry::from_sources(sources),
-        }
+        Specs { registry: Registry::from_sources(sources) }
     }
 
     /// Reads the specifications of some classes. A directory or a file with our name that is not trusted is an
@@ -55,11 +53,7 @@ impl Specs {
                 let path = file.path.clone();
                 let bytes = file.read(MAX_FILE_BYTES)?;
                 if let Some(content) = parse(&bytes, wanted) {
-                    sources.push(SpecSource {
-                        path,
-                        priority,
-                        content,
-                    });
+                    sources.push(SpecSource { path, priority, content });
                 }
             }
         }
@@ -76,11 +70,7 @@ impl Specs {
                 let Some(found) = self.registry.device(&qualified) else {
                     return Err(self.unknown(*class, &asked.origin, name));
                 };
-                entries.push(Entry {
-                    class: *class,
-                    origin: asked.origin.clone(),
-                    found,
-                });
+                entries.push(Entry { class: *class, origin: asked.origin.clone(), found });
             }
         }
         Ok(entries)
@@ -100,9 +90,7 @@ impl Specs {
 
     fn of_class(&self, class: Class) -> impl Iterator<Item = Resolved<'_>> {
         let kind = class.kind();
-        self.registry
-            .devices()
-            .filter(move |device| device.name.kind().as_str() == kind)
+        self.registry.devices().filter(move |device| device.name.kind().as_str() == kind)
     }
 
     /// The names of the devices of a class, except the words that stand for several or for none, and pools.
@@ -113,9 +101,7 @@ impl Specs {
             !["all", "loopback"].contains(&name) && found.device.annotations.is_empty()
         };
         let devices = self.of_class(class).filter(is_device);
-        devices
-            .map(|found| found.name.device().to_string())
-            .collect()
+        devices.map(|found| found.name.device().to_string()).collect()
     }
 
     /// The entries of a class that list a node, except those that stand for others.
@@ -127,9 +113,7 @@ impl Specs {
             name != "all" && !gpu_name::is_one(name) && nodes.any(|entry| entry.path == node)
         };
         let owners = self.of_class(class).filter(is_owner);
-        owners
-            .map(|found| found.name.device().to_string())
-            .collect()
+        owners.map(|found| found.name.device().to_string()).collect()
     }
 
     fn unknown(&self, class: Class, origin: &Origin, name: &str) -> Error {
@@ -171,10 +155,7 @@ fn is_ours(name: &[u8]) -> bool {
 }
 
 fn qualified(class: Class, name: &str) -> Result<QualifiedName, NameError> {
-    Ok(QualifiedName::new(
-        Kind::try_from(class.kind())?,
-        DeviceName::try_from(name)?,
-    ))
+    Ok(QualifiedName::new(Kind::try_from(class.kind())?, DeviceName::try_from(name)?))
 }
 
 /// The file's specification if its kind is wanted, or its error if its kind might be.
@@ -248,10 +229,7 @@ mod tests {
 
         fn read(&self, wanted: &[Class]) -> Result<Specs, TrustError> {
             let owner = fs::metadata(self.0.root()).unwrap().uid();
-            Specs::read(
-                &Trusted::below(self.0.root(), Owners::of(&[owner])).unwrap(),
-                wanted,
-            )
+            Specs::read(&Trusted::below(self.0.root(), Owners::of(&[owner])).unwrap(), wanted)
         }
     }
 
@@ -261,10 +239,7 @@ mod tests {
     }
 
     fn refusal(specs: &Specs, class: &str, names: &str) -> String {
-        specs
-            .resolve(&request(class, names))
-            .unwrap_err()
-            .to_string()
+        specs.resolve(&request(class, names)).unwrap_err().to_string()
     }
 
     #[test]
@@ -273,27 +248,16 @@ mod tests {
             .read(&[Class::Rdma])
             .unwrap();
         let request = request("rdma", "mlx5_0,all");
-        let names: Vec<String> = specs
-            .resolve(&request)
-            .unwrap()
-            .iter()
-            .map(|e| e.found.name.to_string())
-            .collect();
+        let names: Vec<String> =
+            specs.resolve(&request).unwrap().iter().map(|e| e.found.name.to_string()).collect();
         assert_eq!(names, ["onload.dev/rdma=mlx5_0", "onload.dev/rdma=all"]);
-        assert_eq!(
-            specs
-                .edits(&specs.resolve(&request).unwrap())
-                .device_nodes
-                .len(),
-            2
-        );
+        assert_eq!(specs.edits(&specs.resolve(&request).unwrap()).device_nodes.len(), 2);
     }
 
     #[test]
     fn an_unknown_name_is_answered_with_what_is_offered() {
-        let specs = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
-            .read(&[Class::Rdma])
-            .unwrap();
+        let specs =
+            SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]).read(&[Class::Rdma]).unwrap();
         assert_eq!(
             refusal(&specs, "rdma", "none"),
             "annotation \"onload.dev/rdma\": there is no rdma \"none\"; offered: all, mlx5_0"
@@ -315,9 +279,8 @@ mod tests {
 
     #[test]
     fn an_alias_is_answered_with_the_right_name() {
-        let specs = SpecTree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)])
-            .read(&[Class::Vfio])
-            .unwrap();
+        let specs =
+            SpecTree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)]).read(&[Class::Vfio]).unwrap();
         assert_eq!(
             refusal(&specs, "vfio", "0000:81:10.2"),
             "annotation \"onload.dev/vfio\": \"0000:81:10.2\" is in the group of 0000:81:10.0; ask for 0000:81:10.0"
@@ -326,9 +289,8 @@ mod tests {
 
     #[test]
     fn an_operator_s_file_of_our_kind_is_read_whatever_its_name() {
-        let specs = SpecTree::new(&[("etc/cdi/onload.dev-mine.json", RDMA)])
-            .read(&[Class::Rdma])
-            .unwrap();
+        let specs =
+            SpecTree::new(&[("etc/cdi/onload.dev-mine.json", RDMA)]).read(&[Class::Rdma]).unwrap();
         assert!(specs.resolve(&request("rdma", "mlx5_0")).is_ok());
     }
 
@@ -346,10 +308,7 @@ mod tests {
         };
         let both = read(POOLS);
         assert!(both.resolve(&request("rdma", "mlx5_0,all,any")).is_ok());
-        assert_eq!(
-            both.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"),
-            ["mlx5_0"]
-        );
+        assert_eq!(both.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
         let broken = read("{");
         assert!(broken.resolve(&request("rdma", "mlx5_0,all")).is_ok());
         let message = refusal(&broken, "rdma", "any");
@@ -396,36 +355,19 @@ mod tests {
 
     #[test]
     fn a_file_or_directory_that_others_can_write_is_refused() {
-        for path in [
-            "etc/cdi/onload.dev-rdma.json",
-            "etc/cdi",
-            "etc",
-            "var/run/cdi",
-            "var/run",
-        ] {
+        for path in ["etc/cdi/onload.dev-rdma.json", "etc/cdi", "etc", "var/run/cdi", "var/run"] {
             let tree = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
             tree.chmod(path, 0o777);
             let message = Chain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
-            assert!(
-                message.contains("others can change it"),
-                "{path}: {message}"
-            );
+            assert!(message.contains("others can change it"), "{path}: {message}");
         }
     }
 
     #[test]
     fn the_owners_of_a_node_are_the_entries_that_name_it() {
-        let specs = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
-            .read(&[Class::Rdma])
-            .unwrap();
-        assert_eq!(
-            specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"),
-            ["mlx5_0"]
-        );
-        assert!(
-            specs
-                .owners_of(Class::Rdma, "/dev/infiniband/uverbs1")
-                .is_empty()
-        );
+        let specs =
+            SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]).read(&[Class::Rdma]).unwrap();
+        assert_eq!(specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
+        assert!(specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs1").is_empty());
     }
 }

@@ -60,12 +60,7 @@ impl Sysfs {
     }
 
     pub(crate) fn check(&self, expect: &Expect, found: Numbers, remedies: &Remedies) -> Result<()> {
-        let check = SysfsCheck {
-            sysfs: self,
-            expect,
-            found,
-            remedies,
-        };
+        let check = SysfsCheck { sysfs: self, expect, found, remedies };
         let checked = match &expect.device {
             Expected::Rdma { ibdev, pci } => check.rdma(ibdev, pci.as_ref()),
             Expected::Vfio { pci } => check.vfio(pci),
@@ -249,10 +244,8 @@ impl SysfsCheck<'_> {
         };
         match group.file_name().and_then(|name| name.to_str()) {
             Some(now) if now == number => Ok(()),
-            now => self.moved(&format!(
-                "another group: that function is in group {}",
-                now.unwrap_or("?")
-            )),
+            now => self
+                .moved(&format!("another group: that function is in group {}", now.unwrap_or("?"))),
         }
     }
 
@@ -280,22 +273,14 @@ impl SysfsCheck<'_> {
     }
 
     fn compare(&self, name: &str, now: Option<Numbers>) -> Result<()> {
-        let Remedies {
-            renumbered,
-            renumbered_since,
-            moved,
-        } = self.remedies;
+        let Remedies { renumbered, renumbered_since, moved } = self.remedies;
         let found = self.found;
         match now {
             None => bail!("the kernel has no {name} any more{moved}"),
             Some(now) if now == found => Ok(()),
             Some(now) => {
                 let is_written = self.expect.written == Some(now);
-                let remedy = if is_written {
-                    renumbered_since
-                } else {
-                    renumbered
-                };
+                let remedy = if is_written { renumbered_since } else { renumbered };
                 bail!("the node is {found} but the kernel's {name} is {now}{remedy}")
             }
         }
@@ -324,10 +309,7 @@ fn numbers(path: &Path) -> Result<Option<Numbers>> {
 /// The numbers of a character device; none of another file.
 pub(crate) fn numbers_of(stat: &Stat) -> Option<Numbers> {
     let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    is_character.then(|| Numbers {
-        major: major(stat.st_rdev),
-        minor: minor(stat.st_rdev),
-    })
+    is_character.then(|| Numbers { major: major(stat.st_rdev), minor: minor(stat.st_rdev) })
 }
 
 fn is_number(text: &str) -> bool {
@@ -344,9 +326,7 @@ pub(crate) fn pci_of(real: &Path) -> Option<PciAddress> {
 
 fn read_attribute(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    fs::File::open(path)?
-        .take(MAX_ATTRIBUTE)
-        .read_to_string(&mut text)?;
+    fs::File::open(path)?.take(MAX_ATTRIBUTE).read_to_string(&mut text)?;
     text.truncate(text.trim_end().len());
     Ok(text)
 }
@@ -367,10 +347,7 @@ mod tests {
             tree.hca("mlx5_0", "devices/pci0000:3a/0000:3b:00.0", 0);
             tree.hca("rxe0", "devices/virtual", 1);
             for (group, pci) in [("15", "0000:81:10.0"), ("16", "0000:81:10.2")] {
-                tree.file(
-                    &format!("class/vfio/{group}/dev"),
-                    &format!("241:{group}\n"),
-                );
+                tree.file(&format!("class/vfio/{group}/dev"), &format!("241:{group}\n"));
                 tree.file(&format!("kernel/iommu_groups/{group}/type"), "DMA\n");
                 let function = format!("bus/pci/devices/{pci}");
                 tree.file(
@@ -414,10 +391,7 @@ mod tests {
         fn clock(&self, class: &str, number: u32, parent: &str) {
             let name = format!("{class}{number}");
             let major = if class == "ptp" { 247 } else { 248 };
-            self.file(
-                &format!("{parent}/{class}/{name}/dev"),
-                &format!("{major}:{number}\n"),
-            );
+            self.file(&format!("{parent}/{class}/{name}/dev"), &format!("{major}:{number}\n"));
             fs::create_dir_all(self.path(&format!("class/{class}"))).unwrap();
             let target = format!("../../{parent}/{class}/{name}");
             symlink(target, self.path(&format!("class/{class}/{name}"))).unwrap();
@@ -534,12 +508,8 @@ mod tests {
     fn the_numbers_that_the_generator_saw_are_not_compared() {
         let tree = SysfsTree::new();
         tree.check("/dev/onload=nic:onload#239:0", 243, 0).unwrap();
-        tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15)
-            .unwrap();
-        let remedies = Remedies {
-            renumbered_since: "; since",
-            ..Remedies::default()
-        };
+        tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15).unwrap();
+        let remedies = Remedies { renumbered_since: "; since", ..Remedies::default() };
         let stale = |expect: &str| {
             let sysfs = Sysfs::at(tree.0.root());
             let numbers = "239:0".parse().unwrap();
@@ -556,11 +526,7 @@ mod tests {
         let tree = SysfsTree::new();
         for (expect, name, now) in [
             ("/dev/onload=nic:onload#239:0", "onload", "243:0"),
-            (
-                "/dev/onload_epoll=nic:onload_epoll",
-                "onload_epoll",
-                "242:0",
-            ),
+            ("/dev/onload_epoll=nic:onload_epoll", "onload_epoll", "242:0"),
             ("/dev/sfc_char=zf:sfc_char", "sfc_char", "244:0"),
             ("/dev/infiniband/rdma_cm=misc:rdma_cm", "rdma_cm", "10:260"),
             ("/dev/vfio/vfio=misc:vfio", "vfio", "10:196"),
@@ -581,25 +547,14 @@ mod tests {
         fs::remove_dir_all(tree.path("class/onload")).unwrap();
         fs::remove_dir_all(tree.path("class/ptp")).unwrap();
         for expect in ["/dev/onload=nic:onload", "/dev/ptp0=ptp:ptp0"] {
-            assert!(
-                tree.refusal(expect, 243, 0).contains("any more"),
-                "{expect}"
-            );
+            assert!(tree.refusal(expect, 243, 0).contains("any more"), "{expect}");
         }
     }
 
     #[test]
     fn an_attribute_that_is_no_number_is_refused() {
         let tree = SysfsTree::new();
-        for text in [
-            "",
-            "243",
-            "243:",
-            "243:0:0",
-            "-1:0",
-            "243:+0",
-            "4294967296:0",
-        ] {
+        for text in ["", "243", "243:", "243:0:0", "-1:0", "243:+0", "4294967296:0"] {
             tree.file("class/onload/onload/dev", text);
             let refusal = tree.refusal("/dev/onload=nic:onload", 243, 0);
             assert!(refusal.contains("not MAJOR:MINOR"), "{text}: {refusal}");
@@ -656,8 +611,7 @@ mod tests {
             tree.refusal("/dev/pps1=pps:pps1@0000:41:00.0", 248, 1)
                 .contains("pps:pps1, which has no PCI function")
         );
-        tree.check("/dev/pps2=pps:pps2@0000:41:00.0", 248, 2)
-            .unwrap();
+        tree.check("/dev/pps2=pps:pps2@0000:41:00.0", 248, 2).unwrap();
     }
 
     #[test]
@@ -678,8 +632,7 @@ mod tests {
         let tree = SysfsTree::new();
         tree.hca("a@b#1:2", "devices/virtual", 2);
         let node = "/dev/infiniband/uverbs2=rdma";
-        tree.check(&format!("{node}:a@b#1:2#231:194"), 231, 194)
-            .unwrap();
+        tree.check(&format!("{node}:a@b#1:2#231:194"), 231, 194).unwrap();
         for other in ["a", "a@b", "a#1:2", "a@b#1:2#x"] {
             assert!(
                 tree.refusal(&format!("{node}:{other}#231:194"), 231, 194)
@@ -740,14 +693,8 @@ mod tests {
     #[test]
     fn a_node_that_is_gone_is_refused() {
         let tree = SysfsTree::new();
-        assert!(
-            tree.refusal("/dev/infiniband/uverbs9=rdma:mlx5_0", 1, 2)
-                .contains("no uverbs9")
-        );
-        assert!(
-            tree.refusal("/dev/vfio/99=vfio:0000:81:10.0", 1, 2)
-                .contains("no 99")
-        );
+        assert!(tree.refusal("/dev/infiniband/uverbs9=rdma:mlx5_0", 1, 2).contains("no uverbs9"));
+        assert!(tree.refusal("/dev/vfio/99=vfio:0000:81:10.0", 1, 2).contains("no 99"));
         fs::remove_file(tree.path("bus/pci/devices/0000:81:10.0/iommu_group")).unwrap();
         assert!(
             tree.refusal("/dev/vfio/15=vfio:0000:81:10.0", 241, 15)
@@ -760,14 +707,10 @@ mod tests {
         let tree = SysfsTree::new();
         for node in ["rdma_cm", "uverbs", "uverbs0x", "verbs0"] {
             let expect = format!("/dev/infiniband/{node}=rdma:mlx5_0");
-            assert!(
-                tree.refusal(&expect, 1, 2).contains("is not a node of"),
-                "{node}"
-            );
+            assert!(tree.refusal(&expect, 1, 2).contains("is not a node of"), "{node}");
         }
         assert!(
-            tree.refusal("/dev/vfio/vfio=vfio:0000:81:10.0", 1, 2)
-                .contains("is not a node of")
+            tree.refusal("/dev/vfio/vfio=vfio:0000:81:10.0", 1, 2).contains("is not a node of")
         );
     }
 
@@ -775,9 +718,6 @@ mod tests {
     fn the_function_is_found_above_an_auxiliary_device() {
         let path = Path::new("/sys/devices/pci0000:3a/10000:3b:00.0/mlx5_core.sf.4/infiniband/m");
         assert_eq!(pci_of(path).unwrap().to_string(), "10000:3b:00.0");
-        assert_eq!(
-            pci_of(Path::new("/sys/devices/virtual/infiniband/rxe0")),
-            None
-        );
+        assert_eq!(pci_of(Path::new("/sys/devices/virtual/infiniband/rxe0")), None);
     }
 }

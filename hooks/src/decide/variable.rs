@@ -136,10 +136,7 @@ pub(crate) fn read(
     for (name, id) in tickets(&named)? {
         let ticket = take(&id).context(name)?;
         asked.request.add_ticket(ticket.asked()?)?;
-        asked.tickets.push(TicketUse {
-            id,
-            exclusive: ticket.exclusive,
-        });
+        asked.tickets.push(TicketUse { id, exclusive: ticket.exclusive });
     }
     asked.request.add_missing(request)?;
     Ok(asked)
@@ -173,11 +170,8 @@ fn not_allowed(values: &[String], settings: &Settings) -> String {
             classes.extend(request.devices.into_keys());
         }
     }
-    let line = if classes.is_empty() {
-        "a list of classes".to_owned()
-    } else {
-        allow_line(&[], &classes)
-    };
+    let line =
+        if classes.is_empty() { "a list of classes".to_owned() } else { allow_line(&[], &classes) };
     format!(
         "{VARIABLE} in the container's environment is ignored, since any image can set it; {line} under [environment] in {} would allow it",
         settings.file.display()
@@ -193,10 +187,7 @@ mod tests {
     fn settings(allow: &[Class]) -> Settings {
         let mut config = HookConfig::default();
         config.environment.allow = allow.to_vec();
-        Settings {
-            config,
-            file: "/etc/c.toml".into(),
-        }
+        Settings { config, file: "/etc/c.toml".into() }
     }
 
     fn environment(entries: &[&str]) -> Variables {
@@ -295,18 +286,13 @@ mod tests {
     #[test]
     fn where_a_class_is_allowed_a_value_is_answered_as_an_annotation_is() {
         let allow = [Class::Nic];
-        let request = asked(&["ONLOAD_CTK_REQUEST=nic=all"], &allow)
-            .unwrap()
-            .request;
+        let request = asked(&["ONLOAD_CTK_REQUEST=nic=all"], &allow).unwrap().request;
         assert!(request.wants(&[Class::Nic]));
         let twice = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=a "];
         assert!(asked(&twice, &allow).is_ok());
         let several = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=b"];
         let refused = asked(&several, &allow).unwrap_err();
-        assert!(
-            refused.contains("more than once, with different values"),
-            "{refused}"
-        );
+        assert!(refused.contains("more than once, with different values"), "{refused}");
         let long = format!("ONLOAD_CTK_REQUEST=nic={}", "x".repeat(64 * 1024));
         for (entry, why) in [
             (long.as_str(), "ONLOAD_CTK_REQUEST has more than 4096 bytes"),
@@ -354,10 +340,7 @@ mod tests {
         assert_eq!(*origin(Class::Vfio), Origin::Ticket("vfio".to_owned()));
         // What an image carries changes nothing where nobody may ask in this way.
         let denied = asked(&entries, &[]).unwrap();
-        assert_eq!(
-            (words(&denied), denied.warnings.len()),
-            (vec!["vfio=a".to_owned()], 1)
-        );
+        assert_eq!((words(&denied), denied.warnings.len()), (vec!["vfio=a".to_owned()], 1));
     }
 
     #[test]
@@ -386,17 +369,13 @@ mod tests {
                 .starts_with("ONLOAD_CTK_REQUEST_B: ticket 11111111… is not known: ")
         );
         let said = of("ONLOAD_CTK_REQUEST_B=ticket:0f");
-        assert!(
-            said.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"),
-            "{said}"
-        );
+        assert!(said.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"), "{said}");
     }
 
     #[test]
     fn a_container_has_no_more_tickets_than_an_engine_gives_one() {
-        let entries: Vec<String> = (0..10_000)
-            .map(|number| format!("{VARIABLE}_{number}=ticket:{number:032}"))
-            .collect();
+        let entries: Vec<String> =
+            (0..10_000).map(|number| format!("{VARIABLE}_{number}=ticket:{number:032}")).collect();
         let all: Vec<&str> = entries.iter().map(String::as_str).collect();
         let said = asked(&all, &[]).unwrap_err();
         assert!(said.contains("more than 32 tickets"), "{said}");
@@ -431,10 +410,7 @@ mod tests {
         );
         for bad in ["", "0f", &"0F".repeat(16), "../../etc/passwd"] {
             let refused = of(&format!("{VARIABLE}=ticket:{bad}"));
-            assert!(
-                refused.starts_with("ONLOAD_CTK_REQUEST names no ticket"),
-                "{refused}"
-            );
+            assert!(refused.starts_with("ONLOAD_CTK_REQUEST names no ticket"), "{refused}");
         }
         let both = [ticket("0"), format!("{VARIABLE}=nic=all")];
         let both: Vec<&str> = both.iter().map(String::as_str).collect();

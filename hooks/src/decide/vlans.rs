@@ -60,27 +60,16 @@ mod tests {
     const FILE: &str = "/etc/onload-ctk/config.toml";
 
     fn request(vlan: &str) -> Request {
-        let annotations = [
-            ("onload.dev/vfio", "0000:81:10.0,0000:81:10.1"),
-            ("onload.dev/vlan", vlan),
-        ];
+        let annotations =
+            [("onload.dev/vfio", "0000:81:10.0,0000:81:10.1"), ("onload.dev/vlan", vlan)];
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Request::parse(&BTreeMap::from(annotations))
-            .unwrap()
-            .unwrap()
+        Request::parse(&BTreeMap::from(annotations)).unwrap().unwrap()
     }
 
     fn edits(vf: &str) -> ContainerEdits {
         let hook = |name: &str| {
             let (lease, vf) = (format!("vfio:{name}"), format!("vfio:{name}={vf}"));
-            let args = [
-                "onload-hook",
-                "createRuntime",
-                "--lease",
-                &lease,
-                "--vf",
-                &vf,
-            ];
+            let args = ["onload-hook", "createRuntime", "--lease", &lease, "--vf", &vf];
             Hook {
                 hook_name: "createRuntime".into(),
                 args: args.map(str::to_owned).to_vec(),
@@ -124,12 +113,7 @@ mod tests {
         assert!(said.ends_with(": it may choose no VLAN"), "{said}");
         let mut none = ContainerEdits::default();
         let asked = request("0000:81:10.1=101");
-        let said = set(&mut none, &asked, Path::new(FILE))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            said.contains("\"0000:81:10.1\" may choose no VLAN; vlans = \"101\""),
-            "{said}"
-        );
+        let said = set(&mut none, &asked, Path::new(FILE)).unwrap_err().to_string();
+        assert!(said.contains("\"0000:81:10.1\" may choose no VLAN; vlans = \"101\""), "{said}");
     }
 }

@@ -53,10 +53,7 @@ mod tests {
     use super::*;
 
     fn found(words: &[&str]) -> Option<PathBuf> {
-        let line: Vec<u8> = words
-            .iter()
-            .flat_map(|word| word.bytes().chain([0]))
-            .collect();
+        let line: Vec<u8> = words.iter().flat_map(|word| word.bytes().chain([0])).collect();
         bundle_of(&line, &"c1".parse().unwrap())
     }
 
@@ -82,15 +79,7 @@ mod tests {
             &["crun", "create", "--bundle", "/b", "c2"][..],
             &["crun", "create", "--bundle", "b", "c1"],
             &["crun", "create", "c1"],
-            &[
-                "crun",
-                "create",
-                "--bundle",
-                "/b",
-                "--config",
-                "other.json",
-                "c1",
-            ],
+            &["crun", "create", "--bundle", "/b", "--config", "other.json", "c1"],
             &["crun", "start", "c1"],
             &["crun"],
             &[],

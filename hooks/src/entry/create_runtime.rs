@@ -182,22 +182,14 @@ mod tests {
 
     #[test]
     fn a_node_that_is_missing_or_no_character_device_stops_the_container() {
-        assert!(
-            checked("{}")
-                .unwrap_err()
-                .contains("config.json has no such node")
-        );
+        assert!(checked("{}").unwrap_err().contains("config.json has no such node"));
         for entry in [
             r#"{"path":"/dev/infiniband/uverbs0","type":"b","major":231,"minor":192}"#,
             r#"{"path":"/dev/infiniband/uverbs0","type":"c"}"#,
             r#"{"path":"/dev/infiniband/uverbs0","type":"c","major":-1,"minor":192}"#,
         ] {
             let json = format!(r#"{{"linux":{{"devices":[{entry}]}}}}"#);
-            assert!(
-                checked(&json)
-                    .unwrap_err()
-                    .contains("has no character device")
-            );
+            assert!(checked(&json).unwrap_err().contains("has no character device"));
         }
     }
 
@@ -211,9 +203,7 @@ mod tests {
 
     fn remedied(written: &str, found: &str) -> String {
         let tree = hca();
-        let expect: Expect = format!("/dev/infiniband/uverbs0=rdma:rxe0{written}")
-            .parse()
-            .unwrap();
+        let expect: Expect = format!("/dev/infiniband/uverbs0=rdma:rxe0{written}").parse().unwrap();
         let error = Sysfs::at(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
         format!("{:#}", error.unwrap_err())
     }
@@ -228,10 +218,7 @@ mod tests {
     #[test]
     fn a_stale_number_beside_a_fresh_specification_is_answered_with_what_helps_then() {
         let told = remedied("#231:192", "231:193");
-        assert!(
-            told.contains("remove the onload.dev-* files in /var/run/cdi"),
-            "{told}"
-        );
+        assert!(told.contains("remove the onload.dev-* files in /var/run/cdi"), "{told}");
         assert!(!told.contains("renumbered"), "{told}");
     }
 
@@ -263,10 +250,7 @@ mod tests {
     #[test]
     fn a_mounted_node_of_another_driver_stops_the_container() {
         let refusal = mount(Path::new("/dev/zero"), "").unwrap_err();
-        assert!(
-            refusal.contains("the node is 1:5 but the kernel's onload is 1:3"),
-            "{refusal}"
-        );
+        assert!(refusal.contains("the node is 1:5 but the kernel's onload is 1:3"), "{refusal}");
     }
 
     #[test]

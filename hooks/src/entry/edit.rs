@@ -167,11 +167,7 @@ mod tests {
 
     fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
         let mut to = Vec::new();
-        let container = Container {
-            bundle: Path::new("/"),
-            id: None,
-            sees_exec: false,
-        };
+        let container = Container { bundle: Path::new("/"), id: None, sees_exec: false };
         stream(bytes, &mut to, container, Path::new("/none"))?;
         Ok(to)
     }
@@ -185,9 +181,6 @@ mod tests {
         assert_eq!(copied(&long).unwrap(), long);
         long.extend(b"onload.dev/nic");
         let refusal = copied(&long).unwrap_err().to_string();
-        assert!(
-            refusal.ends_with("is larger than 16777216 bytes"),
-            "{refusal}"
-        );
+        assert!(refusal.ends_with("is larger than 16777216 bytes"), "{refusal}");
     }
 }

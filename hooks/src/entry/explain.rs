@@ -25,11 +25,7 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
     let has_libraries = memmem::find(&scanned.kept, b"\"--rdma-libraries\"").is_some();
     let name = bundle.file_name().and_then(OsStr::to_str);
     let id = podman_id(bundle).or_else(|| name?.parse().ok());
-    let container = Container {
-        bundle,
-        id: id.as_ref(),
-        sees_exec: true,
-    };
+    let container = Container { bundle, id: id.as_ref(), sees_exec: true };
     let result = match DecisionInput::read(scanned) {
         Ok(Some(input)) => {
             host.settings()?;
@@ -147,10 +143,7 @@ mod tests {
     #[test]
     fn a_configuration_too_long_to_be_shown_is_told_by_its_length() {
         let long = vec![b'['; MAX_SHOWN + 1];
-        assert_eq!(
-            shown(&long),
-            "1048577 bytes, which is too long to be shown\n"
-        );
+        assert_eq!(shown(&long), "1048577 bytes, which is too long to be shown\n");
         let deep = shown(&long[..MAX_SHOWN]);
         assert!(deep.len() < 40 * MAX_SHOWN, "{} bytes", deep.len());
     }

@@ -108,16 +108,11 @@ fn parse(args: &[OsString]) -> Result<(PathBuf, Command)> {
 
 fn command(word: &OsStr, args: &[OsString]) -> Result<Command> {
     let word = word.to_str().unwrap_or_default();
-    let create_runtime = |stage| Command::CreateRuntime {
-        stage,
-        args: args.to_vec(),
-    };
+    let create_runtime = |stage| Command::CreateRuntime { stage, args: args.to_vec() };
     Ok(match (word, args) {
         ("createRuntime", _) => create_runtime("createRuntime"),
         ("prestart", _) => create_runtime("prestart"),
-        ("poststop", args) => Command::Poststop {
-            args: args.to_vec(),
-        },
+        ("poststop", args) => Command::Poststop { args: args.to_vec() },
         ("reapply", [id]) => Command::Reapply(id.to_string_lossy().parse()?),
         ("reapply", _) => bail!("reapply needs the id of one container; {}", usage()),
         ("precreate", []) => Command::Precreate,
@@ -179,10 +174,7 @@ fn create_runtime(
     let mut state = State::read(BufReader::new(io::stdin().lock()), true).context(stage)?;
     let subject = subject(stage, &state.id);
     // Raising a limit does not need the bundle.
-    let only_memlock = HookArguments {
-        memlock: arguments.memlock,
-        ..HookArguments::default()
-    };
+    let only_memlock = HookArguments { memlock: arguments.memlock, ..HookArguments::default() };
     if arguments != only_memlock {
         caller::restore_bundle(&mut state).context(&subject)?;
     }
@@ -224,11 +216,7 @@ fn precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
         Some(id) => subject("precreate", id),
         None => "precreate".to_owned(),
     };
-    let container = Container {
-        bundle: &bundle,
-        id: id.as_ref(),
-        sees_exec: false,
-    };
+    let container = Container { bundle: &bundle, id: id.as_ref(), sees_exec: false };
     let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
     let streamed = edit::stream(stdin, &mut stdout, container, config);
     match streamed.context(&subject)? {
@@ -256,11 +244,7 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
         });
     // What goes wrong with the one keeps nothing from the other.
     let released = lease::release(&others, token, id, &state.bundle);
-    let gone = Gone {
-        container: id,
-        token,
-        bundle: &state.bundle,
-    };
+    let gone = Gone { container: id, token, bundle: &state.bundle };
     let back = moves::take_back(&rdma.lease, &moving, &gone, stand_ins);
     let cleaned = if !rdma.rdma_netns.is_empty() || asked.rdma_libraries.is_some() {
         // The record goes with the nodes, and only it knows what another of the container's hooks took of a pool.
@@ -276,11 +260,7 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
 fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<()> {
     let leased = sweep::leased(Path::new(RUN_DIR), &state.id);
     let (leased, bundle) = leased.unwrap_or_default();
-    let gone = Gone {
-        container: &state.id,
-        token: None,
-        bundle: &bundle,
-    };
+    let gone = Gone { container: &state.id, token: None, bundle: &bundle };
     let back = moves::take_back(&leased, &leased, &gone, stand_ins);
     // Whoever wants one next finds out that its holder has ended, so nothing is lost where this fails.
     let _ = lease::release(&leased, None, &state.id, &bundle);
@@ -311,15 +291,9 @@ fn warn(subject: &str, warnings: Vec<String>, config: &Path) {
 /// Says the warnings of a report, and logs all of it.
 fn say_all(subject: &str, report: &Report, tell: fn(LogLevel, &str)) {
     for warning in &report.warnings {
-        tell(
-            LogLevel::Warning,
-            &format!(" {subject}: warning: {warning}"),
-        );
+        tell(LogLevel::Warning, &format!(" {subject}: warning: {warning}"));
     }
-    log_lines(
-        &report.log,
-        log_file::lines(report, &format!("{subject}: ")),
-    );
+    log_lines(&report.log, log_file::lines(report, &format!("{subject}: ")));
 }
 
 /// Says why the program fails. That comes last, since engines show the last line.
@@ -402,15 +376,9 @@ mod tests {
     #[test]
     fn the_configuration_is_the_fixed_file_unless_named() {
         assert_eq!(parsed(&["precreate"]).unwrap().0, Path::new(CONFIG_PATH));
-        for words in [
-            ["--config", "/x.toml", "precreate"],
-            ["precreate", "--config", "/x.toml"],
-        ] {
+        for words in [["--config", "/x.toml", "precreate"], ["precreate", "--config", "/x.toml"]] {
             let (named, command) = parsed(&words).unwrap();
-            assert_eq!(
-                (named.as_path(), command),
-                (Path::new("/x.toml"), Command::Precreate)
-            );
+            assert_eq!((named.as_path(), command), (Path::new("/x.toml"), Command::Precreate));
         }
     }
 }

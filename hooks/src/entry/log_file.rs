@@ -68,10 +68,7 @@ fn append(trusted: &Trusted, path: &Path, text: &[u8], largest: Option<u64>) -> 
     if largest.is_some_and(|largest| size > largest) {
         bail!("{LOG}: {path:?} would pass RLIMIT_FSIZE of this process");
     }
-    opened
-        .file
-        .write_all(text)
-        .context("writing the log of config.toml")
+    opened.file.write_all(text).context("writing the log of config.toml")
 }
 
 fn format(
@@ -117,10 +114,7 @@ mod tests {
         lines.push((LogLevel::Error, "no".to_owned()));
         let pid = std::process::id();
         let line = |text: &str| format!("1970-01-01T00:00:00Z onload-hook[{pid}]: {text}\n");
-        let (error, warning) = (
-            line("error: no"),
-            line("warning: container c: a\\n2026 forged"),
-        );
+        let (error, warning) = (line("error: no"), line("warning: container c: a\\n2026 forged"));
         let given = line("info: container c: given nic=all");
         let reason = line("debug: container c: because");
         for (level, text) in [
@@ -129,11 +123,7 @@ mod tests {
             (LogLevel::Info, format!("{warning}{given}{error}")),
             (LogLevel::Debug, format!("{warning}{given}{reason}{error}")),
         ] {
-            assert_eq!(
-                format(level, "onload-hook", lines.clone(), 0),
-                text,
-                "{level}"
-            );
+            assert_eq!(format(level, "onload-hook", lines.clone(), 0), text, "{level}");
         }
     }
 

@@ -27,10 +27,7 @@ impl Memory {
     #[expect(clippy::new_without_default, reason = "a static needs a constant")]
     #[must_use]
     pub const fn new() -> Self {
-        Memory {
-            used: AtomicUsize::new(0),
-            array: UnsafeCell::new([0; BYTES]),
-        }
+        Memory { used: AtomicUsize::new(0), array: UnsafeCell::new([0; BYTES]) }
     }
 
     /// Where a piece begins in the array; `None` if it is not of the array.
@@ -69,8 +66,7 @@ unsafe impl GlobalAlloc for Memory {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
-        self.take(layout)
-            .unwrap_or_else(|| unsafe { System.alloc(layout) })
+        self.take(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
     }
 
     #[inline(never)]

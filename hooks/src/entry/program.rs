@@ -31,11 +31,7 @@ pub fn harden() {
 /// would get that number, and messages would be written into the file. Closed again on exec.
 fn fill_standard_descriptors() {
     // They are borrowed by number, and are only asked about.
-    let standard = [
-        rustix::stdio::stdin(),
-        rustix::stdio::stdout(),
-        rustix::stdio::stderr(),
-    ];
+    let standard = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
     for descriptor in standard {
         if fcntl_getfd(descriptor).is_err() {
             let flags = OFlags::RDWR | OFlags::CLOEXEC;

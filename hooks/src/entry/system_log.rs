@@ -65,13 +65,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("log");
         let log = UnixDatagram::bind(&socket).unwrap();
-        send(
-            &socket,
-            "onload-hook",
-            LogLevel::Error,
-            "createRuntime: no\n<0>kernel: forged",
-        )
-        .unwrap();
+        send(&socket, "onload-hook", LogLevel::Error, "createRuntime: no\n<0>kernel: forged")
+            .unwrap();
         let mut bytes = [0; 256];
         let length = log.recv(&mut bytes).unwrap();
         let pid = std::process::id();

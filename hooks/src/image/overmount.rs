@@ -50,10 +50,7 @@ impl Overmount {
             "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Contents::Kernel,
             _ => Contents::Others,
         };
-        Overmount {
-            destination: destination.to_owned(),
-            contents,
-        }
+        Overmount { destination: destination.to_owned(), contents }
     }
 
     /// Recognises a bind mount of the host's own /sys or /proc, which rootless engines make: nobody
@@ -207,10 +204,7 @@ impl<'a> Overmounts<'a> {
                 around.pop();
             }
             let leads = |(above, index): &&(&[u8], usize)| {
-                let name = rest(at, above)
-                    .unwrap_or_default()
-                    .split(|byte| *byte == 0)
-                    .next();
+                let name = rest(at, above).unwrap_or_default().split(|byte| *byte == 0).next();
                 self.mounts[*index].1.contents == Contents::Others || name.is_some_and(is_process)
             };
             outer[*point] = around.iter().find(leads).map(|(_, index)| *index);
@@ -228,10 +222,7 @@ impl<'a> Overmounts<'a> {
         let parent = at.parent();
         // If somebody's files surround a mount, they decide where it is. The innermost mount alone
         // is therefore not enough, unless a later one took exactly its path.
-        let foreign = self
-            .mount_points_above(&parent)
-            .filter_map(|point| point.foreign)
-            .min();
+        let foreign = self.mount_points_above(&parent).filter_map(|point| point.foreign).min();
         let Some(foreign) = foreign else {
             return Ok(match self.mount_points_above(&parent).next() {
                 Some(_) => TargetFileSystem::FreshTmpfs,
@@ -300,8 +291,7 @@ mod tests {
     fn the_root_and_a_fresh_tmpfs_take_targets() {
         let root = Root::new();
         root.may("/usr/lib64/libonload.so", &[]).unwrap();
-        root.may("/etc/ld.so.preload", &[("/proc", "proc", &[]), DEV])
-            .unwrap();
+        root.may("/etc/ld.so.preload", &[("/proc", "proc", &[]), DEV]).unwrap();
         root.may("/dev/onload", &[DEV]).unwrap();
         root.may("/dev/infiniband/uverbs0", &[DEV]).unwrap();
         root.may("/none/yet/file", &[DEV]).unwrap();
@@ -317,13 +307,8 @@ mod tests {
             ("/usr/lib64/libonload.so", "/"),
             ("/dev/onload", "/dev"),
         ] {
-            let message = root
-                .may(target, &[(mount, "bind", &["rbind", "rw"])])
-                .unwrap_err();
-            assert!(
-                message.contains(&format!("the mount at \"{mount}\"")),
-                "{message}"
-            );
+            let message = root.may(target, &[(mount, "bind", &["rbind", "rw"])]).unwrap_err();
+            assert!(message.contains(&format!("the mount at \"{mount}\"")), "{message}");
         }
     }
 
@@ -331,28 +316,16 @@ mod tests {
     fn a_tmpfs_that_is_a_bind_mount_or_is_filled_takes_none() {
         let root = Root::new();
         for option in ["bind", "rbind", "tmpcopyup"] {
-            assert!(
-                root.may("/dev/onload", &[("/dev", "tmpfs", &[option])])
-                    .is_err(),
-                "{option}"
-            );
+            assert!(root.may("/dev/onload", &[("/dev", "tmpfs", &[option])]).is_err(), "{option}");
         }
-        assert!(
-            root.may("/dev/onload", &[("/dev", "devtmpfs", &[])])
-                .is_err()
-        );
+        assert!(root.may("/dev/onload", &[("/dev", "devtmpfs", &[])]).is_err());
     }
 
     #[test]
     fn a_mount_at_the_target_itself_does_not_matter() {
         let root = Root::new();
-        root.may(
-            "/etc/ld.so.preload",
-            &[("/etc/ld.so.preload", "bind", &["bind"])],
-        )
-        .unwrap();
-        root.may("/etc/ld.so.preload", &[("/etc/hosts", "bind", &["bind"])])
-            .unwrap();
+        root.may("/etc/ld.so.preload", &[("/etc/ld.so.preload", "bind", &["bind"])]).unwrap();
+        root.may("/etc/ld.so.preload", &[("/etc/hosts", "bind", &["bind"])]).unwrap();
     }
 
     #[test]
@@ -387,10 +360,7 @@ mod tests {
         root.0.link("usr/lib64", "/data");
         let data: (&str, &str, &[&str]) = ("/data", "bind", &["bind"]);
         let message = root.may("/usr/lib64/libonload.so", &[data]).unwrap_err();
-        assert!(
-            message.contains("(resolves to /data/libonload.so)"),
-            "{message}"
-        );
+        assert!(message.contains("(resolves to /data/libonload.so)"), "{message}");
         root.may("/usr/lib64/libonload.so", &[]).unwrap();
         root.0.link("etc/ld.so.preload", "../data/x");
         assert!(root.may("/etc/ld.so.preload", &[data]).is_err());
@@ -415,14 +385,10 @@ mod tests {
         let deeper: (&str, &str, &[&str]) = ("/data/link/lib64", "bind", &["bind"]);
         for mounts in [[outer, inner], [inner, outer], [outer, deeper]] {
             let message = root.may("/usr/lib64/libonload.so", &mounts).unwrap_err();
-            assert!(
-                message.contains("inside the mount at \"/data\""),
-                "{message}"
-            );
+            assert!(message.contains("inside the mount at \"/data\""), "{message}");
         }
         let tmpfs: (&str, &str, &[&str]) = ("/data/link", "tmpfs", &[]);
-        root.may("/usr/lib64/libonload.so", &[outer, tmpfs])
-            .unwrap();
+        root.may("/usr/lib64/libonload.so", &[outer, tmpfs]).unwrap();
         assert!(root.may("/data/link/x", &[outer, tmpfs]).is_err());
     }
 
@@ -430,24 +396,15 @@ mod tests {
     fn a_mount_behind_a_link_of_proc_may_be_anywhere() {
         let root = Root::new();
         let proc: (&str, &str, &[&str]) = ("/proc", "proc", &[]);
-        for at in [
-            "/proc/self/root/dev",
-            "/proc/1/cwd/dev",
-            "/proc/thread-self/root",
-        ] {
-            let message = root
-                .may("/dev/onload", &[proc, DEV, (at, "bind", &["bind"])])
-                .unwrap_err();
-            assert!(
-                message.contains("inside the mount at \"/proc\""),
-                "{message}"
-            );
+        for at in ["/proc/self/root/dev", "/proc/1/cwd/dev", "/proc/thread-self/root"] {
+            let message =
+                root.may("/dev/onload", &[proc, DEV, (at, "bind", &["bind"])]).unwrap_err();
+            assert!(message.contains("inside the mount at \"/proc\""), "{message}");
         }
         let inside: (&str, &str, &[&str]) = ("/proc/cpuinfo", "bind", &["bind"]);
         root.may("/dev/onload", &[proc, DEV, inside]).unwrap();
         let cgroup: (&str, &str, &[&str]) = ("/sys/fs/cgroup", "bind", &["rbind"]);
-        root.may("/dev/onload", &[("/sys", "sysfs", &[]), cgroup, DEV])
-            .unwrap();
+        root.may("/dev/onload", &[("/sys", "sysfs", &[]), cgroup, DEV]).unwrap();
     }
 
     #[test]
@@ -478,20 +435,11 @@ mod tests {
         root.0.link("run/link", "/usr/lib64");
         let run: (&str, &str, &[&str]) = ("/run", "tmpfs", &["tmpcopyup"]);
         let target = "/usr/lib64/libonload.so";
-        root.may(target, &[run, ("/run/.containerenv", "bind", &["bind"])])
-            .unwrap();
-        let message = root
-            .may(target, &[run, ("/run/link", "bind", &["bind"])])
-            .unwrap_err();
-        assert!(
-            message.contains("is below the mount at \"/run/link\""),
-            "{message}"
-        );
+        root.may(target, &[run, ("/run/.containerenv", "bind", &["bind"])]).unwrap();
+        let message = root.may(target, &[run, ("/run/link", "bind", &["bind"])]).unwrap_err();
+        assert!(message.contains("is below the mount at \"/run/link\""), "{message}");
         let below: (&str, &str, &[&str]) = ("/run", "bind", &["bind"]);
-        assert!(
-            root.may(target, &[below, run, ("/run/a", "bind", &["bind"])])
-                .is_err()
-        );
+        assert!(root.may(target, &[below, run, ("/run/a", "bind", &["bind"])]).is_err());
     }
 
     #[test]

@@ -49,10 +49,7 @@ pub(crate) fn choose(
     let library_path = config.env_get("LD_LIBRARY_PATH")?;
     let program = preload::program(config)?;
     // What was mounted here before does not count as the container's.
-    let others = config
-        .mounts()
-        .iter()
-        .filter(|mount| mount.options() != OPTIONS);
+    let others = config.mounts().iter().filter(|mount| mount.options() != OPTIONS);
     let covered = &covered(others.map(MountEntry::destination).collect(), root);
     let files = ProgramFiles { root, covered };
     let image = Image {
@@ -69,9 +66,7 @@ pub(crate) fn choose(
         // What was not examined is not said to work.
         Verdict::Fits if !choice.reasons.is_empty() => {}
         Verdict::Fits => {
-            choice
-                .reasons
-                .push(format!("the image's own libraries can use {names}"));
+            choice.reasons.push(format!("the image's own libraries can use {names}"));
         }
         Verdict::Unfit(why) => choice.misfit = Some(why),
         Verdict::Mount { way, .. } if setting == RdmaLibraries::Image => {
@@ -80,15 +75,9 @@ pub(crate) fn choose(
                 lack(way, &names)
             ));
         }
-        Verdict::Mount {
-            way,
-            mut files,
-            unserved,
-        } => {
+        Verdict::Mount { way, mut files, unserved } => {
             choice.misfit = unserved;
-            choice
-                .reasons
-                .push(format!("{}: the host's are mounted", lack(way, &names)));
+            choice.reasons.push(format!("{}: the host's are mounted", lack(way, &names)));
             files.retain(|file| !is_held(file, config.mounts()));
             choice.files = files;
         }

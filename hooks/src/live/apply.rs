@@ -201,10 +201,7 @@ impl Inspection<'_> {
         }
         let kind = Some(LinkNameSpaceType::Mount);
         move_into_link_name_space(self.namespace.as_fd(), kind).with_context(|| {
-            format!(
-                "entering the mount namespace of process {}",
-                self.init.pid()
-            )
+            format!("entering the mount namespace of process {}", self.init.pid())
         })?;
         let root = self.open_root()?;
         let keys = &self.plan.keys;

@@ -74,8 +74,7 @@ impl Dir {
 fn is_named_after(path: &Path, id: &ContainerId) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let name = name.strip_suffix(".scope").unwrap_or(name);
-    name.strip_suffix(id.as_str())
-        .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
+    name.strip_suffix(id.as_str()).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
 /// Finds the cgroup of a process from its /proc/PID/cgroup and this process's mounts and cgroups;
@@ -130,10 +129,7 @@ fn dir(
         let root = Path::new(OsStr::from_bytes(&root));
         let below = |path: &Path| path.strip_prefix(root).ok().map(Path::to_owned);
         let mounted = mountinfo::unescape(mount.point);
-        let dir = Dir {
-            mount: PathBuf::from(OsStr::from_bytes(&mounted)),
-            path: below(path)?,
-        };
+        let dir = Dir { mount: PathBuf::from(OsStr::from_bytes(&mounted)), path: below(path)? };
         Some((dir, own.and_then(below)))
     });
     let Some((found, own)) = within.last() else {
@@ -183,10 +179,7 @@ mod tests {
 
     #[test]
     fn names_that_are_no_text_are_passed_over_or_kept_as_they_are() {
-        let mounts = [
-            b"36 22 0:31 / /home/\xe9 rw - fuse.sshfs u@h:\xff rw\n",
-            V2.as_bytes(),
-        ];
+        let mounts = [b"36 22 0:31 / /home/\xe9 rw - fuse.sshfs u@h:\xff rw\n", V2.as_bytes()];
         let theirs = b"0::/machine.slice/a\xff/c0ffee\n";
         let found = super::find(theirs, b"0::/user.slice/\xe9\n", &mounts.concat());
         let Ok(Some(DeviceCgroup::V2(dir))) = found else {
@@ -207,18 +200,12 @@ mod tests {
     #[test]
     fn the_unified_hierarchy_is_found() {
         let dir = v2("/machine.slice/libpod-c0ffee.scope");
-        assert_eq!(
-            dir.at(),
-            Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope")
-        );
+        assert_eq!(dir.at(), Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope"));
         assert_eq!(dir.own(&id()), [dir.at()]);
         assert_eq!(dir.scope(&id()), Some("libpod-c0ffee.scope"));
         assert_eq!(
             dir.around(&id()),
-            [
-                Path::new("/sys/fs/cgroup/machine.slice"),
-                Path::new("/sys/fs/cgroup/")
-            ]
+            [Path::new("/sys/fs/cgroup/machine.slice"), Path::new("/sys/fs/cgroup/")]
         );
     }
 
@@ -235,19 +222,11 @@ mod tests {
 
     #[test]
     fn what_others_share_is_never_the_container_s() {
-        for path in [
-            "/machine.slice/container",
-            "/pod/xc0ffee/container",
-            "/c0ffee.slice/other",
-        ] {
+        for path in ["/machine.slice/container", "/pod/xc0ffee/container", "/c0ffee.slice/other"] {
             assert_eq!(v2(path).own(&id()).len(), 1, "{path}");
         }
         assert_eq!(v2("/kubepods.slice/x.scope/inner").scope(&id()), None);
-        assert_eq!(
-            v2("/c0ffee/c0ffee").own(&id()).len(),
-            1,
-            "a namespace of that name"
-        );
+        assert_eq!(v2("/c0ffee/c0ffee").own(&id()).len(), 1, "a namespace of that name");
     }
 
     #[test]
@@ -270,11 +249,7 @@ mod tests {
             assert_eq!(v2(path).scope(&id()), None, "{path}");
         }
         assert!(v2("/machine.slice/beef.scope/container").in_a_nameless_scope(&id()));
-        for path in [
-            "/machine.slice/beef",
-            "/a/c0ffee/init.scope",
-            "/a.scope/c0ffee",
-        ] {
+        for path in ["/machine.slice/beef", "/a/c0ffee/init.scope", "/a.scope/c0ffee"] {
             assert!(!v2(path).in_a_nameless_scope(&id()), "{path}");
         }
     }

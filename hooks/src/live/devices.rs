@@ -253,12 +253,7 @@ const ROUNDS: usize = 4;
 fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced> {
     bpf::detach(own.fd.as_fd(), &old)
         .with_context(|| format!("detaching the runtime's program of cgroup {:?}", own.path))?;
-    Ok(Replaced {
-        cgroup: own.copy()?,
-        flags,
-        old,
-        new: None,
-    })
+    Ok(Replaced { cgroup: own.copy()?, flags, old, new: None })
 }
 
 /// Warns about programs above the container's own cgroups. They control other processes too, so
@@ -313,11 +308,6 @@ fn extend(own: &CgroupPrograms, flags: u32, program: u32, rules: &[Rule]) -> Res
         Err(Errno::NOENT) => return Ok(Extended::Gone),
         replaced => replaced.with_context(|| of("replacing the device program"))?,
     }
-    let replaced = Replaced {
-        cgroup,
-        flags,
-        old,
-        new: Some(new),
-    };
+    let replaced = Replaced { cgroup, flags, old, new: Some(new) };
     Ok(Extended::By(id, replaced))
 }

@@ -186,11 +186,8 @@ impl<'a> Inspection<'a> {
         for (path, bind) in paths {
             let kind = bind.map_or(Ok(TargetType::File), |bind| self.kind_of(bind))?;
             let file_system = overmounts.may_create(&path.to_string_lossy());
-            let target = Target {
-                path: path.to_owned(),
-                kind,
-                file_system: file_system.context(keys)?,
-            };
+            let target =
+                Target { path: path.to_owned(), kind, file_system: file_system.context(keys)? };
             for made in looked.look(&target).context(keys)? {
                 if !missing.contains(&made) {
                     missing.push(made);
@@ -241,11 +238,7 @@ impl<'a> Inspection<'a> {
     /// A failed step of a mount.
     pub(super) fn failed(&self, what: impl FnOnce() -> String) -> impl FnOnce(Errno) -> Error {
         move |errno| {
-            let hint = if errno == Errno::NOSYS {
-                " (Linux 5.12 or newer is needed)"
-            } else {
-                ""
-            };
+            let hint = if errno == Errno::NOSYS { " (Linux 5.12 or newer is needed)" } else { "" };
             error!("{}: {}: {errno}{hint}", self.plan.keys, what())
         }
     }

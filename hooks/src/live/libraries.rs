@@ -50,10 +50,7 @@ pub(super) fn of_hook(
         Ok(root) => root,
         Err(error) => {
             let warning = format!("{key}: whether the image has libraries is unknown: {error:#}");
-            return Ok(Libraries {
-                warnings: vec![warning],
-                ..Libraries::default()
-            });
+            return Ok(Libraries { warnings: vec![warning], ..Libraries::default() });
         }
     };
     let (mut libraries, misfit) = choose(devices, setting, config, &root, host)?;
@@ -114,9 +111,7 @@ pub(super) fn key(devices: &[String]) -> String {
 /// Why nothing is mounted into a container that is there already.
 fn closed(host: &dyn HostView) -> Result<Option<String>> {
     if !host.privilege().is_initial_namespace {
-        return Ok(Some(
-            "the engine is rootless; use an image that has them".to_owned(),
-        ));
+        return Ok(Some("the engine is rootless; use an image that has them".to_owned()));
     }
     let settings = host.settings()?;
     let is_closed = !settings.config.annotations.live_devices;

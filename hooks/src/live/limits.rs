@@ -33,12 +33,7 @@ impl<'a> Process<'a> {
                 Some(opened.with_context(opening)?)
             }
         };
-        let process = Process {
-            init,
-            pid,
-            start_time,
-            fd,
-        };
+        let process = Process { init, pid, start_time, fd };
         // Checked after opening the descriptor: if this process exists now, it did when it was opened.
         match process.init.start_time() {
             Ok(now) if now == start_time => Ok(process),
@@ -143,10 +138,7 @@ fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
         "unlimited" => Some(None),
         number => number.parse().ok().map(Some),
     };
-    Some(Rlimit {
-        current: limit()?,
-        maximum: limit()?,
-    })
+    Some(Rlimit { current: limit()?, maximum: limit()? })
 }
 
 fn raise(
@@ -158,10 +150,7 @@ fn raise(
         Memlock::Unlimited => None,
         Memlock::Bytes(bytes) => Some(bytes),
     };
-    let new = Rlimit {
-        current: higher(old.current, want),
-        maximum: higher(old.maximum, want),
-    };
+    let new = Rlimit { current: higher(old.current, want), maximum: higher(old.maximum, want) };
     if new == old {
         return Ok(None);
     }
@@ -172,19 +161,16 @@ fn raise(
     }
     // Without CAP_SYS_RESOURCE the hard limit stays, and the soft one can be as high.
     let hard = old.maximum;
-    let soft_only = Rlimit {
-        current: hard,
-        maximum: hard,
-    };
+    let soft_only = Rlimit { current: hard, maximum: hard };
     match set(soft_only) {
         Ok(()) => Ok(Some(format!(
             "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
             hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
         ))),
         // The process belongs to another user.
-        Err(Errno::PERM | Errno::ACCESS) => Ok(Some(format!(
-            "RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing"
-        ))),
+        Err(Errno::PERM | Errno::ACCESS) => {
+            Ok(Some(format!("RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing")))
+        }
         Err(error) => Err(error),
     }
 }
@@ -208,11 +194,7 @@ mod tests {
 
     impl Fake {
         fn new(current: Option<u64>, maximum: Option<u64>) -> Self {
-            Fake {
-                limit: Rlimit { current, maximum },
-                may_raise_hard: false,
-                is_ours: true,
-            }
+            Fake { limit: Rlimit { current, maximum }, may_raise_hard: false, is_ours: true }
         }
 
         fn raise(&mut self, want: Memlock) -> Option<String> {
@@ -257,10 +239,7 @@ mod tests {
         let mut process = Fake::new(Some(8), Some(64));
         process.is_ours = false;
         let warning = process.raise(Memlock::Bytes(128)).unwrap();
-        assert_eq!(
-            warning,
-            "RLIMIT_MEMLOCK not raised to 128: CAP_SYS_RESOURCE is missing"
-        );
+        assert_eq!(warning, "RLIMIT_MEMLOCK not raised to 128: CAP_SYS_RESOURCE is missing");
     }
 
     #[test]
@@ -347,10 +326,9 @@ mod tests {
         let start_time = init.start_time().unwrap();
         let process = Process::new(&init, start_time).unwrap();
         child.end();
-        for refused in [
-            process.lower_nofile(17).unwrap_err(),
-            Process::new(&init, start_time).unwrap_err(),
-        ] {
+        for refused in
+            [process.lower_nofile(17).unwrap_err(), Process::new(&init, start_time).unwrap_err()]
+        {
             let line = refused.to_string();
             assert!(line.contains(&child.0.id().to_string()), "{line}");
         }
@@ -372,10 +350,7 @@ mod tests {
                 Ok(())
             });
             let line = Chain(&told.unwrap_err()).to_string();
-            assert!(
-                line.contains("ended during setting it, so another process"),
-                "{line}"
-            );
+            assert!(line.contains("ended during setting it, so another process"), "{line}");
         }
     }
 

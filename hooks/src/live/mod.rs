@@ -52,10 +52,7 @@ use plan::{Asker, InjectionPlan};
 pub(crate) fn inject(state: &State, config_path: &Path, stand_ins: &StandIns) -> Result<Report> {
     let file = ConfigFile::open(&state.bundle, None)?;
     let input = DecisionInput::read(file.scan(Places::Annotations)?)?;
-    let Some(DecisionInput {
-        config, request, ..
-    }) = input
-    else {
+    let Some(DecisionInput { config, request, .. }) = input else {
         return Ok(Report::default());
     };
     let host = ThisHost::with_config(config_path)?;
@@ -93,11 +90,7 @@ fn give(
         config,
         request,
         tickets: &[],
-        container: Container {
-            bundle: &state.bundle,
-            id: Some(&state.id),
-            sees_exec: false,
-        },
+        container: Container { bundle: &state.bundle, id: Some(&state.id), sees_exec: false },
         lacks: &|dir: &Path| root.as_ref().is_some_and(|root| root.lacks(dir)),
     };
     // A second call for the same process must not choose once more.
@@ -157,9 +150,8 @@ pub(crate) fn rdma_libraries(
 pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<Report> {
     let config = configuration(bundle)?;
     let looking = libraries::looking(&config)?;
-    let Some((first, setting)) = looking
-        .first()
-        .and_then(|hook| Some((hook, hook.rdma_libraries?)))
+    let Some((first, setting)) =
+        looking.first().and_then(|hook| Some((hook, hook.rdma_libraries?)))
     else {
         return Ok(Report::default());
     };
@@ -185,18 +177,13 @@ pub(crate) fn mount_libraries(
     let mut warnings = own.warnings;
     let key = libraries::key(&own.devices);
     let devices = own.devices.iter();
-    let takes: Vec<String> = devices
-        .map(|name| format!("rdma-libraries {name}"))
-        .collect();
+    let takes: Vec<String> = devices.map(|name| format!("rdma-libraries {name}")).collect();
     if own.binds.is_empty() {
         record(state, takes, &warnings, host);
         return Ok(warnings);
     }
-    let mut plan = InjectionPlan {
-        keys: key.clone(),
-        binds: own.binds,
-        ..InjectionPlan::default()
-    };
+    let mut plan =
+        InjectionPlan { keys: key.clone(), binds: own.binds, ..InjectionPlan::default() };
     plan.record.takes.clone_from(&takes);
     plan.record.library_warnings.clone_from(&warnings);
     let inspect = |warnings: &mut Vec<String>| -> Result<Option<Inspection<'_>>> {
@@ -282,10 +269,7 @@ fn inject_plan(
     host: &ThisHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
-    let (claims, mut moves) = (
-        std::mem::take(&mut plan.claims),
-        std::mem::take(&mut plan.moves),
-    );
+    let (claims, mut moves) = (std::mem::take(&mut plan.claims), std::mem::take(&mut plan.moves));
     moves.retain(|asked| !plan::is_done(&plan::moving(asked), before.as_ref()));
     let record = &mut plan.record;
     record.takes.extend(moves.iter().flat_map(plan::moving));
@@ -295,17 +279,12 @@ fn inject_plan(
         record.bundle.clone_from(&state.bundle);
     }
     let init = Init::open(state.pid)?;
-    let container = lease::Container {
-        id: &state.id,
-        bundle: &state.bundle,
-        init: init.pid(),
-    };
+    let container = lease::Container { id: &state.id, bundle: &state.bundle, init: init.pid() };
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
     let inspection = Inspection::new(state, init, config, host, plan, before)?;
     let claimed = moves::claim(&claims, &moves, container, "onload-hook", host, stand_ins)?;
-    let given = inspection
-        .with_nodes(&claimed.nodes, config)
-        .and_then(|inspection| inspection.go(host));
+    let given =
+        inspection.with_nodes(&claimed.nodes, config).and_then(|inspection| inspection.go(host));
     match given {
         Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
         Err(failed) => Err(claimed.withdraw(failed)),

@@ -83,10 +83,7 @@ impl Asker {
             asked
                 .or_insert(Requested { origin, value })
                 .value
-                .push(Wanted {
-                    name: take.pool.to_string(),
-                    count: Some(take.count),
-                });
+                .push(Wanted { name: take.pool.to_string(), count: Some(take.count) });
         }
         request
     }
@@ -189,11 +186,7 @@ impl InjectionPlan {
         let given = config.device_rules().context(CONFIG_JSON)?;
         for node in nodes {
             let Numbers { major, minor } = node.numbers;
-            let rule = Rule {
-                major,
-                minor,
-                access: Access::READ_WRITE,
-            };
+            let rule = Rule { major, minor, access: Access::READ_WRITE };
             self.add_node(of_node(&node.path, &node.path, rule), rule, &given);
         }
         self.binds.sort_by_cached_key(depth);
@@ -226,10 +219,7 @@ pub(crate) fn decide(
     let settings = host.settings()?;
     let mut request = subject.request.clone();
     request.open_bundles(&settings.config.bundles)?;
-    let subject = Subject {
-        request: &request,
-        ..subject
-    };
+    let subject = Subject { request: &request, ..subject };
     let decision = match asker {
         Asker::Annotations => decide::decide(subject, &settings, host, pools)?,
         _ => decide::provide(subject, &settings, host, pools)?,
@@ -252,11 +242,7 @@ pub(crate) fn of_moves(moves: &HookArguments, settings: &Settings) -> Result<Inj
     let names: Vec<&str> = moves.rdma_netns.iter().map(|rdma| &*rdma.ibdev).collect();
     let keys = format!("{}={}", Class::Rdma.kind(), names.join(","));
     refuse_closed(&keys, settings, "RDMA's mode shared")?;
-    Ok(InjectionPlan {
-        keys,
-        moves: vec![moves.clone()],
-        ..InjectionPlan::default()
-    })
+    Ok(InjectionPlan { keys, moves: vec![moves.clone()], ..InjectionPlan::default() })
 }
 
 /// The node is the host's own where the container's user may open that and its files have no label of SELinux. Read-only
@@ -416,8 +402,7 @@ impl Planner<'_> {
         let wanted = edits.env.iter().map(String::as_str);
         let mut missing: Vec<&str> = wanted.filter(|entry| is_needed(entry)).collect();
         if !missing.is_empty() {
-            self.config
-                .each_env(|held| missing.retain(|entry| !stands_for(held, entry)))?;
+            self.config.each_env(|held| missing.retain(|entry| !stands_for(held, entry)))?;
         }
         Ok(missing.first().copied())
     }

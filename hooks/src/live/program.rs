@@ -28,11 +28,7 @@ mod op {
 
 /// `struct bpf_insn` in the byte order of this machine.
 fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
-    let registers = if cfg!(target_endian = "little") {
-        src << 4 | dst
-    } else {
-        dst << 4 | src
-    };
+    let registers = if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
     let [off0, off1] = off.to_ne_bytes();
     let [imm0, imm1, imm2, imm3] = imm.to_ne_bytes();
     Insn::from_ne_bytes([code, registers, off0, off1, imm0, imm1, imm2, imm3])
@@ -80,10 +76,7 @@ fn allow(insns: &mut Vec<Insn>, rule: Rule) {
 /// A program with a constant result: 1 allows everything, 0 nothing.
 #[must_use]
 pub fn answer(value: i32) -> Vec<Insn> {
-    vec![
-        insn(op::MOVE_IMM, 0, 0, 0, value),
-        insn(op::EXIT, 0, 0, 0, 0),
-    ]
+    vec![insn(op::MOVE_IMM, 0, 0, 0, value), insn(op::EXIT, 0, 0, 0, 0)]
 }
 
 /// A program with the rules prepended; `None` if it already begins with them.
@@ -102,11 +95,7 @@ mod tests {
     use super::*;
 
     fn rule(major: u32, minor: u32, access: &str) -> Rule {
-        Rule {
-            major,
-            minor,
-            access: access.to_owned().try_into().unwrap(),
-        }
+        Rule { major, minor, access: access.to_owned().try_into().unwrap() }
     }
 
     /// What the kernel's interpreter computes for the few instructions used here.
@@ -145,11 +134,7 @@ mod tests {
 
     #[test]
     fn exactly_what_the_rules_say_is_allowed() {
-        let rules = [
-            rule(243, 0, "rw"),
-            rule(10, 229, "rwm"),
-            rule(231, 192, "r"),
-        ];
+        let rules = [rule(243, 0, "rw"), rule(10, 229, "rwm"), rule(231, 192, "r")];
         let closed = extend(&answer(0), &rules).unwrap();
         let open = extend(&answer(1), &rules).unwrap();
         for (kind, access, major, minor, allowed) in [
@@ -167,11 +152,7 @@ mod tests {
             (2, 2, 1, 3, 0),
         ] {
             let asked = (kind, access, major, minor);
-            assert_eq!(
-                run(&closed, kind, access, major, minor),
-                allowed,
-                "{asked:?}"
-            );
+            assert_eq!(run(&closed, kind, access, major, minor), allowed, "{asked:?}");
             assert_eq!(run(&open, kind, access, major, minor), 1, "{asked:?}");
         }
     }

@@ -39,11 +39,8 @@ impl Systemd {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             stream => stream.with_context(|| asking(scope))?,
         };
-        let mut systemd = Systemd {
-            stream: BufReader::new(stream),
-            scope: scope.to_owned(),
-            serial: 0,
-        };
+        let mut systemd =
+            Systemd { stream: BufReader::new(stream), scope: scope.to_owned(), serial: 0 };
         systemd.authenticate().with_context(|| asking(scope))?;
         Ok(Some(systemd))
     }
@@ -55,9 +52,7 @@ impl Systemd {
         stream.set_write_timeout(Some(PATIENCE))?;
         let user = rustix::process::geteuid().as_raw().to_string();
         let name: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
-        self.stream
-            .get_mut()
-            .write_all(format!("\0AUTH EXTERNAL {name}\r\n").as_bytes())?;
+        self.stream.get_mut().write_all(format!("\0AUTH EXTERNAL {name}\r\n").as_bytes())?;
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") && line.len() < 4096 {
             let mut byte = [0];
@@ -120,9 +115,7 @@ impl Systemd {
     }
 
     fn exchange(&mut self, call: &Call<'_>, body: &[u8], serial: u32) -> io::Result<Answer> {
-        self.stream
-            .get_mut()
-            .write_all(&call.message(serial, body))?;
+        self.stream.get_mut().write_all(&call.message(serial, body))?;
         for _ in 0..MAX_MESSAGES {
             let answer = self.receive()?;
             let is_answer = matches!(answer.kind, METHOD_RETURN | ERROR);
@@ -130,9 +123,7 @@ impl Systemd {
                 return Ok(answer);
             }
         }
-        Err(io::Error::other(format!(
-            "no reply within {MAX_MESSAGES} messages"
-        )))
+        Err(io::Error::other(format!("no reply within {MAX_MESSAGES} messages")))
     }
 
     fn receive(&mut self) -> io::Result<Answer> {
@@ -143,15 +134,9 @@ impl Systemd {
         self.stream.read_exact(&mut fields)?;
         let mut body = vec![0; body];
         self.stream.read_exact(&mut body)?;
-        let mut answer = Answer {
-            kind: fixed[1],
-            reply_serial: 0,
-            error_name: String::new(),
-            body,
-        };
-        answer
-            .read_fields(&fields[..length])
-            .ok_or_else(bad_message)?;
+        let mut answer =
+            Answer { kind: fixed[1], reply_serial: 0, error_name: String::new(), body };
+        answer.read_fields(&fields[..length]).ok_or_else(bad_message)?;
         Ok(answer)
     }
 }
@@ -285,9 +270,7 @@ impl Answer {
 fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
     let length = |at| {
         let number = Reader { bytes: fixed, at }.number()?;
-        usize::try_from(number)
-            .ok()
-            .filter(|length| *length <= MAX_MESSAGE)
+        usize::try_from(number).ok().filter(|length| *length <= MAX_MESSAGE)
     };
     let (body, fields) = (length(4)?, length(12)?);
     (fixed[0] == b'l').then_some((fields, body))
@@ -314,8 +297,7 @@ impl Writer {
     }
 
     fn signature(&mut self, signature: &str) {
-        self.0
-            .push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
+        self.0.push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
         self.0.extend(signature.as_bytes());
         self.0.push(0);
     }
@@ -388,11 +370,7 @@ mod tests {
     const SCOPE: &str = "libpod-c0ffee.scope";
 
     fn rule(access: &str) -> Rule {
-        Rule {
-            major: 243,
-            minor: 0,
-            access: access.to_owned().try_into().unwrap(),
-        }
+        Rule { major: 243, minor: 0, access: access.to_owned().try_into().unwrap() }
     }
 
     /// A message as systemd sends it.
@@ -466,9 +444,7 @@ mod tests {
     }
 
     fn connect(dir: &tempfile::TempDir) -> Systemd {
-        Systemd::connect(&dir.path().join("private"), SCOPE)
-            .unwrap()
-            .unwrap()
+        Systemd::connect(&dir.path().join("private"), SCOPE).unwrap().unwrap()
     }
 
     #[test]
@@ -521,10 +497,7 @@ mod tests {
         let answer = reply(ERROR, 1, Some(name), &text_body("Unit not loaded."));
         let server = play(&dir, "OK 0\r\n", vec![answer]);
         let message = Chain(&connect(&dir).allow(&[rule("r")]).unwrap_err()).to_string();
-        assert!(
-            message.contains("NoSuchUnit: Unit not loaded."),
-            "{message}"
-        );
+        assert!(message.contains("NoSuchUnit: Unit not loaded."), "{message}");
         server.join().unwrap();
     }
 
@@ -533,11 +506,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let server = play(&dir, "REJECTED EXTERNAL\r\n", Vec::new());
         let refused = Systemd::connect(&dir.path().join("private"), SCOPE);
-        assert!(
-            Chain(&refused.unwrap_err())
-                .to_string()
-                .contains("REJECTED")
-        );
+        assert!(Chain(&refused.unwrap_err()).to_string().contains("REJECTED"));
         server.join().unwrap();
 
         let mut huge = reply(METHOD_RETURN, 1, None, &[]);

@@ -43,11 +43,7 @@ impl<'a> Targets<'a> {
     /// `mounts` is the mount table of the process that runs in the root.
     pub(crate) fn new(root: &'a ContainerRoot, mounts: &'a MountTable) -> Result<Self> {
         let root_mount = mount_of(root).with_context(|| looking_at(Path::new("/")))?;
-        Ok(Targets {
-            root,
-            root_mount,
-            mounts,
-        })
+        Ok(Targets { root, root_mount, mounts })
     }
 
     /// What would have to be created for a target, outermost first; empty if it exists, or if what
@@ -129,10 +125,7 @@ impl<'a> Targets<'a> {
             let dir = dir.try_clone().inspect_err(|_| {
                 let _ = unlinkat(&dir, name, removal(kind));
             });
-            made.push(Fresh {
-                made: Made::planned(path, kind),
-                dir: dir.with_context(making)?,
-            });
+            made.push(Fresh { made: Made::planned(path, kind), dir: dir.with_context(making)? });
         }
         let opening = || format!("opening {path:?} in the container");
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -252,11 +245,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn file(path: &str) -> Target {
-        Target {
-            path: path.into(),
-            kind: TargetType::File,
-            file_system: TargetFileSystem::Root,
-        }
+        Target { path: path.into(), kind: TargetType::File, file_system: TargetFileSystem::Root }
     }
 
     /// This process's mounts, as if none of them had peers.
@@ -291,10 +280,7 @@ mod tests {
         let root = ContainerRoot::open(dir.path()).unwrap();
         let targets = Targets::new(&root, &mounts).unwrap();
         let refused = targets.open(&file("/x.so"), &mut made).unwrap_err();
-        assert!(
-            refused.to_string().contains("use another image"),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains("use another image"), "{refused}");
         assert!(made.is_empty());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }

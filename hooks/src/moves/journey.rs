@@ -116,10 +116,7 @@ pub(crate) trait Kind: Sized {
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack>;
 
     fn looking(name: &str) -> String {
-        format!(
-            "looking at other network namespaces for {} {name}",
-            Self::WORD
-        )
+        format!("looking at other network namespaces for {} {name}", Self::WORD)
     }
 
     /// `keeper` keeps the namespace where the device is.
@@ -266,8 +263,7 @@ impl<'a, K: Kind> Way<'a, K> {
         if let Some(seen) = kind.find(&self.to, &back.facts)? {
             kind.take(&self.to, &seen, &self.home, &back.facts)?;
         }
-        back.fetch(&self.home, None, DYING_PATIENCE)?
-            .end(&self.home)
+        back.fetch(&self.home, None, DYING_PATIENCE)?.end(&self.home)
     }
 }
 
@@ -368,13 +364,7 @@ pub(crate) struct Grant<'a, K: Kind> {
 impl<'a, K: Kind> Grant<'a, K> {
     /// Not before it is leased.
     fn new(request: Request<'a>, seen: K::Seen, locks: Vec<Lock>) -> Self {
-        Grant {
-            request,
-            seen,
-            _locks: locks,
-            facts: None,
-            warning: None,
-        }
+        Grant { request, seen, _locks: locks, facts: None, warning: None }
     }
 
     /// For a container in whose namespace it is.
@@ -432,10 +422,7 @@ impl<'a, K: Kind> Grants<'a, K> {
             return Ok(None);
         };
         let way = Way::open(&first.name, claim, container, host, kind)?;
-        let mut grants = Grants {
-            way,
-            all: Vec::new(),
-        };
+        let mut grants = Grants { way, all: Vec::new() };
         for request in requests {
             match request.grant(&grants.way) {
                 Ok(grant) => grants.all.push(grant),
@@ -494,12 +481,7 @@ impl<'a, K: Kind> Return<'a, K> {
     /// None for a device of another kind.
     pub(super) fn new(leases: &'a Leases, device: &'a Device, moved: Moved) -> Option<Self> {
         let facts = K::of(&moved.facts)?.clone();
-        Some(Return {
-            leases,
-            device,
-            moved,
-            facts,
-        })
+        Some(Return { leases, device, moved, facts })
     }
 
     pub(super) fn amend(&self, change: &dyn Fn(&mut Moved)) -> Result<()> {
@@ -604,10 +586,7 @@ pub(crate) struct NotBack {
 
 impl From<Error> for NotBack {
     fn from(error: Error) -> Self {
-        NotBack {
-            error,
-            differs: None,
-        }
+        NotBack { error, differs: None }
     }
 }
 
@@ -656,11 +635,8 @@ pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -
     let bundle = lease::was_canonical(gone.bundle);
     let take_one = |device: &Device| {
         // Most devices do not move, and a lock leaves a file.
-        let _moving = if leases.is_away(device)? {
-            Some(leases.lock_moving(device)?)
-        } else {
-            None
-        };
+        let _moving =
+            if leases.is_away(device)? { Some(leases.lock_moving(device)?) } else { None };
         let left = leases.leave(device, gone.container, &bundle, gone.token)?;
         let back = left.and_then(|moved| Return::new(&leases, device, moved));
         back.map_or(Ok(()), |back| back.bring(kind, Some(gone), DYING_PATIENCE))

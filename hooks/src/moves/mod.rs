@@ -86,11 +86,7 @@ fn request<'a>(
             });
         }
     }
-    let flag = if class == Class::Rdma {
-        "rdma-netns"
-    } else {
-        "netdev"
-    };
+    let flag = if class == Class::Rdma { "rdma-netns" } else { "netdev" };
     bail!(
         "--{flag} {name}@{pci} has no --lease {class}:NAME beside it; write the specification anew"
     );
@@ -145,9 +141,7 @@ fn functions(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
 
 /// What a hook's arguments give an interface.
 fn given<'a, T>(all: &'a [Given<T>], interface: &Interface) -> impl Iterator<Item = &'a T> {
-    let own = all
-        .iter()
-        .filter(move |given| given.interface == *interface);
+    let own = all.iter().filter(move |given| given.interface == *interface);
     own.map(|given| &given.value)
 }
 
@@ -161,9 +155,7 @@ fn replace<T: Clone>(own: &mut Vec<T>, others: &[T]) {
 /// The RDMA devices that a hook is to move.
 fn rdma_devices(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
     let asked = arguments.rdma_netns.iter();
-    asked
-        .map(|rdma| request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci))
-        .collect()
+    asked.map(|rdma| request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci)).collect()
 }
 
 /// What a container has for itself now. Nobody else touches what moved before this is finished or withdrawn.
@@ -251,8 +243,7 @@ impl<'a> Claimed<'a> {
         }
         let functions = Grants::new(set_up, wanted, container, host, by_function)?;
         self.functions.extend(functions);
-        self.interfaces
-            .extend(Grants::new(moving, wanted, container, host, identity)?);
+        self.interfaces.extend(Grants::new(moving, wanted, container, host, identity)?);
         Ok(())
     }
 
@@ -355,10 +346,7 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
         journey::restore(leases, &all, interfaces, now).context("restoring interfaces")?;
     let functions = journey::restore(leases, &all, functions, now);
     let functions = functions.context("restoring virtual functions")?;
-    Ok([rdma, interfaces, functions]
-        .into_iter()
-        .flatten()
-        .collect())
+    Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
 
 /// Brings back members of pools before a container is refused one. The refusal says which of them do not come, and why.
@@ -377,7 +365,7 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    use onload_core::lease::{MemberRequest, Holder, LeaseRequest, Numa, Token};
+    use onload_core::lease::{Holder, LeaseRequest, MemberRequest, Numa, Token};
     use onload_core::run_dir::RunDir;
     use onload_sys::processes::Processes;
     use onload_test_tree::Tree;
@@ -440,9 +428,7 @@ mod tests {
     #[test]
     fn a_device_is_leased_by_its_name_or_by_its_function() {
         for name in ["mlx5_0", "0000:3b:00.0"] {
-            let asked = parsed(&format!(
-                "--lease rdma:{name} --rdma-netns mlx5_0@0000:3b:00.0"
-            ));
+            let asked = parsed(&format!("--lease rdma:{name} --rdma-netns mlx5_0@0000:3b:00.0"));
             assert_eq!(rdma_devices(&asked).unwrap().len(), 1);
         }
         for other in ["rdma:mlx5_1", "netdev:mlx5_0"] {

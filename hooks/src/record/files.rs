@@ -68,11 +68,7 @@ pub(crate) struct Made {
 impl Made {
     #[must_use]
     pub(crate) fn planned(path: &Path, kind: TargetType) -> Self {
-        Made {
-            path: path.to_owned(),
-            kind,
-            inode: None,
-        }
+        Made { path: path.to_owned(), kind, inode: None }
     }
 }
 
@@ -119,11 +115,7 @@ impl Live {
         let nodes = before.rules.into_iter().zip(before.nodes);
         let more = self.rules.into_iter().zip(self.nodes);
         let (rules, nodes) = nodes.chain(more).unzip();
-        let bundle = if self.leases.is_empty() {
-            before.bundle
-        } else {
-            self.bundle
-        };
+        let bundle = if self.leases.is_empty() { before.bundle } else { self.bundle };
         Live {
             rules,
             nodes,
@@ -160,9 +152,7 @@ pub(crate) fn read_known(dir: impl AsFd, warnings: &mut Vec<String>) -> Result<O
         return Ok(None);
     };
     let record = parse(&bytes);
-    Ok(record
-        .map_err(|error| warnings.push(format!("{error:#}; it is ignored")))
-        .ok())
+    Ok(record.map_err(|error| warnings.push(format!("{error:#}; it is ignored"))).ok())
 }
 
 const READING: &str = "reading the record of the container";
@@ -223,10 +213,7 @@ mod tests {
 
     #[test]
     fn a_record_of_a_newer_version_is_told_from_a_broken_one() {
-        for text in [
-            r#"{"version":2}"#.to_owned(),
-            format!("{{{LIVE},\"version\":4294967295}}"),
-        ] {
+        for text in [r#"{"version":2}"#.to_owned(), format!("{{{LIVE},\"version\":4294967295}}")] {
             let error = read_text(&text).unwrap_err();
             assert!(error.to_string().contains("understands 1"), "{error}");
         }

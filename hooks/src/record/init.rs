@@ -61,11 +61,7 @@ pub(crate) fn ended(pid: u32) -> Error {
 
 fn dir_of(pid: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(
-        format!("/proc/{pid}"),
-        flags,
-        Mode::empty(),
-    )?)
+    Ok(rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?)
 }
 
 #[derive(Debug)]
@@ -91,12 +87,7 @@ impl Init {
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
-        Ok(openat(
-            &self.dir,
-            name,
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?)
+        Ok(openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     pub(crate) fn bytes(&self, name: &str) -> io::Result<Vec<u8>> {
@@ -134,8 +125,7 @@ impl Init {
                 self.pid
             );
         }
-        self.open_file(name, OFlags::RDONLY)
-            .with_context(|| self.reading(name))
+        self.open_file(name, OFlags::RDONLY).with_context(|| self.reading(name))
     }
 
     /// Its network namespace, which may be this process's own.
@@ -189,10 +179,7 @@ mod tests {
 
     #[test]
     fn the_outside_id_of_user_0_is_read() {
-        assert_eq!(
-            outside_of_zero(b"         0     100000      65536\n"),
-            Some(100_000)
-        );
+        assert_eq!(outside_of_zero(b"         0     100000      65536\n"), Some(100_000));
         assert_eq!(outside_of_zero(b"1 5 1\n0 7 1\n"), Some(7));
         assert_eq!(outside_of_zero(b"1 5 1\n"), None);
         assert_eq!(outside_of_zero(b"0 x 1\n"), None);
@@ -200,10 +187,7 @@ mod tests {
 
     #[test]
     fn a_process_has_ended_when_its_number_is_free_or_another_s() {
-        let mut child = std::process::Command::new("/bin/sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap();
         let then = Init::open(Some(child.id())).unwrap().start_time().unwrap();
         assert!(!has_ended(child.id(), then));
         assert!(has_ended(child.id(), then - 1));
@@ -217,10 +201,7 @@ mod tests {
     fn this_process_is_no_container() {
         let own = Init::open(Some(std::process::id())).unwrap();
         let refused = own.mount_namespace().unwrap_err().to_string();
-        assert!(
-            refused.contains("shares this host's mount namespace"),
-            "{refused}"
-        );
+        assert!(refused.contains("shares this host's mount namespace"), "{refused}");
         assert_eq!(own.root_user().unwrap(), None);
         assert!(own.start_time().unwrap() > 0);
         for none in [None, Some(0)] {

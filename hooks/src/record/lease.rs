@@ -11,7 +11,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
-    Device, MemberRequest, Holder, Holders, LeaseError, LeaseRequest, Leases, Moved, NODES, Numa,
+    Device, Holder, Holders, LeaseError, LeaseRequest, Leases, MemberRequest, Moved, NODES, Numa,
     POD, Token, Used, take_unleased,
 };
 use onload_core::request::Origin;
@@ -88,10 +88,7 @@ pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 impl<'a> Keeper<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.
     pub(crate) fn creating(host: &'a ThisHost, entry_point: &'static str) -> Self {
-        Keeper {
-            stays: true,
-            ..Keeper::before(host, entry_point)
-        }
+        Keeper { stays: true, ..Keeper::before(host, entry_point) }
     }
 
     /// For a process that does not become the runtime: one that has ended when the runtime starts, or a daemon that an
@@ -132,21 +129,13 @@ impl<'a> Keeper<'a> {
 
     /// Until when it is looked who uses a device.
     fn until(&self) -> Instant {
-        let openers = if self.stays {
-            OPENERS
-        } else {
-            OPENERS_OF_ANSWER
-        };
+        let openers = if self.stays { OPENERS } else { OPENERS_OF_ANSWER };
         Instant::now() + openers
     }
 
     /// Whether all of it was free still.
     fn keep(&self, chosen: &Chosen, until: Instant) -> Result<bool> {
-        let maker = if self.stays {
-            self.processes.find(std::process::id())?
-        } else {
-            None
-        };
+        let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
         let request = chosen.lease_request(maker, self.entry_point);
         let user = |device: &Device, holders: &Holders<'_>| {
             let opener = opener_by_number(holders, &request, device);
@@ -228,10 +217,8 @@ impl Pools for Keeper<'_> {
         let request = chosen.lease_request(None, self.entry_point);
         let used = self.used.borrow();
         let mut device_requests = chosen.leases.choose(&request, &used);
-        let is_refused = matches!(
-            &device_requests,
-            Err(LeaseError::NoneFree(_) | LeaseError::Other(_))
-        );
+        let is_refused =
+            matches!(&device_requests, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)));
         if let Some(fetch) = self.fetch.filter(|_| is_refused) {
             // Those that ended containers have left may come back now, until there are enough or the time is over.
             let until = *self.fetching.get_or_init(|| Instant::now() + FETCHING);
@@ -245,11 +232,7 @@ impl Pools for Keeper<'_> {
             device_requests = chosen.leases.choose(&request, &used);
         }
         (chosen.devices, chosen.numa) = (device_requests?, Numa::Any);
-        let devices: Vec<Device> = chosen
-            .devices
-            .iter()
-            .flat_map(MemberRequest::devices)
-            .collect();
+        let devices: Vec<Device> = chosen.devices.iter().flat_map(MemberRequest::devices).collect();
         chosen.expect = devices.iter().flat_map(wanted.expect).collect();
         self.chosen.replace(Some(chosen));
         Ok(Reserved { token, devices })
@@ -314,11 +297,7 @@ impl Viewer {
         let leases = leases.and_then(|run| Leases::find(run, processes.clone()).ok().flatten());
         let tickets = run.as_ref();
         let tickets = tickets.and_then(|run| Tickets::find(run, processes.clone()).ok().flatten());
-        Viewer {
-            leases,
-            tickets,
-            processes,
-        }
+        Viewer { leases, tickets, processes }
     }
 }
 
@@ -389,13 +368,7 @@ pub(crate) struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     /// No device yet.
     pub(crate) fn by(asked: &'a HookArguments, entry_point: &'a str) -> Self {
-        Wanted {
-            devices: &[],
-            asked,
-            entry_point,
-            moved: None,
-            alone: false,
-        }
+        Wanted { devices: &[], asked, entry_point, moved: None, alone: false }
     }
 }
 
@@ -433,14 +406,11 @@ pub(crate) fn claim(
         share => share.unwrap_or(u32::MAX),
     };
     let devices = wanted.devices.iter();
-    let mut device_requests: Vec<MemberRequest> = devices
-        .map(|device| device_request(device, most(device)))
-        .collect();
+    let mut device_requests: Vec<MemberRequest> =
+        devices.map(|device| device_request(device, most(device))).collect();
     let pod = pod::of(container.id, container.bundle);
     for device_request in &mut device_requests {
-        device_request
-            .facts
-            .extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
+        device_request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
         device_request.moved = wanted.moved.cloned();
     }
     let request = LeaseRequest {
@@ -472,10 +442,7 @@ pub(crate) fn abandon(devices: &[Device], container: Container<'_>) {
 
 fn group(device: &Device) -> Option<PathBuf> {
     let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
-    device
-        .class
-        .is_iommu_group()
-        .then(|| function.join("iommu_group"))
+    device.class.is_iommu_group().then(|| function.join("iommu_group"))
 }
 
 /// The devices that a lease of the same group may have been made for: a group goes by the lowest of its functions that is
@@ -485,10 +452,7 @@ fn group_members(device: &Device) -> Vec<Device> {
     let members = members.and_then(Result::ok).into_iter().flatten();
     let names = members.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let device = |name: String| {
-        Some(Device {
-            class: device.class,
-            name: DeviceName::try_from(name.as_str()).ok()?,
-        })
+        Some(Device { class: device.class, name: DeviceName::try_from(name.as_str()).ok()? })
     };
     names.filter_map(device).collect()
 }
@@ -579,11 +543,8 @@ fn user(
         Expected::Vfio { pci } => pci.to_string() == device.name.as_str(),
         _ => false,
     };
-    let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) = expect
-        .iter()
-        .filter(is_its)
-        .map(node)
-        .partition(|node| node.starts_with(FUNCTIONS));
+    let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) =
+        expect.iter().filter(is_its).map(node).partition(|node| node.starts_with(FUNCTIONS));
     node_user(&groups, &functions, processes, until)
 }
 
@@ -641,10 +602,7 @@ fn node(expect: &Expect) -> PathBuf {
 
 fn is_busy(node: &Path) -> bool {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    matches!(
-        rustix::fs::open(node, flags, Mode::empty()),
-        Err(Errno::BUSY)
-    )
+    matches!(rustix::fs::open(node, flags, Mode::empty()), Err(Errno::BUSY))
 }
 
 #[cfg(test)]
@@ -698,17 +656,13 @@ mod tests {
         }
         let left = left.into_inner();
         assert_eq!(left.len(), 2);
-        assert!(
-            left[0] <= FETCHING && left[1] <= left[0] - Duration::from_millis(50),
-            "{left:?}"
-        );
+        assert!(left[0] <= FETCHING && left[1] <= left[0] - Duration::from_millis(50), "{left:?}");
     }
 
     #[test]
     fn who_has_a_function_s_node_is_found_beside_a_group_that_is_free() {
         let tree = Tree::new();
-        tree.file("proc/7/comm", "qemu\n")
-            .link("proc/7/fd/3", "/dev/null");
+        tree.file("proc/7/comm", "qemu\n").link("proc/7/fd/3", "/dev/null");
         let processes = Processes::at(tree.root());
         let groups = [tree.path("dev/vfio/15")];
         let until = Instant::now() + Duration::from_secs(60);
@@ -721,17 +675,12 @@ mod tests {
     #[test]
     fn a_busy_node_is_in_use_also_where_its_user_was_not_found_in_time() {
         let tree = Tree::new();
-        tree.file("proc/7/comm", "qemu\n")
-            .directory("proc/7/fd")
-            .link("proc/7/fd/3", "/dev/null");
+        tree.file("proc/7/comm", "qemu\n").directory("proc/7/fd").link("proc/7/fd/3", "/dev/null");
         let (processes, node) = (Processes::at(tree.root()), Path::new("/dev/null"));
         let now = Instant::now();
         let found = opener(node, &processes, now + Duration::from_secs(60));
         assert_eq!(found.as_deref(), Some("process 7 (\"qemu\")"));
         let late = opener(node, &processes, now);
-        assert_eq!(
-            late.as_deref(),
-            Some("a process that was not found in time")
-        );
+        assert_eq!(late.as_deref(), Some("a process that was not found in time"));
     }
 }

@@ -68,10 +68,8 @@ impl Record {
             Some(path) => (path, true),
             None => (target.strip_prefix(PLAIN)?, false),
         };
-        path.starts_with(b"/").then(|| Record {
-            runtime: PathBuf::from(OsStr::from_bytes(path)),
-            is_guarded,
-        })
+        path.starts_with(b"/")
+            .then(|| Record { runtime: PathBuf::from(OsStr::from_bytes(path)), is_guarded })
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -184,8 +182,7 @@ pub(crate) fn configured(trusted: &Trusted) -> Option<PathBuf> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let target = readlinkat(&dir, CONFIGURED_NAME, Vec::with_capacity(128)).ok()?;
     let path = target.as_bytes().strip_prefix(CONFIGURED)?;
-    path.starts_with(b"/")
-        .then(|| PathBuf::from(OsStr::from_bytes(path)))
+    path.starts_with(b"/").then(|| PathBuf::from(OsStr::from_bytes(path)))
 }
 
 impl StoredRecord {
@@ -332,10 +329,7 @@ mod tests {
     #[test]
     fn a_record_is_what_was_written_and_nothing_else() {
         for is_guarded in [false, true] {
-            let record = Record {
-                runtime: PathBuf::from("/usr/bin/runc"),
-                is_guarded,
-            };
+            let record = Record { runtime: PathBuf::from("/usr/bin/runc"), is_guarded };
             assert_eq!(Record::parse(&record.to_bytes()), Some(record));
         }
         for target in [
@@ -385,14 +379,7 @@ mod tests {
     #[test]
     fn an_id_that_is_too_long_for_a_file_s_name_has_no_record() {
         let id: ContainerId = "x".repeat(201).parse().unwrap();
-        assert_eq!(
-            ContainerKey {
-                id: &id,
-                root: None
-            }
-            .file_name(),
-            None
-        );
+        assert_eq!(ContainerKey { id: &id, root: None }.file_name(), None);
     }
 
     #[test]
@@ -402,14 +389,7 @@ mod tests {
         let root = Some(dir.path().as_os_str());
         let named = ContainerKey { id: &id, root };
         assert_eq!(named.state_owner(), StateOwner::None);
-        assert_eq!(
-            ContainerKey {
-                id: &id,
-                root: None
-            }
-            .state_owner(),
-            StateOwner::Unknown
-        );
+        assert_eq!(ContainerKey { id: &id, root: None }.state_owner(), StateOwner::Unknown);
         let state = dir.path().join(id.as_str());
         std::fs::create_dir(&state).unwrap();
         assert_eq!(named.state_owner(), StateOwner::Other);

@@ -159,8 +159,7 @@ mod tests {
         }
 
         fn is_abandoned(&self, minutes: u64) -> bool {
-            self.maker
-                .is_abandoned_after(&self.id, Duration::from_secs(60 * minutes))
+            self.maker.is_abandoned_after(&self.id, Duration::from_secs(60 * minutes))
         }
 
         fn make(&self, path: &str) {
@@ -226,10 +225,7 @@ mod tests {
     fn what_was_counted_in_another_pid_namespace_is_not_judged() {
         let ended = Ended::new(Stage::Hook);
         let counts = |pid_namespace: u64| {
-            let maker = Maker {
-                pid_namespace,
-                ..ended.maker.clone()
-            };
+            let maker = Maker { pid_namespace, ..ended.maker.clone() };
             maker.shares_pid_namespace()
         };
         assert!(counts(ended.maker.pid_namespace));
@@ -269,10 +265,7 @@ mod tests {
         let ended = Ended::new(Stage::Precreate);
         // As if the clock had been an hour behind when it was made.
         let long_ago = std::time::SystemTime::now() - 6 * GRACE;
-        File::open(ended.dir.path())
-            .unwrap()
-            .set_modified(long_ago)
-            .unwrap();
+        File::open(ended.dir.path()).unwrap().set_modified(long_ago).unwrap();
         assert!(!ended.maker.is_abandoned(&ended.id));
         let grace = u64::try_from(GRACE.as_millis()).unwrap();
         assert_eq!(ended.maker.age(ended.maker.made_ms + grace), GRACE);

@@ -72,9 +72,7 @@ impl OwnDir {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = openat(&run, name, flags, Mode::empty());
         let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
-        let dir = dir
-            .inspect_err(|_| remove_empty(&run, id))
-            .with_context(|| writing(&path))?;
+        let dir = dir.inspect_err(|_| remove_empty(&run, id)).with_context(|| writing(&path))?;
         Ok(OwnDir {
             run,
             dir,
@@ -227,19 +225,12 @@ mod tests {
         let locks = open_private(run(), LOCKS).unwrap();
         let (path, shared) = (dir.path().join(LOCKS), LockMode::Shared);
         let mut met = false;
-        let lock = take_while(
-            locks,
-            &path,
-            "containers",
-            shared,
-            Duration::ZERO,
-            &mut || {
-                sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
-                assert!(!dir.path().join("c1").exists());
-                met = true;
-                true
-            },
-        );
+        let lock = take_while(locks, &path, "containers", shared, Duration::ZERO, &mut || {
+            sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
+            assert!(!dir.path().join("c1").exists());
+            met = true;
+            true
+        });
         assert!(met, "the sweeper has another lock");
         let own = OwnDir::make(run(), &id, lock).unwrap();
         own.write("ld.so.preload", b"x", None).unwrap();
@@ -255,11 +246,7 @@ mod tests {
         let pid = std::process::id();
         let started = Init::open(Some(pid)).unwrap().start_time().unwrap();
         for (start_time, stays) in [(started, true), (started - 1, false)] {
-            own.record.live = Some(Live {
-                pid,
-                start_time,
-                ..Live::default()
-            });
+            own.record.live = Some(Live { pid, start_time, ..Live::default() });
             own.save().unwrap();
             own.read().unwrap();
             assert_eq!(own.record.live.is_some(), stays);
@@ -275,10 +262,8 @@ mod tests {
             let lock = run().lock(LockMode::Shared, Duration::ZERO);
             OwnDir::make(run(), &id.parse().unwrap(), lock).unwrap()
         };
-        let target = |name: &str, inode| Made {
-            inode,
-            ..Made::planned(Path::new(name), TargetType::File)
-        };
+        let target =
+            |name: &str, inode| Made { inode, ..Made::planned(Path::new(name), TargetType::File) };
         let create = |own: &mut OwnDir, name| {
             let missing = [target(name, None)];
             own.will_create(root.path(), &missing).unwrap();

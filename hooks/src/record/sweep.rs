@@ -156,10 +156,7 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
     let created = created.filter(|created| !remove_created(run, created, id, lock));
     let stays = created.is_some();
     if stays {
-        let left = Record {
-            created,
-            ..Record::default()
-        };
+        let left = Record { created, ..Record::default() };
         files::write(&own, &left)?;
     }
     for name in FILES {
@@ -272,7 +269,7 @@ fn listed(dir: impl AsFd) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::record::maker::{Maker, Stage};
-    use onload_core::lease::{MemberRequest, Holder, LeaseRequest, Leases, Moved, Numa, RdmaFacts};
+    use onload_core::lease::{Holder, LeaseRequest, Leases, MemberRequest, Moved, Numa, RdmaFacts};
     use onload_sys::processes::{Cgroup, Processes};
     use std::fs;
 
@@ -298,10 +295,7 @@ mod tests {
         }
         remove(dir.path(), "c1").unwrap();
         assert!(!dir.path().join("c1").exists());
-        assert_eq!(
-            fs::read_dir(dir.path().join("c2")).unwrap().count(),
-            FILES.len()
-        );
+        assert_eq!(fs::read_dir(dir.path().join("c2")).unwrap().count(), FILES.len());
         remove(dir.path(), "c1").unwrap();
     }
 
@@ -328,10 +322,7 @@ mod tests {
         fs::create_dir(dir.path().join("c1")).unwrap();
         fs::write(dir.path().join("c1/theirs"), "x").unwrap();
         let message = Chain(&remove(dir.path(), "c1").unwrap_err()).to_string();
-        assert!(
-            message.contains("c1/theirs") && message.contains("not created by"),
-            "{message}"
-        );
+        assert!(message.contains("c1/theirs") && message.contains("not created by"), "{message}");
         assert!(dir.path().join("c1/theirs").exists());
     }
 
@@ -351,11 +342,8 @@ mod tests {
         let other = tempfile::tempdir().unwrap();
         fs::write(other.path().join("victim"), "x").unwrap();
         fs::create_dir(dir.path().join("c1")).unwrap();
-        std::os::unix::fs::symlink(
-            other.path().join("victim"),
-            dir.path().join("c1/record.json"),
-        )
-        .unwrap();
+        std::os::unix::fs::symlink(other.path().join("victim"), dir.path().join("c1/record.json"))
+            .unwrap();
         remove(dir.path(), "c1").unwrap();
         assert!(other.path().join("victim").exists());
     }
@@ -368,10 +356,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Fixture {
-                run: tempfile::tempdir().unwrap(),
-                root: tempfile::tempdir().unwrap(),
-            }
+            Fixture { run: tempfile::tempdir().unwrap(), root: tempfile::tempdir().unwrap() }
         }
 
         fn dir(&self) -> RunDir {
@@ -442,9 +427,7 @@ mod tests {
 
         fn ids(&self) -> usize {
             let names = listed(self.dir()).into_iter();
-            names
-                .filter(|name| name != onload_core::run_dir::LOCKS)
-                .count()
+            names.filter(|name| name != onload_core::run_dir::LOCKS).count()
         }
     }
 
@@ -470,15 +453,9 @@ mod tests {
         let stranger = fixture.dir().lock_if_free().unwrap();
         let warnings = remove(fixture.run.path(), "c1").unwrap();
         let own = format!("process {} (", std::process::id());
-        assert!(
-            warnings.len() == 1 && warnings[0].contains(&own),
-            "{warnings:?}"
-        );
+        assert!(warnings.len() == 1 && warnings[0].contains(&own), "{warnings:?}");
         sweep(fixture.run.path(), None);
-        assert!(
-            fixture.path("c1/record.json").exists(),
-            "others are at work"
-        );
+        assert!(fixture.path("c1/record.json").exists(), "others are at work");
         drop(stranger);
         sweep(fixture.run.path(), None);
         assert!(!fixture.path("c1").exists());
@@ -491,10 +468,7 @@ mod tests {
             |name: &str| MemberRequest::of_device(format!("rdma:{name}").parse().unwrap(), 1);
         fixture.leave_holding("over", device_request("m0"), None);
         // None of those that can be looked at.
-        let cgroup = Cgroup {
-            path: "/elsewhere".into(),
-            inode: 1,
-        };
+        let cgroup = Cgroup { path: "/elsewhere".into(), inode: 1 };
         fixture.leave_holding("lives-on", device_request("m1"), Some(cgroup));
         let facts = RdmaFacts {
             name: "m2".to_owned(),

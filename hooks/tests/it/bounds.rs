@@ -147,25 +147,13 @@ fn the_hook_of_a_specification_finds_its_nodes_among_any_number() {
         sandbox.file("/bundle/config.json", json);
         run(&sandbox, 0, &command, STATE.as_bytes())
     };
-    for name in [
-        "members",
-        "devices",
-        "devices-same",
-        "nested",
-        "string",
-        "annotations",
-    ] {
+    for name in ["members", "devices", "devices-same", "nested", "string", "annotations"] {
         let shape = SHAPES.iter().find(|shape| shape.name == name).unwrap();
         let message = result(&shape.json(LARGE)).unwrap_err();
         assert!(message.contains("has no such node"), "{name}: {message}");
     }
     let entries = |minor: &dyn Fn(usize) -> usize| {
-        let entry = |n| {
-            format!(
-                r#"{{"path":"{node}","type":"c","major":1,"minor":{}}}"#,
-                minor(n)
-            )
-        };
+        let entry = |n| format!(r#"{{"path":"{node}","type":"c","major":1,"minor":{}}}"#, minor(n));
         let entries: Vec<String> = (0..LARGE / 80).map(entry).collect();
         format!(r#"{{"linux":{{"devices":[{}]}}}}"#, entries.join(","))
     };

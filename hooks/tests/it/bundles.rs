@@ -20,10 +20,7 @@ const HFT: &str = "[bundles.hft]\ndevices = [\"nic=ens1\", \"rdma=rxe0\"]\ncpus 
 fn host(cpus: &str, runtime: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.file("/sysfs/devices/system/node/online", "0\n");
-    sandbox.file(
-        "/sysfs/devices/system/node/node0/cpulist",
-        format!("{cpus}\n"),
-    );
+    sandbox.file("/sysfs/devices/system/node/node0/cpulist", format!("{cpus}\n"));
     let runtime = format!("[runtime]\npath = \"{runtime}\"\n");
     sandbox.allow(&["bundle"], &format!("{HFT}{runtime}"));
     // umount(8) keeps notes there.
@@ -85,11 +82,7 @@ fn a_container_gets_all_devices_of_its_bundle_and_the_cpus_and_memory_of_their_n
             "{runtime}: {}",
             stderr(&output)
         );
-        assert_eq!(
-            cpu(&sandbox),
-            json!({"cpus": "0", "mems": "0"}),
-            "{runtime}"
-        );
+        assert_eq!(cpu(&sandbox), json!({"cpus": "0", "mems": "0"}), "{runtime}");
     }
 }
 
@@ -111,11 +104,7 @@ fn a_bundle_gives_a_member_of_a_pool_that_no_other_container_has() {
     let command = format!("for n in /dev/infiniband/uverbs*; do echo ${{n##*/}}; done; {ALLOWED}");
     let output = run(&sandbox, &asking("one", &command), "member");
     let printed = stdout(&output);
-    assert!(
-        printed.starts_with("uverbs0\n0\n"),
-        "{printed}{}",
-        stderr(&output)
-    );
+    assert!(printed.starts_with("uverbs0\n0\n"), "{printed}{}", stderr(&output));
     let output = run(&sandbox, &asking("three", "echo started"), "three");
     assert_eq!(stdout(&output), "");
     let says = "annotation \"onload.dev/bundle\": 3 wanted of pool rdma=any";
@@ -131,18 +120,9 @@ fn what_the_engine_set_wins_and_one_line_says_so() {
         config["linux"]["resources"]["cpu"] = json!({"cpus": "0"});
         let output = run(&sandbox, &config, "own");
         assert_eq!(stdout(&output), "0\n0\n", "{runtime}: {}", stderr(&output));
-        assert_eq!(
-            cpu(&sandbox),
-            json!({"cpus": "0", "mems": "0"}),
-            "{runtime}"
-        );
+        assert_eq!(cpu(&sandbox), json!({"cpus": "0", "mems": "0"}), "{runtime}");
         let said = "annotation \"onload.dev/bundle\": the container keeps the CPUs \"0\" that its engine set";
-        assert_eq!(
-            stderr(&output).matches(said).count(),
-            1,
-            "{}",
-            stderr(&output)
-        );
+        assert_eq!(stderr(&output).matches(said).count(), 1, "{}", stderr(&output));
     }
 }
 
@@ -179,12 +159,7 @@ fn a_pod_keeps_kubelet_s_cpus_and_gets_the_devices() {
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
     assert_eq!(cpu(&sandbox), Value::Null);
     let said = "cpus and mems of bundle hft are not set: kubelet decides about the CPUs of pods";
-    assert_eq!(
-        stderr(&output).matches(said).count(),
-        1,
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!(stderr(&output).matches(said).count(), 1, "{}", stderr(&output));
 }
 
 #[test]
@@ -198,10 +173,7 @@ fn what_cannot_be_given_is_refused_by_name() {
             "far",
             "bundle far wants the CPUs 65535, and the control group \"/\" of the container has ",
         ),
-        (
-            "other",
-            "there is no bundle other; the configuration has far, hft, plain",
-        ),
+        ("other", "there is no bundle other; the configuration has far, hft, plain"),
     ] {
         let output = run(&sandbox, &asking(bundle, "echo started"), "far");
         assert_eq!(stdout(&output), "");
@@ -232,11 +204,7 @@ fn root_of_the_host_gets_no_onload_by_a_bundle_where_policy_refuses_it() {
     sandbox.file("/etc/onload-ctk/config.toml", text);
     let output = run(&sandbox, &asking("plain", "echo started"), "root");
     assert_eq!(stdout(&output), "");
-    assert!(
-        stderr(&output).contains("root-with-onload = \"refuse\""),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("root-with-onload = \"refuse\""), "{}", stderr(&output));
 }
 
 /// A configuration whose hook is our entry point for annotations.
@@ -260,10 +228,7 @@ fn a_living_container_gets_the_devices_of_a_bundle_and_is_refused_one_with_cpus(
         let script = format!("exec runc --root /run/runc run -b /bundle {id}");
         sandbox.script(&script, b"")
     };
-    let output = run(
-        &hooked("plain", "exec 3<>/dev/onload && echo opened"),
-        "live",
-    );
+    let output = run(&hooked("plain", "exec 3<>/dev/onload && echo opened"), "live");
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
     let output = run(&hooked("hft", "echo started"), "late");
     assert_eq!(stdout(&output), "");

@@ -9,10 +9,8 @@ use serde_json::json;
 
 /// Runs `/bundle` as a container named `id`. A different reader parses the resulting bundle too.
 fn run(sandbox: &Sandbox, id: &str) -> std::process::Output {
-    let output = sandbox.script(
-        &format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}"),
-        b"",
-    );
+    let output =
+        sandbox.script(&format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}"), b"");
     oci(sandbox.read("/bundle/config.json").as_bytes());
     output
 }
@@ -45,17 +43,13 @@ fn one_interface_by_name_is_chosen_and_two_are_not_by_wrapper_and_precreate() {
         return;
     }
     let sandbox = Sandbox::new();
-    for (class, variable) in [
-        ("nic-plain", "EF_INTERFACE_WHITELIST="),
-        ("zf", "ZF_ATTR=interface="),
-    ] {
+    for (class, variable) in
+        [("nic-plain", "EF_INTERFACE_WHITELIST="), ("zf", "ZF_ATTR=interface=")]
+    {
         let device = |name: &str| json!({"name": name, "containerEdits": {"env": [format!("{variable}{name}")]}});
         let spec = json!({"cdiVersion": "0.3.0", "kind": format!("onload.dev/{class}"),
             "devices": [device("ens1"), device("ens2")]});
-        sandbox.file(
-            &format!("/etc/cdi/onload.dev-{class}.json"),
-            spec.to_string(),
-        );
+        sandbox.file(&format!("/etc/cdi/onload.dev-{class}.json"), spec.to_string());
     }
     sandbox.allow(&["nic-plain", "zf"], "");
     let print = "echo ${EF_INTERFACE_WHITELIST-none} ${ZF_ATTR-none}";
@@ -63,12 +57,7 @@ fn one_interface_by_name_is_chosen_and_two_are_not_by_wrapper_and_precreate() {
         ("ens1", "ens2", None, "ens1 interface=ens2\n"),
         ("ens1,ens2", "ens2", None, "none interface=ens2\n"),
         ("ens2", "ens1,ens2", None, "ens2 none\n"),
-        (
-            "ens1",
-            "ens2",
-            Some("ZF_ATTR=interface=eth0"),
-            "ens1 interface=eth0\n",
-        ),
+        ("ens1", "ens2", Some("ZF_ATTR=interface=eth0"), "ens1 interface=eth0\n"),
     ] {
         let asked = json!({"onload.dev/nic-plain": plain, "onload.dev/zf": zf});
         let mut config = config(&asked, print);
@@ -125,19 +114,10 @@ fn a_start_with_a_request_asks_the_kernel_for_nothing_twice() {
     let trace = stdout(&output);
     assert!(output.status.success(), "{trace} {}", stderr(&output));
     let (calls, _) = trace.rsplit_once("execve(").unwrap();
-    let count = |name: &str| {
-        calls
-            .lines()
-            .filter(|line| line.starts_with(&format!("{name}(")))
-            .count()
-    };
-    for (name, wanted) in [
-        ("renameat", 1),
-        ("capget", 1),
-        ("flock", 0),
-        ("mmap", 0),
-        ("munmap", 0),
-    ] {
+    let count =
+        |name: &str| calls.lines().filter(|line| line.starts_with(&format!("{name}("))).count();
+    for (name, wanted) in [("renameat", 1), ("capget", 1), ("flock", 0), ("mmap", 0), ("munmap", 0)]
+    {
         assert_eq!(count(name), wanted, "{name}: {calls}");
     }
     for limit in ["NOFILE", "MEMLOCK"] {
@@ -154,10 +134,8 @@ fn standard_streams_and_the_exit_status_come_through() {
     let sandbox = Sandbox::new();
     let command = "read -r word; echo out $word; echo err >&2; exit 42";
     sandbox.bundle(&config(&json!({"onload.dev/nic": "ens1"}), command));
-    let script = format!(
-        "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
-        unique("streams")
-    );
+    let script =
+        format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}", unique("streams"));
     let output = sandbox.script(&script, b"hello\n");
     assert_eq!(output.status.code(), Some(42));
     assert_eq!(stdout(&output), "out hello\n");
@@ -187,23 +165,9 @@ fn create_start_exec_kill_and_delete_pass_through() {
          cat /tmp/out"
     );
     let output = sandbox.script(&script, b"");
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{} {}",
-        stdout(&output),
-        stderr(&output)
-    );
-    assert!(
-        stdout(&output).contains("exec opened\n"),
-        "{}",
-        stdout(&output)
-    );
-    assert!(
-        stdout(&output).contains("got term\n"),
-        "{}",
-        stdout(&output)
-    );
+    assert_eq!(output.status.code(), Some(0), "{} {}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("exec opened\n"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("got term\n"), "{}", stdout(&output));
 }
 
 #[test]
@@ -215,10 +179,8 @@ fn a_process_of_user_0_and_of_another_user_has_ipc_lock() {
     for uid in [0, 1000] {
         let sandbox = Sandbox::new();
         let command = print_file("/proc/self/status");
-        let mut config = config(
-            &json!({"onload.dev/rdma": "rxe1", "onload.dev/ipc-lock": "true"}),
-            &command,
-        );
+        let mut config =
+            config(&json!({"onload.dev/rdma": "rxe1", "onload.dev/ipc-lock": "true"}), &command);
         config["process"]["user"] = json!({"uid": uid, "gid": uid});
         sandbox.bundle(&config);
         let output = run(&sandbox, &unique(&format!("ipc{uid}")));
@@ -265,11 +227,7 @@ fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
     };
     assert_eq!(memlock(&stdout(&output)), [want.clone(), want]);
     if !may {
-        assert!(
-            stderr(&output).contains("CAP_SYS_RESOURCE is missing"),
-            "{}",
-            stderr(&output)
-        );
+        assert!(stderr(&output).contains("CAP_SYS_RESOURCE is missing"), "{}", stderr(&output));
     }
 }
 
@@ -292,10 +250,7 @@ fn the_hook_of_a_cdi_specification_stops_a_container_whose_node_was_renumbered()
     assert_eq!(stdout(&output), "");
     let message = stderr(&output);
     assert!(message.contains(&format!("container {id}")), "{message}");
-    assert!(
-        message.contains("the node is 1:3 but the kernel's uverbs0 is 1:7"),
-        "{message}"
-    );
+    assert!(message.contains("the node is 1:3 but the kernel's uverbs0 is 1:7"), "{message}");
 }
 
 /// A container as an engine creates it for the CDI device `nic-nodes=all`: the nodes with these
@@ -381,18 +336,13 @@ fn preload_by_file_reaches_exec_d_processes_and_bounds_the_table() {
     }
     let sandbox = Sandbox::new();
     let command = "ulimit -Hn; /bin/sh -c 'while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps'; echo ${LD_PRELOAD:-no variable}";
-    let mut config = config(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
-        command,
-    );
+    let mut config =
+        config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}), command);
     config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
     sandbox.bundle(&config);
     sandbox.allow(&["nic"], "");
     let text = sandbox.read("/etc/onload-ctk/config.toml");
-    sandbox.file(
-        "/etc/onload-ctk/config.toml",
-        format!("{text}fdtable-size = 2048\n"),
-    );
+    sandbox.file("/etc/onload-ctk/config.toml", format!("{text}fdtable-size = 2048\n"));
     let output = run(&sandbox, &unique("file"));
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(stdout(&output), "2048\nmapped\nno variable\n");
@@ -405,10 +355,8 @@ fn an_image_s_own_preload_list_is_merged_and_cleaned_up() {
     }
     let sandbox = Sandbox::new();
     let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
-    sandbox.bundle(&config(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
-        command,
-    ));
+    sandbox
+        .bundle(&config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}), command));
     sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so # theirs\n");
     let id = unique("merge");
     let output = run(&sandbox, &id);
@@ -416,18 +364,10 @@ fn an_image_s_own_preload_list_is_merged_and_cleaned_up() {
     assert_eq!(stdout(&output), "libonload.so\nlibother.so\n");
     assert!(sandbox.path("/run/onload-ctk").exists());
     assert!(!sandbox.path(&format!("/run/onload-ctk/{id}")).exists());
-    assert_eq!(
-        sandbox.read("/bundle/rootfs/etc/ld.so.preload"),
-        "libother.so # theirs\n"
-    );
+    assert_eq!(sandbox.read("/bundle/rootfs/etc/ld.so.preload"), "libother.so # theirs\n");
     // config.json is already edited, and the file that it names is gone.
     let output = run(&sandbox, &id);
-    assert_eq!(
-        stdout(&output),
-        "libonload.so\nlibother.so\n",
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!(stdout(&output), "libonload.so\nlibother.so\n", "{}", stderr(&output));
     assert!(!sandbox.path(&format!("/run/onload-ctk/{id}")).exists());
 }
 
@@ -438,10 +378,7 @@ fn a_container_that_its_runtime_refuses_leaves_nothing_once_it_is_deleted() {
         return;
     }
     let sandbox = Sandbox::new();
-    let mut config = config(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
-        ":",
-    );
+    let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}), ":");
     config["linux"]["namespaces"] = json!([{"type": "mount"}, {"type": "nonsense"}]);
     sandbox.bundle(&config);
     sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n");
@@ -475,10 +412,7 @@ fn two_hundred_containers_leave_nothing_behind() {
     );
     asks["process"]["args"] = json!(["/bin/sh", "-c", ":"]);
     sandbox.bundle(&asks);
-    sandbox.file(
-        "/bundle/rootfs/etc/ld.so.preload",
-        "libonload.so\nlibm.so.6\n",
-    );
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libonload.so\nlibm.so.6\n");
     let pristine = sandbox.read("/bundle/config.json");
     let id = unique("many");
     sandbox.file("/tmp/config.json", &pristine);
@@ -507,10 +441,7 @@ fn two_hundred_containers_leave_nothing_behind() {
     let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["@locks", "@runtimes"]);
-    assert_eq!(
-        std::fs::read_dir(sandbox.path("/bundle")).unwrap().count(),
-        2
-    );
+    assert_eq!(std::fs::read_dir(sandbox.path("/bundle")).unwrap().count(), 2);
 }
 
 #[test]
@@ -519,10 +450,7 @@ fn our_failures_reach_the_engine_the_way_runc_s_do() {
         return;
     }
     let sandbox = Sandbox::new();
-    sandbox.bundle(&config(
-        &json!({"onload.dev/vfio": "0000:81:10.0"}),
-        "echo started",
-    ));
+    sandbox.bundle(&config(&json!({"onload.dev/vfio": "0000:81:10.0"}), "echo started"));
     let script = format!(
         "{WRAPPER_THERE} --root /run/runc --log /tmp/log.json --log-format json create -b /bundle {id}; echo status $?; cat /tmp/log.json",
         id = unique("refused")
@@ -554,18 +482,12 @@ fn a_configuration_of_tomorrow_starts_what_asks_for_what_is_known() {
                  [log]\nlevel = \"info\"\n[pools.fast]\nclass = \"vfio\"\n[[sriov]]\npf = \"ens1\"\n\
                  [runtime]\npath = \"\"\nflavour = \"new\"\n";
     sandbox.file("/etc/onload-ctk/config.toml", newer);
-    sandbox.bundle(&config(
-        &json!({"onload.dev/nic": "all"}),
-        "exec 3<>/dev/onload && echo opened",
-    ));
+    sandbox
+        .bundle(&config(&json!({"onload.dev/nic": "all"}), "exec 3<>/dev/onload && echo opened"));
     let output = run(&sandbox, &unique("tomorrow"));
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
     sandbox.bundle(&config(&json!({"onload.dev/gpu": "fast"}), "echo started"));
     let output = run(&sandbox, &unique("gpu"));
     assert_eq!(stdout(&output), "");
-    assert!(
-        stderr(&output).contains("onload.dev/gpu"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("onload.dev/gpu"), "{}", stderr(&output));
 }

@@ -117,23 +117,15 @@ struct FakeHost {
 impl FakeHost {
     fn new() -> Self {
         let tree = Tree::new();
-        for path in [
-            "b/rootfs/etc",
-            "b/rootfs/usr/lib64",
-            "b/rootfs/dev",
-            "sys/class/infiniband/rxe0",
-        ] {
+        for path in
+            ["b/rootfs/etc", "b/rootfs/usr/lib64", "b/rootfs/dev", "sys/class/infiniband/rxe0"]
+        {
             tree.directory(path);
         }
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
         config.cdi.rdma_libraries = RdmaLibraries::Off;
-        let node = |major, minor| Node {
-            kind: NodeKind::Char,
-            major,
-            minor,
-            mode: 0o666,
-        };
+        let node = |major, minor| Node { kind: NodeKind::Char, major, minor, mode: 0o666 };
         let nodes = [
             ("/dev/onload", node(243, 0)),
             ("/dev/onload_epoll", node(242, 0)),
@@ -152,10 +144,7 @@ impl FakeHost {
                 nofile_soft: Some(1024),
                 nofile_hard: Some(1_073_741_816),
             },
-            nodes: nodes
-                .into_iter()
-                .map(|(path, node)| (path.to_owned(), node))
-                .collect(),
+            nodes: nodes.into_iter().map(|(path, node)| (path.to_owned(), node)).collect(),
             has_preload_file: true,
             user_map: String::new(),
             files,
@@ -179,16 +168,7 @@ impl FakeHost {
 
     fn apply_bytes(&self, json: &[u8]) -> Result<Outcome> {
         let bundle = self.tree.path("b");
-        apply(
-            json,
-            Container {
-                bundle: &bundle,
-                id: None,
-                sees_exec: true,
-            },
-            self,
-            self,
-        )
+        apply(json, Container { bundle: &bundle, id: None, sees_exec: true }, self, self)
     }
 
     fn apply(&self, config: &Value) -> Result<Outcome> {
@@ -207,20 +187,14 @@ impl FakeHost {
 
 impl NodeInfo for FakeHost {
     fn node(&self, host_path: &str) -> io::Result<Node> {
-        self.nodes
-            .get(host_path)
-            .copied()
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.nodes.get(host_path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
 impl Pools for FakeHost {
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let devices = take_unleased(wanted.devices, wanted.numa, &|_| None);
-        Ok(Reserved {
-            token: [7; 16].into(),
-            devices: devices?,
-        })
+        Ok(Reserved { token: [7; 16].into(), devices: devices? })
     }
 
     fn ticket(&self, id: &Token, _: Container<'_>, _: Option<&Path>) -> Result<Ticket> {
@@ -289,11 +263,7 @@ impl HostView for FakeHost {
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {
-        Some(Summary {
-            machine: 62,
-            is_64: true,
-            ..Summary::default()
-        })
+        Some(Summary { machine: 62, is_64: true, ..Summary::default() })
     }
 
     fn user_map(&self, pid: u32) -> Option<String> {
@@ -340,12 +310,9 @@ fn a_bound_of_the_table_above_the_limit_of_open_files_is_left_out() {
         env(&host.after(asked)).contains(&bound)
     };
     let mut host = FakeHost::new();
-    for (hard, wanted) in [
-        (None, true),
-        (Some(524_288), true),
-        (Some(524_287), false),
-        (Some(65_536), false),
-    ] {
+    for (hard, wanted) in
+        [(None, true), (Some(524_288), true), (Some(524_287), false), (Some(65_536), false)]
+    {
         host.privilege.nofile_hard = hard;
         for preload in ["env", "off"] {
             let asked = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": preload}));
@@ -393,11 +360,7 @@ fn a_request_gives_nodes_exact_rules_mounts_and_variables() {
         .map(|m| m["destination"].as_str().unwrap())
         .collect();
     assert_eq!(destinations, ["/proc", "/dev", "/usr/lib64/libonload.so"]);
-    assert_eq!(
-        after["process"]["capabilities"],
-        Value::Null,
-        "no capability unasked"
-    );
+    assert_eq!(after["process"]["capabilities"], Value::Null, "no capability unasked");
     assert_eq!(after["process"]["rlimits"], Value::Null, "no limit unasked");
 }
 
@@ -428,11 +391,7 @@ fn the_image_s_own_preload_stays_behind_ours() {
         let mut config = ask("nic", "all");
         config["process"]["env"] = json!([format!("LD_PRELOAD={own}")]);
         let after = host.after(&config);
-        assert!(
-            env(&after).contains(&format!("LD_PRELOAD={merged}")),
-            "{own}: {:?}",
-            env(&after)
-        );
+        assert!(env(&after).contains(&format!("LD_PRELOAD={merged}")), "{own}: {:?}", env(&after));
     }
 }
 
@@ -440,10 +399,7 @@ fn the_image_s_own_preload_stays_behind_ours() {
 fn settings_that_the_container_brings_win_over_a_profile_s() {
     let mut config = ask("profile", "latency");
     config["process"]["env"] = json!(["EF_SPIN=0"]);
-    assert_eq!(
-        env(&FakeHost::new().after(&config)),
-        ["EF_SPIN=0", "EF_POLL_USEC=100000"]
-    );
+    assert_eq!(env(&FakeHost::new().after(&config)), ["EF_SPIN=0", "EF_POLL_USEC=100000"]);
 }
 
 /// The settings that choose an interface, after a request.
@@ -471,15 +427,9 @@ fn one_interface_by_name_is_the_one_that_programs_use() {
         (json!({"onload.dev/nic": "ens2"}), &[ENS2][..]),
         (json!({"onload.dev/nic": "ens2,loopback"}), &[ENS2]),
         (json!({"onload.dev/nic-plain": "ens2"}), &[ENS2]),
-        (
-            json!({"onload.dev/nic": "ens2", "onload.dev/nic-plain": "ens2"}),
-            &[ENS2],
-        ),
+        (json!({"onload.dev/nic": "ens2", "onload.dev/nic-plain": "ens2"}), &[ENS2]),
         (json!({"onload.dev/zf": "ens3"}), &[ZF_ENS3]),
-        (
-            json!({"onload.dev/nic": "ens2", "onload.dev/zf": "ens3"}),
-            &[ENS2, ZF_ENS3],
-        ),
+        (json!({"onload.dev/nic": "ens2", "onload.dev/zf": "ens3"}), &[ENS2, ZF_ENS3]),
     ] {
         assert_eq!(chosen(&annotations, &[]), wanted, "{annotations}");
     }
@@ -529,12 +479,7 @@ fn the_interface_that_the_container_itself_or_a_profile_names_wins() {
 #[test]
 fn vhost_and_tun_are_given_before_their_modules_are_loaded_and_only_as_themselves() {
     let mut host = FakeHost::new();
-    let node = |major, minor| Node {
-        kind: NodeKind::Char,
-        major,
-        minor,
-        mode: 0o600,
-    };
+    let node = |major, minor| Node { kind: NodeKind::Char, major, minor, mode: 0o600 };
     for (path, major, minor) in [
         ("/dev/vfio/vfio", 10, 196),
         ("/dev/vfio/15", 241, 15),
@@ -552,20 +497,15 @@ fn vhost_and_tun_are_given_before_their_modules_are_loaded_and_only_as_themselve
     symlink(&group, function.join("iommu_group")).unwrap();
     let asked = ask("vfio", "0000:81:10.0");
     let devices = host.after(&asked)["linux"]["devices"].clone();
-    let paths: Vec<&str> = devices
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|device| device["path"].as_str().unwrap())
-        .collect();
+    let paths: Vec<&str> =
+        devices.as_array().unwrap().iter().map(|device| device["path"].as_str().unwrap()).collect();
     for path in ["/dev/vhost-net", "/dev/net/tun"] {
         assert!(paths.contains(&path), "{paths:?}");
     }
     host.sysfs_file("misc/vhost-net/dev", "10:238\n");
     host.apply(&asked).unwrap();
     // Fuse's number, under vhost's name.
-    host.nodes
-        .insert("/dev/vhost-net".to_owned(), node(10, 229));
+    host.nodes.insert("/dev/vhost-net".to_owned(), node(10, 229));
     for loaded in [true, false] {
         if !loaded {
             host.tree.remove("sys/class/misc/vhost-net");
@@ -584,26 +524,15 @@ fn the_annotation_chooses_how_to_preload() {
     let host = FakeHost::new();
     let with = |mode: &str| config(&json!({"onload.dev/nic": "all", "onload.dev/preload": mode}));
     let off = host.after(&with("off"));
-    assert!(
-        !env(&off)
-            .iter()
-            .any(|entry| entry.starts_with("LD_PRELOAD="))
-    );
+    assert!(!env(&off).iter().any(|entry| entry.starts_with("LD_PRELOAD=")));
     let file = host.after(&with("file"));
-    assert!(
-        !env(&file)
-            .iter()
-            .any(|entry| entry.starts_with("LD_PRELOAD="))
-    );
+    assert!(!env(&file).iter().any(|entry| entry.starts_with("LD_PRELOAD=")));
     let mount = file["mounts"]
         .as_array()
         .unwrap()
         .iter()
         .find(|m| m["destination"] == "/etc/ld.so.preload");
-    assert_eq!(
-        mount.unwrap()["source"],
-        "/usr/share/onload-ctk/ld.so.preload"
-    );
+    assert_eq!(mount.unwrap()["source"], "/usr/share/onload-ctk/ld.so.preload");
     assert_eq!(
         file["process"]["rlimits"],
         json!([{"type": "RLIMIT_NOFILE", "hard": 524_288, "soft": 1024}]),
@@ -615,10 +544,7 @@ fn the_annotation_chooses_how_to_preload() {
 fn preload_by_file_caps_the_limit_of_open_files_and_never_raises_it() {
     let host = FakeHost::new();
     for (held, capped) in [
-        (
-            (1_073_741_816_u64, 1_073_741_816_u64),
-            (524_288_u64, 524_288_u64),
-        ),
+        ((1_073_741_816_u64, 1_073_741_816_u64), (524_288_u64, 524_288_u64)),
         ((1024, 4096), (1024, 4096)),
         ((1024, 1 << 40), (1024, 524_288)),
     ] {
@@ -651,11 +577,7 @@ fn preload_by_file_bounds_the_table_by_the_variable_too() {
     assert_eq!(bound(&config), ["EF_FDTABLE_SIZE=77"]);
     config["annotations"] = json!({"onload.dev/nic": "all", "onload.dev/preload": "file"});
     config["process"]["env"] = json!([]);
-    assert_eq!(
-        bound(&config),
-        [""; 0],
-        "the specified bound is above the limit, which is 4096"
-    );
+    assert_eq!(bound(&config), [""; 0], "the specified bound is above the limit, which is 4096");
     config["annotations"] = json!({"onload.dev/nic": "ens2", "onload.dev/preload": "off"});
     assert_eq!(bound(&config), [""; 0]);
 }
@@ -665,25 +587,16 @@ fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
     let mut host = FakeHost::new();
     let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
     host.root_file("etc/ld.so.preload", "libown.so\n");
-    assert!(
-        host.refusal(&config)
-            .contains("this entry point cannot merge it")
-    );
+    assert!(host.refusal(&config).contains("this entry point cannot merge it"));
     host.root_file("etc/ld.so.preload", "# nothing\nlibonload.so\n");
     assert!(host.apply(&config).is_ok());
     host.has_preload_file = false;
-    assert!(
-        host.refusal(&config)
-            .contains("/usr/share/onload-ctk/ld.so.preload")
-    );
+    assert!(host.refusal(&config).contains("/usr/share/onload-ctk/ld.so.preload"));
     host.has_preload_file = true;
     config["mounts"].as_array_mut().unwrap().push(
         json!({"destination": "/etc/ld.so.preload", "type": "bind", "source": "/home/me/list", "options": ["bind"]}),
     );
-    assert!(
-        host.refusal(&config)
-            .contains("the container has its own mount")
-    );
+    assert!(host.refusal(&config).contains("the container has its own mount"));
 }
 
 #[test]
@@ -719,11 +632,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
     .unwrap();
     let id: ContainerId = "c1".parse().unwrap();
     let bundle = host.tree.path("b");
-    let container = Container {
-        bundle: &bundle,
-        id: Some(&id),
-        sees_exec: true,
-    };
+    let container = Container { bundle: &bundle, id: Some(&id), sees_exec: true };
     let outcome = apply(&json, container, &host, &host).unwrap();
     let file = outcome.file.unwrap();
     assert_eq!(
@@ -741,10 +650,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
             .unwrap()["source"],
         "/run/onload-ctk/c1/ld.so.preload"
     );
-    assert_eq!(
-        after["hooks"]["poststop"][0]["args"],
-        json!(["onload-hook", "poststop"])
-    );
+    assert_eq!(after["hooks"]["poststop"][0]["args"], json!(["onload-hook", "poststop"]));
     // The bundle may be started again after poststop has removed the file.
     let again = apply(&config, container, &host, &host).unwrap();
     assert_eq!((again.config, again.file), (None, Some(file)));
@@ -821,28 +727,14 @@ fn ipc_lock_goes_into_the_sets_that_the_user_needs() {
     let host = FakeHost::new();
     let mut config = config(&json!({"onload.dev/rdma": "rxe0", "onload.dev/ipc-lock": "true"}));
     let sets = |after: &Value| -> Vec<String> {
-        after["process"]["capabilities"]
-            .as_object()
-            .unwrap()
-            .keys()
-            .cloned()
-            .collect()
+        after["process"]["capabilities"].as_object().unwrap().keys().cloned().collect()
     };
     assert_eq!(
         sets(&host.after(&config)),
-        [
-            "ambient",
-            "bounding",
-            "effective",
-            "inheritable",
-            "permitted"
-        ]
+        ["ambient", "bounding", "effective", "inheritable", "permitted"]
     );
     config["process"]["user"] = json!({"uid": 0, "gid": 0});
-    assert_eq!(
-        sets(&host.after(&config)),
-        ["bounding", "effective", "permitted"]
-    );
+    assert_eq!(sets(&host.after(&config)), ["bounding", "effective", "permitted"]);
 }
 
 #[test]
@@ -880,25 +772,16 @@ fn a_hugetlbfs_is_refused_by_name_where_only_root_could_mount_it() {
 #[test]
 fn a_target_under_a_user_s_mount_is_refused() {
     let host = FakeHost::new();
-    for (at, class) in [
-        ("/usr/lib64", "nic"),
-        ("/usr", "nic"),
-        ("/dev", "nic-nodes"),
-        ("/", "rdma"),
-    ] {
+    for (at, class) in
+        [("/usr/lib64", "nic"), ("/usr", "nic"), ("/dev", "nic-nodes"), ("/", "rdma")]
+    {
         let mut config = ask(class, "all");
         config["mounts"].as_array_mut().unwrap().push(
             json!({"destination": at, "type": "bind", "source": at, "options": ["rbind", "rw"]}),
         );
         let message = host.refusal(&config);
-        assert!(
-            message.contains(&format!("is below the mount at {at:?}")),
-            "{message}"
-        );
-        assert!(
-            message.contains(&format!("\"onload.dev/{class}\"")),
-            "{message}"
-        );
+        assert!(message.contains(&format!("is below the mount at {at:?}")), "{message}");
+        assert!(message.contains(&format!("\"onload.dev/{class}\"")), "{message}");
     }
 }
 
@@ -913,10 +796,7 @@ fn mounts_are_judged_in_the_order_in_which_they_will_be_made() {
     // Sorted by depth, as the edits leave the list, it covers /dev.
     config["mounts"].as_array_mut().unwrap().insert(0, bind);
     let message = host.refusal(&config);
-    assert!(
-        message.contains("is below the mount at \"/x/d\""),
-        "{message}"
-    );
+    assert!(message.contains("is below the mount at \"/x/d\""), "{message}");
 }
 
 #[test]
@@ -930,10 +810,7 @@ fn the_kernel_s_own_trees_may_be_bound_with_mounts_inside() {
     host.after(&config);
     config["mounts"][2]["source"] = json!("/volume");
     config["mounts"][3]["source"] = json!("/elsewhere");
-    assert!(
-        host.refusal(&config)
-            .contains("inside the mount at \"/sys\"")
-    );
+    assert!(host.refusal(&config).contains("inside the mount at \"/sys\""));
 }
 
 #[test]
@@ -948,11 +825,7 @@ fn who_asks_for_what_is_drained_is_told_since_when_and_why() {
             "rxe9",
             "annotation \"onload.dev/rdma\": rdma \"rxe9\" is drained since 1970-01-01T00:00:00Z: new firmware; \"onload-ctk undrain rdma=rxe9\" offers it again",
         ),
-        (
-            "zf",
-            "ens9",
-            "\"onload-ctk undrain nic=ens9\" offers it again",
-        ),
+        ("zf", "ens9", "\"onload-ctk undrain nic=ens9\" offers it again"),
         ("ptp", "ptp9", "\"onload-ctk undrain ptp\" offers it again"),
         // A pool of which nothing is left.
         (
@@ -981,21 +854,14 @@ fn who_asks_for_what_is_drained_is_told_since_when_and_why() {
 fn the_host_s_own_root_is_no_container_s() {
     let mut config = ask("nic", "all");
     config["root"]["path"] = json!("/");
-    assert!(
-        FakeHost::new()
-            .refusal(&config)
-            .contains("is the host's own")
-    );
+    assert!(FakeHost::new().refusal(&config).contains("is the host's own"));
 }
 
 #[test]
 fn a_node_that_is_missing_or_no_character_device_is_refused() {
     let mut host = FakeHost::new();
     host.nodes.get_mut("/dev/onload").unwrap().kind = NodeKind::Block;
-    assert!(
-        host.refusal(&ask("nic", "all"))
-            .contains("/dev/onload is not a character device")
-    );
+    assert!(host.refusal(&ask("nic", "all")).contains("/dev/onload is not a character device"));
     host.nodes.remove("/dev/onload");
     let refusal = host.refusal(&ask("nic", "all"));
     assert!(
@@ -1018,11 +884,7 @@ fn a_node_that_belongs_to_another_device_is_refused() {
     host.sysfs_file("infiniband_verbs/uverbs0/dev", "231:192\n");
     host.sysfs_file("infiniband_verbs/uverbs0/ibdev", "mlx5_9\n");
     for name in ["rxe0", "all"] {
-        assert!(
-            host.refusal(&ask("rdma", name))
-                .contains("belongs to rdma:mlx5_9 now"),
-            "{name}"
-        );
+        assert!(host.refusal(&ask("rdma", name)).contains("belongs to rdma:mlx5_9 now"), "{name}");
     }
 }
 
@@ -1042,22 +904,14 @@ fn an_onload_node_that_is_not_its_driver_s_is_refused_by_every_class_that_has_it
         );
     }
     host.tree.remove("sys/class/onload");
-    assert!(
-        host.refusal(&ask("nic", "all"))
-            .contains("the kernel has no onload any more")
-    );
+    assert!(host.refusal(&ask("nic", "all")).contains("the kernel has no onload any more"));
 }
 
 #[test]
 fn a_clock_that_is_not_its_driver_s_is_refused() {
     let mut host = FakeHost::new();
     for (path, minor) in [("/dev/ptp0", 0), ("/dev/pps0", 0)] {
-        let node = Node {
-            kind: NodeKind::Char,
-            major: 247,
-            minor,
-            mode: 0o600,
-        };
+        let node = Node { kind: NodeKind::Char, major: 247, minor, mode: 0o600 };
         host.nodes.insert(path.to_owned(), node);
     }
     host.sysfs_file("ptp/ptp0/dev", "247:0\n");
@@ -1075,34 +929,20 @@ fn a_clock_that_is_not_its_driver_s_is_refused() {
 #[test]
 fn the_node_of_gdrcopy_is_given_only_with_its_driver_s_number() {
     let mut host = FakeHost::new();
-    let node = Node {
-        kind: NodeKind::Char,
-        major: 510,
-        minor: 0,
-        mode: 0o666,
-    };
+    let node = Node { kind: NodeKind::Char, major: 510, minor: 0, mode: 0o666 };
     host.nodes.insert("/dev/gdrdrv".to_owned(), node);
     let refusal = host.refusal(&ask("gdrcopy", "gdrdrv"));
-    assert!(
-        refusal.contains("the kernel has no gdrdrv any more"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("the kernel has no gdrdrv any more"), "{refusal}");
     let list = |host: &FakeHost, text: &str| {
         host.tree.file("proc/devices", text);
     };
     list(&host, "Character devices:\n510 gdrdrv\n");
     let after = host.after(&ask("gdrcopy", "gdrdrv"));
     let given = &after["linux"]["devices"][0];
-    assert_eq!(
-        (&given["path"], &given["major"]),
-        (&json!("/dev/gdrdrv"), &json!(510))
-    );
+    assert_eq!((&given["path"], &given["major"]), (&json!("/dev/gdrdrv"), &json!(510)));
     list(&host, "Character devices:\n509 gdrdrv\n510 nvidia-uvm\n");
     let refusal = host.refusal(&ask("gdrcopy", "gdrdrv"));
-    assert!(
-        refusal.contains("the kernel's gdrdrv is 509:0"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("the kernel's gdrdrv is 509:0"), "{refusal}");
 }
 
 /// A specification of 0.1.0 has no expectation for a clock.
@@ -1112,12 +952,7 @@ fn a_clock_without_an_expectation_is_given_whatever_it_sits_on() {
     let sysfs = host.tree.path("sys");
     let function = "devices/pci0000:40/0000:41:00.0";
     for (class, parent) in [("ptp", function), ("pps", "devices/virtual")] {
-        let node = Node {
-            kind: NodeKind::Char,
-            major: 247,
-            minor: 0,
-            mode: 0o600,
-        };
+        let node = Node { kind: NodeKind::Char, major: 247, minor: 0, mode: 0o600 };
         host.nodes.insert(format!("/dev/{class}0"), node);
         let device = sysfs.join(format!("{parent}/{class}/{class}0"));
         std::fs::create_dir_all(&device).unwrap();
@@ -1137,21 +972,13 @@ fn the_connection_manager_s_node_is_its_driver_s_too() {
     host.apply(&ask("rdma", "rxe0")).unwrap();
     host.sysfs_file("misc/rdma_cm/dev", "10:122\n");
     let refusal = host.refusal(&ask("rdma", "rxe0"));
-    assert!(
-        refusal.contains("the kernel's rdma_cm is 10:122"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("the kernel's rdma_cm is 10:122"), "{refusal}");
 }
 
 #[test]
 fn a_hook_that_only_checks_what_was_checked_here_is_not_run_again() {
     let mut host = FakeHost::new();
-    let node = Node {
-        kind: NodeKind::Char,
-        major: 244,
-        minor: 0,
-        mode: 0o666,
-    };
+    let node = Node { kind: NodeKind::Char, major: 244, minor: 0, mode: 0o666 };
     host.nodes.insert("/dev/sfc_char".to_owned(), node);
     host.sysfs_file("sfc_char/sfc_char/dev", "244:0\n");
     let after = host.after(&ask("zf", "ens1"));
@@ -1162,19 +989,12 @@ fn a_hook_that_only_checks_what_was_checked_here_is_not_run_again() {
     assert_eq!(after["hooks"]["createRuntime"].as_array().unwrap().len(), 1);
     // It was checked, too: the number that its driver has now counts, not the recorded one.
     host.sysfs_file("sfc_char/sfc_char/dev", "240:0\n");
-    assert!(
-        host.refusal(&ask("zf", "ens1"))
-            .contains("the kernel's sfc_char is 240:0")
-    );
+    assert!(host.refusal(&ask("zf", "ens1")).contains("the kernel's sfc_char is 240:0"));
 }
 
 #[test]
 fn an_entry_that_is_not_named_after_its_device_needs_an_expectation() {
-    assert!(
-        FakeHost::new()
-            .refusal(&ask("rdma", "fabric"))
-            .contains("belongs to rdma:rxe0 now")
-    );
+    assert!(FakeHost::new().refusal(&ask("rdma", "fabric")).contains("belongs to rdma:rxe0 now"));
 }
 
 #[test]
@@ -1232,10 +1052,7 @@ fn broken_configurations_that_ask_are_refused() {
             "\"onload.dev/nic\":\"all\",\"onload.dev\\/nic\":\"ens1\"",
         ),
         whole.replace("\"annotations\":", "\"Annotations\":"),
-        whole.replace(
-            "\"onload.dev/nic\":\"all\"",
-            &format!("\"onload.dev/nic\":{deep}"),
-        ),
+        whole.replace("\"onload.dev/nic\":\"all\"", &format!("\"onload.dev/nic\":{deep}")),
         whole.replace("\"onload.dev/nic\":\"all\"", "\"onload.dev/nic\":null"),
         // Go's reader folds these letters into s and k (encoding/json, fold.go).
         whole.replace("\"ociVersion\":", "\"mount\u{17f}\":[],\"ociVersion\":"),
@@ -1253,11 +1070,7 @@ fn broken_configurations_that_ask_are_refused() {
     ];
     for json in broken {
         assert_ne!(json, whole);
-        assert!(
-            host.apply_bytes(json.as_bytes()).is_err(),
-            "{}",
-            &json[..json.len().min(300)]
-        );
+        assert!(host.apply_bytes(json.as_bytes()).is_err(), "{}", &json[..json.len().min(300)]);
     }
 }
 
@@ -1266,11 +1079,7 @@ fn nesting_that_nobody_opens_is_no_trouble() {
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let json = serde_json::to_string(&ask("nic-nodes", "ens1")).unwrap();
     let json = json.replacen('{', &format!("{{\"deep\":{deep},"), 1);
-    let after = FakeHost::new()
-        .apply_bytes(json.as_bytes())
-        .unwrap()
-        .config
-        .unwrap();
+    let after = FakeHost::new().apply_bytes(json.as_bytes()).unwrap().config.unwrap();
     assert!(String::from_utf8(after).unwrap().contains(&deep));
 }
 
@@ -1355,20 +1164,11 @@ fn a_capability_that_leads_to_root_is_refused_in_every_set_but_the_bounding_one(
         }
     }
     let mut config = plain;
-    let harmless = [
-        "CAP_SETGID",
-        "CAP_SETFCAP",
-        "CAP_MKNOD",
-        "CAP_NET_ADMIN",
-        "CAP_DAC_OVERRIDE",
-    ];
+    let harmless = ["CAP_SETGID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_DAC_OVERRIDE"];
     config["process"]["capabilities"] = json!({"permitted": harmless, "effective": harmless,
         "bounding": ["CAP_SETUID", "CAP_SYS_ADMIN"]});
     let after = host.after(&config);
-    assert_eq!(
-        after["process"]["capabilities"],
-        config["process"]["capabilities"]
-    );
+    assert_eq!(after["process"]["capabilities"], config["process"]["capabilities"]);
 }
 
 #[test]
@@ -1402,11 +1202,7 @@ fn the_capability_to_change_the_user_is_taken_where_only_programs_of_the_image_w
     let outcome = host.apply(&config).unwrap();
     assert!(outcome.guards_exec);
     assert!(
-        outcome
-            .report
-            .warnings
-            .iter()
-            .any(|line| line.contains("CAP_SETUID is removed")),
+        outcome.report.warnings.iter().any(|line| line.contains("CAP_SETUID is removed")),
         "{:?}",
         outcome.report.warnings
     );
@@ -1439,11 +1235,7 @@ fn whoever_does_not_see_later_processes_refuses_the_capability_to_change_the_use
     let (host, mut config) = as_plain_user();
     config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"]});
     let bundle = host.tree.path("b");
-    let container = Container {
-        bundle: &bundle,
-        id: None,
-        sees_exec: false,
-    };
+    let container = Container { bundle: &bundle, id: None, sees_exec: false };
     let json = serde_json::to_vec(&config).unwrap();
     let message = Chain(&apply(&json, container, &host, &host).unwrap_err()).to_string();
     assert!(message.contains("drop CAP_SETUID"), "{message}");
@@ -1477,16 +1269,9 @@ fn every_mapping_that_holds_the_host_s_root_counts() {
 fn a_joined_user_namespace_counts_by_what_the_kernel_says_of_it() {
     let (mut host, mut config) = as_plain_user();
     let safe = [(0, 100_000, 65536)];
-    for path in [
-        "/run/userns/pinned",
-        "/proc/42/ns/user",
-        "/proc/41/../1/ns/user",
-    ] {
+    for path in ["/run/userns/pinned", "/proc/42/ns/user", "/proc/41/../1/ns/user"] {
         joins_or_makes_users(&mut config, Some(path), &safe);
-        assert!(
-            host.refusal(&config).contains(path),
-            "mappings beside a path say nothing"
-        );
+        assert!(host.refusal(&config).contains(path), "mappings beside a path say nothing");
     }
     joins_or_makes_users(&mut config, Some("/proc/41/ns/user"), &safe);
     host.refusal(&config);
@@ -1507,40 +1292,31 @@ fn annotations() -> impl Strategy<Value = Value> {
     };
     (
         class("onload.dev/nic", &["all"]),
-        class(
-            "onload.dev/nic-nodes",
-            &["all", "ens1", "all,ens1", "ens1, all, ens1"],
-        ),
+        class("onload.dev/nic-nodes", &["all", "ens1", "all,ens1", "ens1, all, ens1"]),
         class("onload.dev/profile", &["latency"]),
         class("onload.dev/rdma", &["rxe0", "all", "rxe0,all"]),
         class("onload.dev/hugepages", &["2Mi"]),
         class("onload.dev/hugepages-limit", &["2Mi=4Mi", "1Gi=1Gi,2Mi=0"]),
         class("example.com/x", &["y", "onload.dev/nic"]),
-        (
-            proptest::sample::select(&["", "env", "file", "off"][..]),
-            any::<bool>(),
-        ),
+        (proptest::sample::select(&["", "env", "file", "off"][..]), any::<bool>()),
     )
-        .prop_map(
-            |(nic, nodes, profile, rdma, huge, limit, other, (preload, lock))| {
-                let chosen = [nic, nodes, profile, rdma, huge, limit, other];
-                let mut map: serde_json::Map<String, Value> = chosen
-                    .into_iter()
-                    .flatten()
-                    .map(|(key, value)| (key.to_owned(), value.into()))
-                    .collect();
-                if map.contains_key("onload.dev/nic") && !preload.is_empty() {
-                    map.insert("onload.dev/preload".to_owned(), preload.into());
-                }
-                if lock
-                    && (map.contains_key("onload.dev/rdma")
-                        || map.contains_key("onload.dev/hugepages"))
-                {
-                    map.insert("onload.dev/ipc-lock".to_owned(), "true".into());
-                }
-                Value::Object(map)
-            },
-        )
+        .prop_map(|(nic, nodes, profile, rdma, huge, limit, other, (preload, lock))| {
+            let chosen = [nic, nodes, profile, rdma, huge, limit, other];
+            let mut map: serde_json::Map<String, Value> = chosen
+                .into_iter()
+                .flatten()
+                .map(|(key, value)| (key.to_owned(), value.into()))
+                .collect();
+            if map.contains_key("onload.dev/nic") && !preload.is_empty() {
+                map.insert("onload.dev/preload".to_owned(), preload.into());
+            }
+            if lock
+                && (map.contains_key("onload.dev/rdma") || map.contains_key("onload.dev/hugepages"))
+            {
+                map.insert("onload.dev/ipc-lock".to_owned(), "true".into());
+            }
+            Value::Object(map)
+        })
 }
 
 /// What a container may have in addition.
@@ -1632,11 +1408,7 @@ fn configurations_of_the_specification_s_own_pass_byte_for_byte() {
             continue;
         }
         let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(
-            host.apply_bytes(&bytes).unwrap(),
-            Outcome::default(),
-            "{path:?}"
-        );
+        assert_eq!(host.apply_bytes(&bytes).unwrap(), Outcome::default(), "{path:?}");
         // What is opened and written again without a change is identical to the byte.
         if let Ok(config) = OciConfig::parse(&bytes) {
             assert!(config.to_bytes() == bytes.trim_ascii(), "{path:?}");
@@ -1655,9 +1427,8 @@ fn what_is_written_says_to_another_reader_what_was_meant() {
     let spec: Spec = serde_json::from_slice(&outcome.config.unwrap()).unwrap();
     let linux = spec.linux().as_ref().unwrap();
     let nodes = linux.devices().iter().flatten();
-    let nodes: Vec<(&str, i64, i64)> = nodes
-        .map(|node| (node.path().to_str().unwrap(), node.major(), node.minor()))
-        .collect();
+    let nodes: Vec<(&str, i64, i64)> =
+        nodes.map(|node| (node.path().to_str().unwrap(), node.major(), node.minor())).collect();
     let wanted = [
         ("/dev/onload", 243, 0),
         ("/dev/infiniband/uverbs0", 231, 192),
@@ -1667,10 +1438,7 @@ fn what_is_written_says_to_another_reader_what_was_meant() {
     let rules = linux.resources().as_ref().unwrap().devices();
     let allowed = rules.iter().flatten().filter(|rule| rule.allow());
     let allowed: Vec<_> = allowed.map(|rule| (rule.major(), rule.minor())).collect();
-    assert_eq!(
-        allowed,
-        wanted.map(|(_, major, minor)| (Some(major), Some(minor)))
-    );
+    assert_eq!(allowed, wanted.map(|(_, major, minor)| (Some(major), Some(minor))));
     let mounts = spec.mounts().iter().flatten();
     let types: Vec<_> = mounts.filter_map(|mount| mount.typ().as_deref()).collect();
     assert!(types.contains(&"hugetlbfs"), "{types:?}");
@@ -1697,10 +1465,7 @@ fn a_state_that_another_writer_writes_is_read() {
             .unwrap();
         let read = State::read(serde_json::to_vec(&state).unwrap().as_slice(), true).unwrap();
         assert_eq!((read.id.as_str(), read.pid), ("c1", Some(4711)));
-        assert_eq!(
-            (read.bundle, read.is_stopped),
-            (PathBuf::from("/b"), is_stopped)
-        );
+        assert_eq!((read.bundle, read.is_stopped), (PathBuf::from("/b"), is_stopped));
     }
 }
 
@@ -1713,20 +1478,14 @@ fn moving(devices: &Value) -> Value {
 
 fn hook_words(config: &Value, stage: &str) -> Vec<String> {
     let words = config["hooks"][stage][0]["args"].as_array().unwrap();
-    words
-        .iter()
-        .map(|word| word.as_str().unwrap().to_owned())
-        .collect()
+    words.iter().map(|word| word.as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn an_interface_that_the_configuration_moves_is_moved_by_our_hook_where_it_is_offered() {
     let devices = json!({"ens1f0v3": {"name": "net0"}, "eno9": {"name": "mgmt"}});
     let after = FakeHost::new().after(&moving(&devices));
-    assert_eq!(
-        after["linux"]["netDevices"],
-        json!({"eno9": {"name": "mgmt"}})
-    );
+    assert_eq!(after["linux"]["netDevices"], json!({"eno9": {"name": "mgmt"}}));
     for stage in ["createRuntime", "poststop"] {
         let words = hook_words(&after, stage).join(" ");
         let expected = format!(
@@ -1739,12 +1498,7 @@ fn an_interface_that_the_configuration_moves_is_moved_by_our_hook_where_it_is_of
 
 #[test]
 fn an_interface_keeps_its_name_where_the_configuration_says_none_or_the_same() {
-    for device in [
-        json!({}),
-        json!({"name": ""}),
-        json!({"name": "ens1f0v3"}),
-        json!(null),
-    ] {
+    for device in [json!({}), json!({"name": ""}), json!({"name": "ens1f0v3"}), json!(null)] {
         let after = FakeHost::new().after(&moving(&json!({"ens1f0v3": device})));
         assert_eq!(after["linux"].get("netDevices"), None);
         let words = hook_words(&after, "createRuntime");
@@ -1765,15 +1519,9 @@ fn an_interface_that_the_configuration_calls_by_another_name_of_it_is_the_same()
     let twice = json!({"enp59s2v3": {"name": "net0"}, "ens1f0v3": {}});
     let refusal = host.refusal(&moving(&twice));
     assert!(refusal.ends_with("ask for it once"), "{refusal}");
-    let drained = FakeHost {
-        drain: ENO9_IS_DRAINED,
-        ..host
-    };
+    let drained = FakeHost { drain: ENO9_IS_DRAINED, ..host };
     let refusal = drained.refusal(&moving(&free));
-    assert!(
-        refusal.starts_with("linux.netDevices: netdev \"eno9\" is drained"),
-        "{refusal}"
-    );
+    assert!(refusal.starts_with("linux.netDevices: netdev \"eno9\" is drained"), "{refusal}");
 }
 
 #[test]
@@ -1787,29 +1535,17 @@ fn the_same_configuration_is_changed_once() {
 fn an_interface_that_is_not_offered_stays_with_the_runtime() {
     for name in ["eno9", "fast"] {
         let config = moving(&json!({name: {"name": "net0"}}));
-        assert_eq!(
-            FakeHost::new().apply(&config).unwrap().config,
-            None,
-            "{name}"
-        );
+        assert_eq!(FakeHost::new().apply(&config).unwrap().config, None, "{name}");
     }
     let mut host = FakeHost::new();
     host.privilege.is_initial_namespace = false;
-    assert_eq!(
-        host.apply(&moving(&json!({"ens1f0v3": {}})))
-            .unwrap()
-            .config,
-        None
-    );
+    assert_eq!(host.apply(&moving(&json!({"ens1f0v3": {}}))).unwrap().config, None);
 }
 
 #[test]
 fn what_is_not_there_or_is_text_elsewhere_moves_nothing() {
     for devices in [json!({}), json!(null)] {
-        assert_eq!(
-            FakeHost::new().apply(&moving(&devices)).unwrap().config,
-            None
-        );
+        assert_eq!(FakeHost::new().apply(&moving(&devices)).unwrap().config, None);
     }
     let mut config = config(&json!({"note": "\"netDevices\": {\"ens1f0v3\": {}}"}));
     config["netDevices"] = json!({"ens1f0v3": {}});
@@ -1829,10 +1565,7 @@ fn an_interface_that_is_asked_for_twice_is_refused() {
     assert_eq!(FakeHost::new().refusal(&by_cdi), twice);
     // Another one beside it is moved too.
     by_annotation["linux"]["netDevices"] = json!({"eno9": {}});
-    assert_eq!(
-        FakeHost::new().after(&by_annotation)["linux"]["netDevices"],
-        json!({"eno9": {}})
-    );
+    assert_eq!(FakeHost::new().after(&by_annotation)["linux"]["netDevices"], json!({"eno9": {}}));
 }
 
 const ENO9_IS_DRAINED: &str =
@@ -1840,15 +1573,9 @@ const ENO9_IS_DRAINED: &str =
 
 #[test]
 fn a_drained_interface_is_refused_to_a_configuration_too() {
-    let host = FakeHost {
-        drain: ENO9_IS_DRAINED,
-        ..FakeHost::new()
-    };
+    let host = FakeHost { drain: ENO9_IS_DRAINED, ..FakeHost::new() };
     let refusal = host.refusal(&moving(&json!({"eno9": {}})));
-    assert!(
-        refusal.starts_with("linux.netDevices: netdev \"eno9\" is drained"),
-        "{refusal}"
-    );
+    assert!(refusal.starts_with("linux.netDevices: netdev \"eno9\" is drained"), "{refusal}");
 }
 
 #[test]

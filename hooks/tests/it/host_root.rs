@@ -27,14 +27,8 @@ const USUAL: [&str; 14] = [
 
 /// Becomes user 0 through the image's program and opens Onload. The runtime executes that program
 /// directly, since a plain program would lose the permitted set.
-const ATTACK: [&str; 6] = [
-    "/bin/setpriv",
-    "--reuid",
-    "0",
-    "/bin/sh",
-    "-c",
-    "exec 3<>/dev/onload && echo opened as root",
-];
+const ATTACK: [&str; 6] =
+    ["/bin/setpriv", "--reuid", "0", "/bin/sh", "-c", "exec 3<>/dev/onload && echo opened as root"];
 
 const PLAIN: [&str; 3] = ["/bin/sh", "-c", "echo started"];
 
@@ -56,10 +50,7 @@ fn process(args: &[&str]) -> Value {
 fn sandbox(policy: &str, args: &[&str]) -> (Sandbox, Value) {
     let sandbox = Sandbox::new();
     sandbox.allow(&["nic"], &format!("root-with-onload = {policy:?}"));
-    let mut config = config(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
-        ":",
-    );
+    let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}), ":");
     config["process"] = process(args);
     sandbox.bundle(&config);
     let program = sandbox.path("/bundle/rootfs/bin/setpriv");
@@ -80,10 +71,7 @@ fn sandbox(policy: &str, args: &[&str]) -> (Sandbox, Value) {
 }
 
 fn run(sandbox: &Sandbox, id: &str) -> std::process::Output {
-    sandbox.script(
-        &format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}"),
-        b"",
-    )
+    sandbox.script(&format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}"), b"")
 }
 
 #[test]
@@ -93,11 +81,7 @@ fn a_program_of_the_image_with_file_capabilities_does_not_become_the_host_s_root
     }
     let (open, _) = sandbox("warn", &ATTACK);
     let output = run(&open, &unique("warn"));
-    assert_eq!(
-        stdout(&output),
-        "opened as root\n",
-        "the attack itself works"
-    );
+    assert_eq!(stdout(&output), "opened as root\n", "the attack itself works");
     let (closed, _) = sandbox("refuse", &ATTACK);
     let output = run(&closed, &unique("refuse"));
     assert_eq!(stdout(&output), "");
@@ -114,11 +98,7 @@ fn a_later_process_of_the_container_does_not_become_the_host_s_root_either() {
     if !has_runc() {
         return;
     }
-    let forever = [
-        "/bin/sh",
-        "-c",
-        "while :; do read -r x < /proc/loadavg; done",
-    ];
+    let forever = ["/bin/sh", "-c", "while :; do read -r x < /proc/loadavg; done"];
     let (sandbox, _) = sandbox("refuse", &forever);
     let exec = serde_json::to_vec(&process(&ATTACK)).unwrap();
     sandbox.file("/bundle/exec.json", exec);
@@ -161,11 +141,7 @@ fn other_ways_to_root_are_refused_and_nothing_starts() {
         let output = run(&sandbox, &unique("ways"));
         assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
         assert_eq!(stdout(&output), "");
-        assert!(
-            stderr(&output).contains(part),
-            "{part}: {}",
-            stderr(&output)
-        );
+        assert!(stderr(&output).contains(part), "{part}: {}", stderr(&output));
     };
     let mut config = plain.clone();
     config["process"]["noNewPrivileges"] = json!(false);
@@ -182,10 +158,7 @@ fn other_ways_to_root_are_refused_and_nothing_starts() {
     refused(&config, "is the host's user 0");
     let mut config = plain;
     config["process"]["user"]["uid"] = json!(0);
-    config["linux"]["namespaces"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!({"type": "user"}));
+    config["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
     let mappings = json!([{"containerID": 0, "hostID": 100_000, "size": 5}, {"containerID": 5, "hostID": 0, "size": 1}]);
     config["linux"]["uidMappings"] = mappings.clone();
     config["linux"]["gidMappings"] = mappings;
@@ -199,10 +172,7 @@ fn a_process_without_capabilities_starts_and_has_none() {
         return;
     }
     let (sandbox, mut config) = sandbox("refuse", &ATTACK);
-    config["process"]
-        .as_object_mut()
-        .unwrap()
-        .remove("capabilities");
+    config["process"].as_object_mut().unwrap().remove("capabilities");
     sandbox.file("/bundle/config.json", serde_json::to_vec(&config).unwrap());
     let output = run(&sandbox, &unique("none"));
     assert_eq!(stdout(&output), "");
@@ -222,9 +192,5 @@ fn a_container_whose_later_processes_nobody_could_look_at_is_refused() {
     let output = run(&sandbox, &unique("unguarded"));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stdout(&output), "");
-    assert!(
-        stderr(&output).contains("/run/onload-ctk"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("/run/onload-ctk"), "{}", stderr(&output));
 }

@@ -54,10 +54,7 @@ fn refused(sandbox: &Sandbox, before: &[(std::path::PathBuf, String)], output: &
 }
 
 fn asks() -> Value {
-    config(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
-        "echo started",
-    )
+    config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}), "echo started")
 }
 
 #[test]
@@ -77,10 +74,8 @@ fn a_writable_bind_mount_of_the_host_over_a_target_is_refused() {
         config["mounts"].as_array_mut().unwrap().push(json!({"destination": at, "type": "bind", "source": source, "options": ["rbind", "rw"]}));
         sandbox.bundle(&config);
         let before = sandbox.snapshot();
-        let script = format!(
-            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
-            unique("c")
-        );
+        let script =
+            format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}", unique("c"));
         let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
         assert!(message.contains("is below the mount at"), "{at}: {message}");
     }
@@ -108,24 +103,13 @@ fn links_of_the_image_that_lead_out_are_refused_or_stay_inside() {
         fs::rename(&place, sandbox.path("/bundle/rootfs/moved")).unwrap();
         symlink(target, &place).unwrap();
         let before = sandbox.snapshot();
-        let script = format!(
-            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
-            unique("c")
-        );
+        let script =
+            format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}", unique("c"));
         let output = sandbox.script(&script, b"");
-        assert_eq!(
-            sandbox.snapshot(),
-            before,
-            "{link} -> {target}: {}",
-            stderr(&output)
-        );
+        assert_eq!(sandbox.snapshot(), before, "{link} -> {target}: {}", stderr(&output));
         if target.contains("/host") || target.contains("/proc") {
             assert_eq!(output.status.code(), Some(1), "{link} -> {target}");
-            assert!(
-                stderr(&output).contains("is below the mount at"),
-                "{}",
-                stderr(&output)
-            );
+            assert!(stderr(&output).contains("is below the mount at"), "{}", stderr(&output));
         }
     }
 }
@@ -165,11 +149,8 @@ fn programs_loaders_and_libcs_that_are_traps_are_given_up() {
     if !is_root() {
         return;
     }
-    for place in [
-        "bin/sh",
-        "usr/lib64/ld-linux-x86-64.so.2",
-        "usr/lib/x86_64-linux-gnu/libc.so.6",
-    ] {
+    for place in ["bin/sh", "usr/lib64/ld-linux-x86-64.so.2", "usr/lib/x86_64-linux-gnu/libc.so.6"]
+    {
         for trap in ["fifo", "directory", "sparse", "loop", "proc", "up", "zero"] {
             let sandbox = Sandbox::new();
             with_fake_runtime(&sandbox);
@@ -261,11 +242,7 @@ fn an_annotation_of_100_megabytes_is_refused_if_ours_and_copied_if_not() {
     assert!(message.contains("larger than 16777216 bytes"), "{message}");
     let theirs = json("example.com/nic");
     let output = precreate(&sandbox, &theirs);
-    assert!(
-        output.status.success() && output.stdout == theirs,
-        "{}",
-        stderr(&output)
-    );
+    assert!(output.status.success() && output.stdout == theirs, "{}", stderr(&output));
     assert_eq!(sandbox.snapshot(), before);
 }
 
@@ -324,9 +301,7 @@ fn broken_configurations_are_refused_in_one_line() {
             "\"annotations\":{",
             &format!("\"annotations\":{{\"x\":{deep},\"onload.dev/nic\":7,"),
         ),
-        whole
-            .replace("\"process\":{", "\"process\":[{")
-            .replace("\"root\":", "],\"root\":"),
+        whole.replace("\"process\":{", "\"process\":[{").replace("\"root\":", "],\"root\":"),
     ] {
         refused(&sandbox, &before, &precreate(&sandbox, json.as_bytes()));
     }
@@ -420,21 +395,15 @@ fn files_that_others_can_write_are_not_believed_at_any_level() {
             sandbox.bundle(&asks());
             match change {
                 "mode" => {
-                    let mode = fs::metadata(sandbox.path(path))
-                        .unwrap()
-                        .permissions()
-                        .mode();
+                    let mode = fs::metadata(sandbox.path(path)).unwrap().permissions().mode();
                     sandbox.chmod(path, mode & 0o7777 | 0o020);
                 }
                 _ => std::os::unix::fs::chown(sandbox.path(path), Some(1000), None).unwrap(),
             }
             let before = sandbox.snapshot();
             let message = refused(&sandbox, &before, &wrap(&sandbox));
-            let reason = if change == "mode" {
-                "others can change it"
-            } else {
-                "must belong to root"
-            };
+            let reason =
+                if change == "mode" { "others can change it" } else { "must belong to root" };
             assert!(
                 message.contains(&format!("{path}\"")) && message.contains(reason),
                 "{path}: {message}"
@@ -461,10 +430,7 @@ fn a_link_of_somebody_else_on_the_way_is_not_followed() {
     .unwrap();
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &wrap(&sandbox));
-    assert!(
-        message.contains("\"/var/run\" belongs to user 1000"),
-        "{message}"
-    );
+    assert!(message.contains("\"/var/run\" belongs to user 1000"), "{message}");
 }
 
 #[test]
@@ -490,25 +456,15 @@ fn the_caller_s_environment_has_no_effect() {
     let output = sandbox.script(&format!("{evil} exec {WRAPPER_THERE} --version"), b"");
     assert!(!stdout(&output).contains("evil"), "{}", stdout(&output));
     with_fake_runtime(&sandbox);
-    sandbox.file(
-        "/opt/onload/runtime",
-        "#!/usr/bin/env -S -i /bin/sh\necho reached\n",
-    );
+    sandbox.file("/opt/onload/runtime", "#!/usr/bin/env -S -i /bin/sh\necho reached\n");
     sandbox.file("/opt/onload/env-runtime", "#!/bin/sh\necho $A-$PATH\n");
     sandbox.chmod("/opt/onload/env-runtime", 0o755);
     let text = sandbox
         .read("/etc/onload-ctk/config.toml")
         .replace("/opt/onload/runtime", "/opt/onload/env-runtime");
     sandbox.file("/etc/onload-ctk/config.toml", text);
-    let output = sandbox.script(
-        &format!("A=b PATH=/somewhere exec {WRAPPER_THERE} state c"),
-        b"",
-    );
-    assert_eq!(
-        stdout(&output),
-        "b-/somewhere\n",
-        "the runtime has the engine's environment"
-    );
+    let output = sandbox.script(&format!("A=b PATH=/somewhere exec {WRAPPER_THERE} state c"), b"");
+    assert_eq!(stdout(&output), "b-/somewhere\n", "the runtime has the engine's environment");
 }
 
 #[test]
@@ -517,17 +473,10 @@ fn the_runtime_that_names_the_wrapper_itself_is_refused() {
         return;
     }
     let sandbox = Sandbox::new();
-    sandbox.file(
-        "/etc/onload-ctk/config.toml",
-        format!("[runtime]\npath = \"{WRAPPER_THERE}\"\n"),
-    );
+    sandbox.file("/etc/onload-ctk/config.toml", format!("[runtime]\npath = \"{WRAPPER_THERE}\"\n"));
     let output = sandbox.script(&format!("exec timeout 120 {WRAPPER_THERE} state c"), b"");
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).contains("is this program itself"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("is this program itself"), "{}", stderr(&output));
 }
 
 /// A mistake of the operator must not prevent containers from being stopped and deleted.
@@ -556,26 +505,16 @@ fn a_broken_configuration_stops_containers_that_ask_and_nothing_else() {
     for verb in ["create", "run", "restore"] {
         let output = wrapper(&format!("{verb} --bundle /bundle c1"));
         let message = stderr(&output);
-        assert_eq!(
-            (output.status.code(), stdout(&output)),
-            (Some(1), String::new())
-        );
+        assert_eq!((output.status.code(), stdout(&output)), (Some(1), String::new()));
         assert_eq!(message.lines().count(), 1, "{message}");
         assert!(message.contains("/etc/onload-ctk/config.toml"), "{message}");
     }
     // It is unknown which runtime it was, and another one would report that there is no such
     // container.
-    sandbox.file(
-        "/etc/onload-ctk/config.toml",
-        "[runtime]\npath = \"/opt/onload\n",
-    );
+    sandbox.file("/etc/onload-ctk/config.toml", "[runtime]\npath = \"/opt/onload\n");
     let output = wrapper("delete --force c1");
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).contains("config.toml"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("config.toml"), "{}", stderr(&output));
 }
 
 #[test]
@@ -594,10 +533,7 @@ fn what_was_written_for_a_container_goes_when_the_runtime_cannot_be_executed() {
     sandbox.chmod("/run/onload-ctk", 0o711);
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &wrap(&sandbox));
-    assert!(
-        message.contains("executing \"/opt/onload/runtime\""),
-        "{message}"
-    );
+    assert!(message.contains("executing \"/opt/onload/runtime\""), "{message}");
 }
 
 #[test]
@@ -631,19 +567,11 @@ fn states_that_make_no_sense_stop_the_container_in_one_line() {
         let script = format!(
             "ulimit -v {ADDRESS_SPACE}; exec timeout 120 {HOOK_THERE} createRuntime {args}"
         );
-        refused(
-            &sandbox,
-            &before,
-            &sandbox.script(&script, state.as_bytes()),
-        )
+        refused(&sandbox, &before, &sandbox.script(&script, state.as_bytes()))
     };
     assert!(run("--memlock unlimited", "").contains("container's state"));
     assert!(
-        run(
-            "--memlock unlimited",
-            r#"{"id":"c","bundle":"/b","pid":null}"#
-        )
-        .contains("has no pid")
+        run("--memlock unlimited", r#"{"id":"c","bundle":"/b","pid":null}"#).contains("has no pid")
     );
     assert!(
         run("--memlock unlimited", r#"{"id":"c","bundle":"/b","pid":0}"#).contains("has no pid")
@@ -719,11 +647,7 @@ fn a_bundle_that_nothing_tells_is_asked_for_and_only_where_it_is_needed() {
     let asking = r#"{"id":"c","bundle":"/","pid":0,"annotations":{"onload.dev/nic":"all"}}"#;
     let expect = "--expect /dev/onload=nic:onload#1:5";
     for (args, state) in [(expect, plain), ("", asking)] {
-        for caller in [
-            "create --bundle bundle c",
-            "create --bundle /bundle other",
-            "create c",
-        ] {
+        for caller in ["create --bundle bundle c", "create --bundle /bundle other", "create c"] {
             let said = call(args, state, caller);
             assert_eq!(
                 said.trim_end(),
@@ -747,14 +671,8 @@ fn a_configuration_of_many_tiny_members_is_checked_in_little_memory() {
     let node = r#"{"path":"/dev/onload","type":"c","major":1,"minor":5}"#;
     let many = |member: &str| vec![member; 16_000_000 / (member.len() + 1)].join(",");
     for json in [
-        format!(
-            r#"{{"linux":{{"devices":[{},{node}]}}}}"#,
-            many(r#"{"path":""}"#)
-        ),
-        format!(
-            r#"{{"mounts":[{}],"linux":{{"devices":[{node}]}}}}"#,
-            many("{}")
-        ),
+        format!(r#"{{"linux":{{"devices":[{},{node}]}}}}"#, many(r#"{"path":""}"#)),
+        format!(r#"{{"mounts":[{}],"linux":{{"devices":[{node}]}}}}"#, many("{}")),
         format!(
             r#"{{"mounts":[{}],"linux":{{"devices":[{node}]}}}}"#,
             many(r#"{"destination":"/"}"#)
@@ -780,10 +698,7 @@ fn stages_that_are_not_served_warn_and_words_that_are_none_fail() {
     }
     let sandbox = Sandbox::new();
     for stage in ["createContainer", "startContainer", "poststart"] {
-        let output = sandbox.script(
-            &format!("exec {HOOK_THERE} {stage} --any thing"),
-            b"garbage",
-        );
+        let output = sandbox.script(&format!("exec {HOOK_THERE} {stage} --any thing"), b"garbage");
         assert_eq!(output.status.code(), Some(0));
         assert!(stderr(&output).contains(&format!("stage {stage} is not handled")));
         assert_eq!(stdout(&output), "");
@@ -875,11 +790,7 @@ fn one_command_line_serves_precreate_and_poststop_as_podman_calls_it() {
         sandbox.file("/run/onload-ctk/c1/ld.so.preload", "x");
         let script = format!("exec {HOOK_THERE} {stage}");
         let output = sandbox.script(&script, state("stopped").as_bytes());
-        assert!(
-            output.status.success() && output.stdout.is_empty(),
-            "{}",
-            stderr(&output)
-        );
+        assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
         assert!(!sandbox.path("/run/onload-ctk/c1").exists());
     }
 }
@@ -910,11 +821,9 @@ fn a_mount_that_a_link_of_a_volume_carries_over_dev_is_refused() {
     if !has_runc() {
         return;
     }
-    for (at, link) in [
-        ("/data/link", "/dev"),
-        ("/data/link/dev", "/"),
-        ("/proc/self/root/dev", "/none"),
-    ] {
+    for (at, link) in
+        [("/data/link", "/dev"), ("/data/link/dev", "/"), ("/proc/self/root/dev", "/none")]
+    {
         let sandbox = Sandbox::new();
         let mut config = asks();
         let mounts = config["mounts"].as_array_mut().unwrap();
@@ -925,10 +834,8 @@ fn a_mount_that_a_link_of_a_volume_carries_over_dev_is_refused() {
         sandbox.mkdir("/elsewhere");
         symlink(link, sandbox.path("/volume/link")).unwrap();
         let before = sandbox.snapshot();
-        let script = format!(
-            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
-            unique("c")
-        );
+        let script =
+            format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}", unique("c"));
         let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
         assert!(message.contains("inside the mount at"), "{at}: {message}");
     }

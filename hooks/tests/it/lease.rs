@@ -46,10 +46,7 @@ fn two_bundles(config: &Value) -> Sandbox {
     let sandbox = host();
     for bundle in ["/one", "/two"] {
         sandbox.root_file_system(&format!("{bundle}/rootfs"));
-        sandbox.file(
-            &format!("{bundle}/config.json"),
-            serde_json::to_vec(config).unwrap(),
-        );
+        sandbox.file(&format!("{bundle}/config.json"), serde_json::to_vec(config).unwrap());
     }
     sandbox
 }
@@ -73,12 +70,7 @@ fn one_after_the_other(sandbox: &Sandbox, runtime: &str, name: &str) {
     let output = sandbox.script(&script, b"");
     let (out, err) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{out} {err}");
-    assert!(
-        out.contains(&format!(
-            "rdma:rxe1: it is held by container {one} (process "
-        )),
-        "{out}"
-    );
+    assert!(out.contains(&format!("rdma:rxe1: it is held by container {one} (process ")), "{out}");
     assert!(out.ends_with("\n.lock\n"), "{out}");
 }
 
@@ -119,10 +111,7 @@ fn a_drained_device_stays_with_its_container_and_goes_to_none_that_was_made_befo
     let (out, err) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{out} {err}");
     let unquoted = out.replace('\\', "");
-    assert!(
-        unquoted.contains(&format!("rdma:rxe1: it is {WHY}")),
-        "{out}"
-    );
+    assert!(unquoted.contains(&format!("rdma:rxe1: it is {WHY}")), "{out}");
     assert!(out.ends_with("\n.lock\n"), "{out}");
 }
 
@@ -190,12 +179,7 @@ fn containers_of_one_claim_share_a_device_and_others_wait_for_the_last() {
     let (out, err) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{out} {err}");
     assert!(out.starts_with("rdma=rxe1#0\nrdma=rxe1#1\n"), "{out}");
-    assert!(
-        out.contains(&format!(
-            "rdma:rxe1: it is held by container {one} (process "
-        )),
-        "{out}"
-    );
+    assert!(out.contains(&format!("rdma:rxe1: it is held by container {one} (process ")), "{out}");
     assert!(out.contains(" of claim u1 since "), "{out}");
     assert!(out.ends_with("\n.lock\n"), "{out}");
 }
@@ -232,9 +216,7 @@ fn a_function_with_a_number_that_another_container_may_open_is_refused_until_tha
     let sandbox = host();
     for (bundle, function) in [("/one", "0000:81:10.0"), ("/two", "0000:81:10.1")] {
         sandbox.root_file_system(&format!("{bundle}/rootfs"));
-        let config = leasing()
-            .to_string()
-            .replace("rdma:rxe1", &format!("vfio:{function}"));
+        let config = leasing().to_string().replace("rdma:rxe1", &format!("vfio:{function}"));
         sandbox.file(&format!("{bundle}/config.json"), config);
     }
     // Of a pool a container gets another member.
@@ -249,10 +231,8 @@ fn a_function_with_a_number_that_another_container_may_open_is_refused_until_tha
     let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/vfio", "devices": devices});
     sandbox.file("/run/cdi/onload.dev-vfio.json", spec.to_string());
     sandbox.root_file_system("/three/rootfs");
-    let pool = config(
-        &json!({"onload.dev/vfio": "any"}),
-        "while :; do read -r x < /proc/loadavg; done",
-    );
+    let pool =
+        config(&json!({"onload.dev/vfio": "any"}), "while :; do read -r x < /proc/loadavg; done");
     sandbox.file("/three/config.json", pool.to_string());
     sandbox.allow(&["vfio"], "[leases]\nshare = { rdma = 1 }");
     let (one, two, three) = (unique("number-1"), unique("number-2"), unique("number-3"));
@@ -315,15 +295,9 @@ fn a_container_that_is_refused_a_device_keeps_its_limits() {
     let both = "--memlock unlimited --lease rdma:rxe1";
     let told = hooked("", both);
     let raised = told.strip_prefix("done\ndone\nrdma=rxe1#0\n");
-    assert!(
-        raised.is_some_and(|limit| !limit.starts_with("65536 ")),
-        "{told}"
-    );
+    assert!(raised.is_some_and(|limit| !limit.starts_with("65536 ")), "{told}");
     let told = hooked(both, both);
-    assert!(
-        told.starts_with("done\nrefused\nrdma=rxe1#0\n65536 "),
-        "{told}"
-    );
+    assert!(told.starts_with("done\nrefused\nrdma=rxe1#0\n65536 "), "{told}");
 }
 
 /// The wrapper puts the hooks of the specification into config.json.
@@ -332,10 +306,8 @@ fn a_device_of_one_s_own_by_annotation_is_leased_too() {
     if !has_runc() {
         return;
     }
-    let annotated = config(
-        &json!({"onload.dev/rdma": "rxe1"}),
-        "while :; do read -r x < /proc/loadavg; done",
-    );
+    let annotated =
+        config(&json!({"onload.dev/rdma": "rxe1"}), "while :; do read -r x < /proc/loadavg; done");
     let sandbox = two_bundles(&annotated);
     let hook = |stage: &str| {
         json!({"hookName": stage, "path": HOOK_THERE, "args": ["onload-hook", stage, "--lease", "rdma:rxe1"],
@@ -367,13 +339,7 @@ fn a_holder_that_was_killed_with_everything_of_its_engine_is_found_out_by_the_ne
          ls -A /run/onload-ctk/@leases"
     );
     let output = sandbox.script(&script, b"");
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{} {}",
-        stdout(&output),
-        stderr(&output)
-    );
+    assert_eq!(output.status.code(), Some(0), "{} {}", stdout(&output), stderr(&output));
     assert_eq!(stdout(&output), ".lock\n");
 }
 
@@ -398,12 +364,7 @@ fn of_containers_that_start_at_once_one_gets_the_device() {
          ls -A /run/onload-ctk/@leases"
     );
     let output = sandbox.script(&script, b"");
-    assert_eq!(
-        stdout(&output),
-        "started\n7\n.lock\n",
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!(stdout(&output), "started\n7\n.lock\n", "{}", stderr(&output));
 }
 
 /// After a kill at any of its system calls the hook has lost nothing: the next one claims the device.
@@ -450,9 +411,7 @@ fn a_hook_that_is_killed_at_any_system_call_leaves_the_device_to_the_next() {
     let told = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
     println!("{told}");
-    let calls = told
-        .split_whitespace()
-        .find_map(|word| word.parse::<u32>().ok());
+    let calls = told.split_whitespace().find_map(|word| word.parse::<u32>().ok());
     assert!(calls.is_some_and(|calls| calls >= 20), "{told}");
 }
 
@@ -531,10 +490,7 @@ fn a_container_whose_lease_cannot_be_written_does_not_start() {
     );
     let output = sandbox.script(&script, b"");
     let (told, said) = (stdout(&output), stderr(&output));
-    assert_eq!(
-        told, ".lock\nrdma=rxe0#0\n.lock\nrdma=rxe0#0\nrdma=rxe1#0\n",
-        "{said}"
-    );
+    assert_eq!(told, ".lock\nrdma=rxe0#0\n.lock\nrdma=rxe0#0\nrdma=rxe1#0\n", "{said}");
     assert!(
         said.contains("writing the lease of rdma:rxe1 in \"/run/onload-ctk/@leases\"")
             && said.contains("No space left on device"),

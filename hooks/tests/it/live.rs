@@ -89,19 +89,12 @@ fn traces(sandbox: &Sandbox) -> BTreeSet<String> {
         "cd /bundle && find . -printf '%p %y %s %m %U %l\\n'; ls -d /sys/fs/cgroup/*/onload-ctk-*";
     let image = stdout(&sandbox.script(image, b""));
     let id = unique("c");
-    let image = image
-        .lines()
-        .filter(|line| line.starts_with('.') || line.contains(&id));
+    let image = image.lines().filter(|line| line.starts_with('.') || line.contains(&id));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     // Others mount and unmount on this machine meanwhile.
     let root = sandbox.path("/").display().to_string();
-    let mounts = mounts
-        .lines()
-        .filter(|line| line.contains(&root) || line.contains(&id));
-    files
-        .chain(image.map(str::to_owned))
-        .chain(mounts.map(str::to_owned))
-        .collect()
+    let mounts = mounts.lines().filter(|line| line.contains(&root) || line.contains(&id));
+    files.chain(image.map(str::to_owned)).chain(mounts.map(str::to_owned)).collect()
 }
 
 /// What differs between the host before and now.
@@ -210,12 +203,10 @@ fn a_device_is_opened_as_far_as_its_specification_says_and_no_other() {
                    (exec 3<>/dev/onload) && echo both; while read -r rule; do case $rule in 'c 1:11 '*) echo $rule;; esac; done < /proc/1/root/devices; :";
     let mut config = live(&json!({"onload.dev/nic-nodes": "all"}), command);
     for (access, opened) in [("w", "written\n"), ("r", "")] {
-        let nodes = NIC
-            .replace("onload.dev/nic", "onload.dev/nic-nodes")
-            .replace(
-                r#"{"path":"/dev/onload","permissions":"rw"}"#,
-                &format!(r#"{{"path":"/dev/onload","permissions":"{access}"}}"#),
-            );
+        let nodes = NIC.replace("onload.dev/nic", "onload.dev/nic-nodes").replace(
+            r#"{"path":"/dev/onload","permissions":"rw"}"#,
+            &format!(r#"{{"path":"/dev/onload","permissions":"{access}"}}"#),
+        );
         let mut nodes: Value = serde_json::from_str(&nodes).unwrap();
         let edits = nodes["containerEdits"].as_object_mut().unwrap();
         edits.remove("env");
@@ -234,10 +225,7 @@ fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
     // As user 0 of the host without a user namespace, as engines start containers by default.
     let command =
         "/bin/chmod 600 /dev/onload; /bin/chown 7 /dev/onload; exec 3>/dev/onload && echo opened";
-    let mut config = live(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
-        command,
-    );
+    let mut config = live(&json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}), command);
     let all = json!(["CAP_KILL", "CAP_CHOWN", "CAP_FOWNER"]);
     config["process"]["capabilities"] =
         json!({"bounding": all, "effective": all, "permitted": all});
@@ -382,11 +370,8 @@ fn an_exec_d_process_has_devices_and_preload() {
 #[test]
 fn two_stages_and_another_door_give_what_one_gives() {
     let Some(sandbox) = host() else { return };
-    let command = format!(
-        "{}; {}",
-        count_mounts("/dev/onload"),
-        count_mounts("/etc/ld.so.preload")
-    );
+    let command =
+        format!("{}; {}", count_mounts("/dev/onload"), count_mounts("/etc/ld.so.preload"));
     let mut config = nic(&command);
     config["hooks"]["prestart"] = hook("prestart");
     assert_eq!(succeeds(&sandbox, &config), "1\n1\n");
@@ -639,10 +624,7 @@ fn a_libc_that_cannot_load_the_library_stops_the_container_or_skips_the_preload(
 fn rename_versions(library: &[u8]) -> Vec<u8> {
     let mut renamed = library.to_vec();
     let mut at = 0;
-    while let Some(found) = renamed[at..]
-        .windows(6)
-        .position(|bytes| bytes == b"GLIBC_")
-    {
+    while let Some(found) = renamed[at..].windows(6).position(|bytes| bytes == b"GLIBC_") {
         renamed[at + found] = b'H';
         at += found + 6;
     }
@@ -684,10 +666,7 @@ const HELD: &str = "while ! test -e /tmp/held; do :; done;";
 /// The hook's messages, which runc keeps to itself where all goes well, go to /tmp/said.
 fn heard(sandbox: &Sandbox, config: &mut Value) {
     sandbox.allow(&["nic", "rdma"], "root-with-onload = \"allow\"");
-    sandbox.file(
-        "/opt/onload/heard",
-        format!("#!/bin/sh\nexec {HOOK_THERE} $1 2>> /tmp/said\n"),
-    );
+    sandbox.file("/opt/onload/heard", format!("#!/bin/sh\nexec {HOOK_THERE} $1 2>> /tmp/said\n"));
     sandbox.chmod("/opt/onload/heard", 0o755);
     for stage in ["createRuntime", "poststop"] {
         config["hooks"][stage] = json!([{"path": "/opt/onload/heard", "args": ["heard", stage], "env": ["PATH=/usr/bin:/bin"]}]);
@@ -733,10 +712,7 @@ fn a_container_that_sees_run_cannot_hold_others_up_by_a_lock() {
             "{line}"
         );
     }
-    assert_eq!(
-        left, id,
-        "the record of its mount targets waits for a sweep"
-    );
+    assert_eq!(left, id, "the record of its mount targets waits for a sweep");
 }
 
 /// Any user may mount FUSE, under a name that is no text.
@@ -797,17 +773,11 @@ fn a_record_of_another_version_costs_a_line_and_no_more() {
 #[test]
 fn lists_of_containers_that_never_came_do_not_pile_up() {
     let Some(sandbox) = host() else { return };
-    let mut config = config(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
-        ":",
-    );
+    let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}), ":");
     config["linux"]["namespaces"] = json!([{"type": "nonsense"}]);
     config["root"]["path"] = json!("/bundle/rootfs");
     sandbox.root_file_system("/bundle/rootfs");
-    sandbox.file(
-        "/bundle/rootfs/etc/ld.so.preload",
-        "libother.so\n".repeat(5000),
-    );
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n".repeat(5000));
     let text = serde_json::to_vec(&config).unwrap();
     for n in 1..=6 {
         sandbox.file(&format!("/own{n}/userdata/config.json"), &text);
@@ -817,10 +787,8 @@ fn lists_of_containers_that_never_came_do_not_pile_up() {
         format!("{WRAPPER_THERE} --root /run/runc create -b /own{n}/userdata c{n} 2> /dev/null;")
     };
     let all: String = (1..=6).map(fail).collect();
-    let output = sandbox.script(
-        &format!("{all} {ls} {WRAPPER_THERE} --root /run/runc delete c6; {ls}"),
-        b"",
-    );
+    let output = sandbox
+        .script(&format!("{all} {ls} {WRAPPER_THERE} --root /run/runc delete c6; {ls}"), b"");
     assert_eq!(stdout(&output), "c6\nend\nend\n", "{}", stderr(&output));
 
     // podman's hook ends before its runtime begins, and podman removes what failed.
@@ -837,21 +805,14 @@ fn lists_of_containers_that_never_came_do_not_pile_up() {
         precreate(3)
     );
     let output = sandbox.script(&script, b"");
-    assert_eq!(
-        stdout(&output),
-        "own1\nown2\nend\nown3\nend\nend\n",
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!(stdout(&output), "own1\nown2\nend\nown3\nend\nend\n", "{}", stderr(&output));
 }
 
 #[test]
 fn the_list_of_a_container_that_lives_stays() {
     let Some(sandbox) = host() else { return };
-    let mut config = config(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
-        GOES_ON,
-    );
+    let mut config =
+        config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}), GOES_ON);
     config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
     sandbox.bundle(&config);
     sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n");
@@ -932,10 +893,7 @@ fn what_a_runtime_leaves_without_a_poststop_goes_when_the_next_container_starts(
         config["root"]["path"] = json!(root);
         let hooks = config["hooks"].as_object_mut().unwrap();
         hooks.retain(|stage, _| stage == "createRuntime" || has_poststop);
-        sandbox.file(
-            &format!("/{name}/config.json"),
-            serde_json::to_vec(&config).unwrap(),
-        );
+        sandbox.file(&format!("/{name}/config.json"), serde_json::to_vec(&config).unwrap());
     };
     sandbox.root_file_system("/root2");
     bundle("left", "/root2", false);
@@ -1026,10 +984,8 @@ fn a_volume_over_a_target_is_refused_and_stays_empty() {
         let mut config = nic("echo started");
         sandbox.bundle(&config);
         // What the container starts must be there.
-        let copied = sandbox.script(
-            &format!("mkdir -p /volume && cp -a /bundle/rootfs{at}/. /volume"),
-            b"",
-        );
+        let copied =
+            sandbox.script(&format!("mkdir -p /volume && cp -a /bundle/rootfs{at}/. /volume"), b"");
         assert!(copied.status.success());
         bind(&mut config, "/volume", at, &options);
         let message = refused(&sandbox, &config);
@@ -1057,12 +1013,7 @@ fn a_target_on_a_mount_that_is_shared_with_the_host_is_refused() {
     let Some(sandbox) = host() else { return };
     let mut config = nic("echo started");
     sandbox.file("/volume/library", "theirs");
-    bind(
-        &mut config,
-        "/volume/library",
-        "/usr/lib64/libonload.so",
-        &["bind", "rshared"],
-    );
+    bind(&mut config, "/volume/library", "/usr/lib64/libonload.so", &["bind", "rshared"]);
     sandbox.bundle(&config);
     sandbox.file("/bundle/rootfs/usr/lib64/libonload.so", "");
     sandbox.mkdir("/run/mount");
@@ -1073,10 +1024,7 @@ fn a_target_on_a_mount_that_is_shared_with_the_host_is_refused() {
         script_of(&id).replace("exec ", "")
     );
     let message = prints(&sandbox, &script, "1\nsame\n");
-    assert!(
-        message.contains("is on a mount that is shared with the host"),
-        "{message}"
-    );
+    assert!(message.contains("is on a mount that is shared with the host"), "{message}");
 }
 
 #[test]
@@ -1117,10 +1065,7 @@ fn links_of_the_image_that_lead_out_stay_inside_or_are_refused() {
 #[test]
 fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out() {
     let Some(sandbox) = host() else { return };
-    let mut config = live(
-        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
-        ":",
-    );
+    let mut config = live(&json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}), ":");
     bind(&mut config, "/volume", "/host", &["bind", "rw"]);
     sandbox.mkdir("/volume/lib64");
     sandbox.bundle(&config);
@@ -1129,9 +1074,7 @@ fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out()
     symlink("/host/lib64", usr("link")).unwrap();
     // What the image itself becomes is its own affair.
     let host_only = |all: BTreeSet<String>| -> BTreeSet<String> {
-        all.into_iter()
-            .filter(|line| !line.starts_with("./"))
-            .collect()
+        all.into_iter().filter(|line| !line.starts_with("./")).collect()
     };
     let before = host_only(traces(&sandbox));
     let id = unique("c");
@@ -1151,10 +1094,7 @@ fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out()
         done.store(true, Ordering::Relaxed);
         output
     });
-    println!(
-        "{} of 20 containers started",
-        stdout(&output).lines().count()
-    );
+    println!("{} of 20 containers started", stdout(&output).lines().count());
     let after = host_only(traces(&sandbox));
     let changed: Vec<_> = after.symmetric_difference(&before).collect();
     assert!(changed.is_empty(), "{changed:?} {}", stderr(&output));
@@ -1186,10 +1126,7 @@ fn configurations_that_make_no_sense_are_refused_in_one_line() {
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
-        assert!(
-            message.starts_with("onload-hook createRuntime: container c1: "),
-            "{message}"
-        );
+        assert!(message.starts_with("onload-hook createRuntime: container c1: "), "{message}");
         assert_eq!(differences(&sandbox, &before), NOTHING);
     }
 }
@@ -1204,10 +1141,7 @@ fn a_place_that_is_no_file_is_refused() {
         match kind {
             "fifo" => drop(sandbox.script(&format!("mkfifo {path}"), b"")),
             "directory" => sandbox.mkdir(path),
-            "sparse" => fs::File::create(sandbox.path(path))
-                .unwrap()
-                .set_len(10 << 30)
-                .unwrap(),
+            "sparse" => fs::File::create(sandbox.path(path)).unwrap().set_len(10 << 30).unwrap(),
             _ => drop(std::os::unix::net::UnixListener::bind(sandbox.path(path)).unwrap()),
         }
         let message = refused_as_it_is(&sandbox);
@@ -1224,12 +1158,7 @@ fn a_list_on_somebody_else_s_mount_is_not_copied() {
     let Some(sandbox) = host() else { return };
     let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
     let mut config = nic(command);
-    bind(
-        &mut config,
-        "/volume/list",
-        "/link/ld.so.preload",
-        &["bind", "ro"],
-    );
+    bind(&mut config, "/volume/list", "/link/ld.so.preload", &["bind", "ro"]);
     config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
     sandbox.file("/volume/list", "secret\n");
     sandbox.chmod("/volume/list", 0o600);
@@ -1267,10 +1196,7 @@ fn a_root_that_nobody_mounted_is_refused() {
     let output = leaves_nothing(&sandbox, &script);
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(
-        message.contains("is not a mount in the container's mount namespace"),
-        "{message}"
-    );
+    assert!(message.contains("is not a mount in the container's mount namespace"), "{message}");
 }
 
 #[test]
@@ -1280,20 +1206,14 @@ fn a_process_in_the_host_s_mount_namespace_is_never_touched() {
     let output = leaves_nothing(&sandbox, &hook_for("$$"));
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(
-        message.contains("shares this host's mount namespace"),
-        "{message}"
-    );
+    assert!(message.contains("shares this host's mount namespace"), "{message}");
 }
 
 #[test]
 fn reapply_opens_the_devices_of_that_very_process_once_more() {
     let Some(sandbox) = host() else { return };
     let is_v1 = Path::new("/sys/fs/cgroup/devices/devices.allow").exists();
-    if !needs::on_this_machine(
-        is_v1,
-        "taking a device away by hand needs cgroup v1's devices",
-    ) {
+    if !needs::on_this_machine(is_v1, "taking a device away by hand needs cgroup v1's devices") {
         return;
     }
     sandbox.bundle(&nic(GOES_ON));
@@ -1367,10 +1287,8 @@ fn traced_host(has_poststop: bool) -> Option<Sandbox> {
         format!("#!/bin/sh\nexec strace -qq -o /tmp/trace $(cat /tmp/options) {HOOK_THERE} createRuntime\n"),
     );
     sandbox.chmod("/opt/onload/traced", 0o755);
-    let mut config = live(
-        &json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0"}),
-        "echo started",
-    );
+    let mut config =
+        live(&json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0"}), "echo started");
     config["hooks"]["createRuntime"] =
         json!([{"path": "/opt/onload/traced", "env": ["PATH=/usr/bin:/bin"]}]);
     config["hooks"]
@@ -1525,8 +1443,7 @@ fn without_runc_a_test_fails_where_it_is_required_and_says_elsewhere_that_it_che
     let run = |require: &str| {
         let mut test = Command::new(std::env::current_exe().unwrap());
         test.args(["--exact", name, "--test-threads=2"]);
-        test.env("PATH", "/nonexistent")
-            .env(needs::REQUIRE, require);
+        test.env("PATH", "/nonexistent").env(needs::REQUIRE, require);
         let output = test.output().unwrap();
         let said = stdout(&output) + &stderr(&output);
         assert!(said.contains("running 1 test"), "{said}");

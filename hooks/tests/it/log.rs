@@ -49,11 +49,7 @@ fn lines(sandbox: &Sandbox) -> Vec<String> {
     assert!(text.ends_with('\n'), "{text}");
     let line = |line: &str| {
         let (time, rest) = line.split_once(' ').unwrap();
-        assert_eq!(
-            (time.len(), &time[4..5], &time[19..]),
-            (20, "-", "Z"),
-            "{line}"
-        );
+        assert_eq!((time.len(), &time[4..5], &time[19..]), (20, "-", "Z"), "{line}");
         let (program, rest) = rest.split_once('[').unwrap();
         let (pid, rest) = rest.split_once("]: ").unwrap();
         assert!(pid.parse::<u32>().is_ok(), "{line}");
@@ -79,11 +75,7 @@ fn what_a_container_was_given_is_logged_as_far_as_the_level_says() {
         assert_eq!(stdout(&output), "reached\n", "{}", stderr(&output));
         assert_eq!(stderr(&output), "", "{level}");
         let lines = lines(&sandbox);
-        assert_eq!(
-            lines.iter().any(|line| line == given),
-            has_given,
-            "{lines:?}"
-        );
+        assert_eq!(lines.iter().any(|line| line == given), has_given, "{lines:?}");
         let is_reason = |line: &String| {
             line.starts_with(
                 "onload-container-runtime: debug: container c1: device node /dev/onload ",
@@ -122,10 +114,7 @@ fn why_a_container_did_not_start_is_logged_at_every_level_and_at_every_entry_poi
         let said = said.trim_end().strip_prefix("onload-container-runtime: ");
         assert_eq!(
             lines(&sandbox),
-            [format!(
-                "onload-container-runtime: error: {}",
-                said.unwrap()
-            )]
+            [format!("onload-container-runtime: error: {}", said.unwrap())]
         );
         let output = sandbox.precreate(&serde_json::to_vec(&vfio).unwrap());
         assert_eq!(output.status.code(), Some(1));
@@ -162,10 +151,7 @@ fn what_strangers_write_makes_no_line_of_its_own() {
     let lines = lines(&sandbox);
     assert_eq!(lines.len(), 3, "{lines:?}");
     for line in &lines {
-        assert!(
-            line.starts_with("onload-container-runtime: error: "),
-            "{line}"
-        );
+        assert!(line.starts_with("onload-container-runtime: error: "), "{line}");
         assert!(!line.contains('\u{1b}') && line.contains("\\n"), "{line}");
     }
 }
@@ -178,12 +164,7 @@ fn a_container_that_asks_for_nothing_has_no_line_and_makes_no_file() {
     let nothing = asks(&json!({"example.com/nic": "all"}));
     sandbox.bundle(&nothing);
     assert_eq!(stdout(&create(&sandbox)), "reached\n");
-    assert!(
-        sandbox
-            .precreate(&serde_json::to_vec(&nothing).unwrap())
-            .status
-            .success()
-    );
+    assert!(sandbox.precreate(&serde_json::to_vec(&nothing).unwrap()).status.success());
     let state = br#"{"id":"c","bundle":"/nowhere","pid":7,"annotations":{"example.com/x":"y"}}"#;
     let output = sandbox.script(&format!("exec {HOOK_THERE} createRuntime"), state);
     assert!(output.status.success());
@@ -233,23 +214,13 @@ fn a_log_that_cannot_be_written_stops_no_container_and_is_said_once() {
         let said = stderr(&output);
         assert_eq!(said.lines().count(), 1, "{said}");
         let wanted = "warning: onload-container-runtime: the log of config.toml: ";
-        assert!(
-            said.starts_with(wanted) && said.contains(says),
-            "{says}: {said}"
-        );
+        assert!(said.starts_with(wanted) && said.contains(says), "{says}: {said}");
         // The line of a refusal is still the last.
         sandbox.bundle(&asks(&json!({"onload.dev/vfio": "x"})));
         let output = create(&sandbox);
         let said = stderr(&output);
-        assert_eq!(
-            (output.status.code(), said.lines().count()),
-            (Some(1), 2),
-            "{said}"
-        );
-        assert!(
-            said.lines().last().unwrap().contains("onload.dev/vfio"),
-            "{said}"
-        );
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 2), "{said}");
+        assert!(said.lines().last().unwrap().contains("onload.dev/vfio"), "{said}");
     }
 }
 
@@ -263,22 +234,13 @@ fn a_limit_on_the_size_of_files_stops_no_container() {
     let limited = format!("ulimit -f 16; exec timeout 120 {WRAPPER_THERE} create -b /bundle c1");
     let output = sandbox.script(&limited, b"");
     assert_eq!(stdout(&output), "reached\n", "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("RLIMIT_FSIZE"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("RLIMIT_FSIZE"), "{}", stderr(&output));
     assert_eq!(sandbox.read(LOG).len(), 8192);
 }
 
 #[test]
 fn a_log_that_is_not_understood_is_none() {
-    for log in [
-        "level = \"loud\"",
-        "file = 7",
-        "file = \"var/log/x\"",
-        "level = \"info\"",
-    ] {
+    for log in ["level = \"loud\"", "file = 7", "file = \"var/log/x\"", "level = \"info\""] {
         let Some(sandbox) = host("info", LOG) else {
             return;
         };
@@ -288,10 +250,7 @@ fn a_log_that_is_not_understood_is_none() {
         sandbox.allow(&["nic"], &more);
         sandbox.bundle(&asks(&json!({"onload.dev/nic": "all"})));
         let output = create(&sandbox);
-        assert_eq!(
-            (stdout(&output).as_str(), stderr(&output).as_str()),
-            ("reached\n", "")
-        );
+        assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("reached\n", ""));
     }
 }
 
@@ -308,11 +267,7 @@ fn another_user_than_root_writes_nothing_and_is_not_told_of_it() {
     let vfio = asks(&json!({"onload.dev/vfio": "x"}));
     let output = sandbox.script(&script, &serde_json::to_vec(&vfio).unwrap());
     let said = stderr(&output);
-    assert_eq!(
-        (output.status.code(), said.lines().count()),
-        (Some(1), 1),
-        "{said}"
-    );
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("onload.dev/vfio"), "{said}");
     assert!(!sandbox.path(LOG).exists());
 }
@@ -325,16 +280,10 @@ fn the_wrapper_says_its_own_version_before_the_runtime_s() {
     let text = "#!/bin/sh\necho \"runc version 1.1.5\"; echo \"$@\"; exit 3\n";
     sandbox.file("/opt/onload/runtime", text);
     sandbox.chmod("/opt/onload/runtime", 0o755);
-    let own = format!(
-        "onload-container-runtime version {}\n",
-        env!("CARGO_PKG_VERSION")
-    );
+    let own = format!("onload-container-runtime version {}\n", env!("CARGO_PKG_VERSION"));
     for word in ["--version", "-v"] {
         let output = sandbox.script(&format!("exec {WRAPPER_THERE} {word}"), b"");
-        assert_eq!(
-            stdout(&output),
-            format!("{own}runc version 1.1.5\n{word}\n")
-        );
+        assert_eq!(stdout(&output), format!("{own}runc version 1.1.5\n{word}\n"));
         assert_eq!(output.status.code(), Some(3));
     }
     for words in ["state c1", "exec c1 --version", ""] {
@@ -389,14 +338,9 @@ fn the_hook_of_a_living_container_logs_what_it_gave() {
     assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
     let lines = lines(&sandbox);
     let subject = format!("createRuntime: container {id}: ");
-    assert!(
-        lines.contains(&format!("onload-hook: info: {subject}given nic=all")),
-        "{lines:?}"
-    );
+    assert!(lines.contains(&format!("onload-hook: info: {subject}given nic=all")), "{lines:?}");
     let is_mount = |line: &&String| {
-        line.starts_with(&format!(
-            "onload-hook: debug: {subject}mount /dev/onload from "
-        ))
+        line.starts_with(&format!("onload-hook: debug: {subject}mount /dev/onload from "))
     };
     assert_eq!(lines.iter().filter(is_mount).count(), 1, "{lines:?}");
 }

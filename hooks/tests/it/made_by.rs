@@ -70,9 +70,7 @@ fn refused(sandbox: &Sandbox, words: &str) -> String {
 fn records(sandbox: &Sandbox) -> Vec<PathBuf> {
     let entries = fs::read_dir(sandbox.path(RECORDS)).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
-    paths
-        .filter(|path| !path.ends_with("@configured"))
-        .collect()
+    paths.filter(|path| !path.ends_with("@configured")).collect()
 }
 
 /// A mishap: its description and its action.
@@ -88,10 +86,7 @@ fn mishaps() -> [Harm; 9] {
             std::os::unix::fs::chown(sandbox.path(CONFIG), Some(1000), None).unwrap();
         }),
         ("a byte of Latin-1 in a comment", |sandbox| {
-            sandbox.file(
-                CONFIG,
-                b"# M\xfcller\n[runtime]\npath = \"/opt/onload/one\"\n",
-            );
+            sandbox.file(CONFIG, b"# M\xfcller\n[runtime]\npath = \"/opt/onload/one\"\n");
         }),
         ("a directory in its place", |sandbox| {
             fs::remove_file(sandbox.path(CONFIG)).unwrap();
@@ -189,11 +184,7 @@ fn a_configuration_that_nobody_can_use_stops_only_who_asks() {
         for asker in askers() {
             sandbox.file("/bundle/config.json", asker.to_string());
             refused(&sandbox, "create -b /bundle c2");
-            assert_eq!(
-                sandbox.read("/bundle/config.json"),
-                asker.to_string(),
-                "{what}"
-            );
+            assert_eq!(sandbox.read("/bundle/config.json"), asker.to_string(), "{what}");
         }
     }
 }
@@ -205,10 +196,7 @@ fn a_section_that_is_not_understood_is_no_reason_to_give_something_to_who_asks()
     }
     let sandbox = sandbox();
     reaches(&sandbox, "one", "create -b /bundle c1");
-    sandbox.file(
-        CONFIG,
-        "[annotations]\nallow = [\"nic\"]\n[runtime]\npath = 1\n",
-    );
+    sandbox.file(CONFIG, "[annotations]\nallow = [\"nic\"]\n[runtime]\npath = 1\n");
     starts_all_the_same(&sandbox, "one", "a number for a path");
     for asker in askers() {
         sandbox.file("/bundle/config.json", asker.to_string());
@@ -356,11 +344,7 @@ fn the_runtime_that_made_a_container_is_reached_when_the_configuration_names_ano
         return;
     }
     let sandbox = sandbox();
-    for verb in [
-        "create -b /bundle c1",
-        "run -b /bundle c2",
-        "restore -b /bundle c3",
-    ] {
+    for verb in ["create -b /bundle c1", "run -b /bundle c2", "restore -b /bundle c3"] {
         reaches(&sandbox, "one", &format!("--root /r {verb}"));
     }
     names(&sandbox, "two");
@@ -434,11 +418,7 @@ fn a_record_is_believed_only_where_root_alone_could_have_made_it() {
         let output = wrapper(&sandbox, "state c1");
         assert_eq!(stdout(&output), "two state c1\n", "{what}");
         let warns = what.starts_with("a runtime");
-        assert_eq!(
-            stderr(&output).lines().count(),
-            usize::from(warns),
-            "{what}"
-        );
+        assert_eq!(stderr(&output).lines().count(), usize::from(warns), "{what}");
     }
 }
 
@@ -450,17 +430,9 @@ fn a_record_of_another_version_or_without_a_path_is_none() {
     let sandbox = sandbox();
     reaches(&sandbox, "one", "create -b /bundle c1");
     let record = records(&sandbox).remove(0);
-    assert_eq!(
-        fs::read_link(&record).unwrap().to_str(),
-        Some("1:/opt/onload/one")
-    );
+    assert_eq!(fs::read_link(&record).unwrap().to_str(), Some("1:/opt/onload/one"));
     names(&sandbox, "two");
-    for target in [
-        "2:/opt/onload/one",
-        "1:opt/onload/one",
-        "/opt/onload/one",
-        "1:",
-    ] {
+    for target in ["2:/opt/onload/one", "1:opt/onload/one", "/opt/onload/one", "1:"] {
         fs::remove_file(&record).unwrap();
         symlink(target, &record).unwrap();
         reaches(&sandbox, "two", "state c1");
@@ -484,10 +456,9 @@ fn a_container_that_asks_for_nothing_starts_where_nothing_can_be_remembered() {
     reaches(&sandbox, "one", "create -b /bundle c1");
     assert_eq!(records(&sandbox).len(), 0);
     fs::remove_dir(sandbox.path(RECORDS)).unwrap();
-    for enter in [
-        "setpriv --reuid 1000 --regid 1000 --clear-groups",
-        "unshare --user --map-root-user",
-    ] {
+    for enter in
+        ["setpriv --reuid 1000 --regid 1000 --clear-groups", "unshare --user --map-root-user"]
+    {
         let script = format!("{enter} {WRAPPER_THERE} create -b /bundle c1");
         let output = sandbox.script(&script, b"");
         assert_eq!(
@@ -525,10 +496,7 @@ fn a_rootless_engine_that_copies_etc_and_run_up_has_the_host_s_configuration() {
     // Everybody may write to a directory that is not sticky.
     let output = create("chmod 777 /etc");
     let said = stderr(&output);
-    assert!(
-        said.contains("\"/etc\" has mode 0777, so others can change it"),
-        "{said}"
-    );
+    assert!(said.contains("\"/etc\" has mode 0777, so others can change it"), "{said}");
     assert_eq!(stdout(&output), "");
 }
 
@@ -647,11 +615,7 @@ fn a_container_with_a_lease_is_restored_only_by_runc_which_calls_its_hooks() {
     names(&sandbox, "runc");
     refused(&sandbox, restore);
     fs::remove_file(sandbox.path("/opt/onload/runc")).unwrap();
-    fs::rename(
-        sandbox.path("/opt/onload/two"),
-        sandbox.path("/opt/onload/runc"),
-    )
-    .unwrap();
+    fs::rename(sandbox.path("/opt/onload/two"), sandbox.path("/opt/onload/runc")).unwrap();
     reaches(&sandbox, "two", restore);
     names(&sandbox, "one");
     for (hook, args) in [
@@ -669,10 +633,8 @@ fn a_restored_container_that_nobody_remembers_is_taken_as_the_policy_says() {
     if !is_root() {
         return;
     }
-    for (policy, record) in [
-        ("warn", "1:/opt/onload/one"),
-        ("refuse", "1:guarded:/opt/onload/one"),
-    ] {
+    for (policy, record) in [("warn", "1:/opt/onload/one"), ("refuse", "1:guarded:/opt/onload/one")]
+    {
         let sandbox = sandbox();
         let text = format!(
             "[runtime]\npath = \"/opt/onload/one\"\n[annotations]\nroot-with-onload = \"{policy}\"\n"
@@ -711,14 +673,8 @@ fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
         let output = sandbox.script(&script, b"");
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(0), "{what}: {message}");
-        assert!(
-            message.contains("continuing with /usr/"),
-            "{what}: {message}"
-        );
-        assert!(
-            stdout(&output).contains("continuing with /usr/"),
-            "{what}: the log"
-        );
+        assert!(message.contains("continuing with /usr/"), "{what}: {message}");
+        assert!(stdout(&output).contains("continuing with /usr/"), "{what}: the log");
     }
 }
 
@@ -728,10 +684,7 @@ fn a_byte_that_is_no_text_does_not_hide_the_runtime() {
         return;
     }
     let sandbox = sandbox();
-    sandbox.file(
-        CONFIG,
-        b"# M\xfcller\n[runtime]\npath = \"/opt/onload/one\"\n",
-    );
+    sandbox.file(CONFIG, b"# M\xfcller\n[runtime]\npath = \"/opt/onload/one\"\n");
     reaches(&sandbox, "one", "state c1");
     reaches(&sandbox, "one", "features");
     starts_all_the_same(&sandbox, "one", "Latin-1");
@@ -746,12 +699,7 @@ fn verbs_without_a_container_go_on_with_a_warning() {
     }
     let sandbox = sandbox();
     sandbox.chmod(CONFIG, 0o664);
-    for words in [
-        "--version",
-        "--root /bundle/r list",
-        "--help",
-        "--root /bundle/r state nobody",
-    ] {
+    for words in ["--version", "--root /bundle/r list", "--help", "--root /bundle/r state nobody"] {
         let output = wrapper(&sandbox, words);
         let message = stderr(&output);
         assert!(
@@ -760,10 +708,7 @@ fn verbs_without_a_container_go_on_with_a_warning() {
             ),
             "{words}: {message}"
         );
-        assert!(
-            message.contains("continuing with /usr/"),
-            "{words}: {message}"
-        );
+        assert!(message.contains("continuing with /usr/"), "{words}: {message}");
     }
     assert!(stdout(&wrapper(&sandbox, "--version")).contains("runc version"));
 }
@@ -790,12 +735,6 @@ fn the_directory_of_records_is_root_s_alone_whatever_the_umask() {
     fs::remove_dir(sandbox.path("/run/onload-ctk")).unwrap();
     let script = format!("umask 0; {WRAPPER_THERE} create -b /bundle c1");
     sandbox.script(&script, b"");
-    let mode = |path: &str| {
-        fs::metadata(sandbox.path(path))
-            .unwrap()
-            .permissions()
-            .mode()
-            & 0o777
-    };
+    let mode = |path: &str| fs::metadata(sandbox.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("/run/onload-ctk"), mode(RECORDS)), (0o711, 0o700));
 }

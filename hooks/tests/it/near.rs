@@ -20,10 +20,7 @@ fn machine() -> Sandbox {
     let sandbox = host(3);
     say(
         &sandbox,
-        &[
-            ("nics", "0 1 2"),
-            ("near", "0000:13:00.0=0:0,1:1,2:2 0000:23:00.0=1:0,0:1,2:2"),
-        ],
+        &[("nics", "0 1 2"), ("near", "0000:13:00.0=0:0,1:1,2:2 0000:23:00.0=1:0,0:1,2:2")],
     );
     for (gpu, minor) in [("0000:13:00.0", 0), ("0000:23:00.0", 1)] {
         sandbox.file(
@@ -210,48 +207,28 @@ fn what_cannot_be_near_is_refused_in_one_line() {
         "{none}"
     );
     let unknown = refusal(near("fast"), "NVIDIA_VISIBLE_DEVICES=1");
-    assert!(
-        unknown.contains("\"fast\"") && unknown.contains("m0"),
-        "{unknown}"
-    );
+    assert!(unknown.contains("\"fast\"") && unknown.contains("m0"), "{unknown}");
     for device in ["m0", "m0,m1"] {
         let said = refusal(near(device), "NVIDIA_VISIBLE_DEVICES=1");
         let expected = "annotation \"onload.dev/near\": it has no effect without a pool, such as";
         assert!(said.contains(expected), "{device}: {said}");
     }
-    let alone = refusal(
-        json!({"onload.dev/near": "gpu"}),
-        "NVIDIA_VISIBLE_DEVICES=1",
-    );
+    let alone = refusal(json!({"onload.dev/near": "gpu"}), "NVIDIA_VISIBLE_DEVICES=1");
     assert!(alone.contains("it has no effect without a pool"), "{alone}");
     let wrong = refusal(
         json!({"onload.dev/rdma": "any", "onload.dev/near": "gpu0"}),
         "NVIDIA_VISIBLE_DEVICES=1",
     );
-    assert!(
-        wrong.contains("\"onload.dev/near\" is \"gpu0\"; want gpu"),
-        "{wrong}"
-    );
-    for value in [
-        "7",
-        "../../../etc/shadow",
-        "GPU-99",
-        "MIG-11112222",
-        &"0,".repeat(512 * 1024),
-        "a\nb",
-    ] {
+    assert!(wrong.contains("\"onload.dev/near\" is \"gpu0\"; want gpu"), "{wrong}");
+    for value in
+        ["7", "../../../etc/shadow", "GPU-99", "MIG-11112222", &"0,".repeat(512 * 1024), "a\nb"]
+    {
         let said = refusal(near("any"), &format!("NVIDIA_VISIBLE_DEVICES={value}"));
-        assert!(
-            said.contains("NVIDIA_VISIBLE_DEVICES of the container"),
-            "{said}"
-        );
+        assert!(said.contains("NVIDIA_VISIBLE_DEVICES of the container"), "{said}");
     }
     // A pool of which nothing is near anything, and one of a host without a GPU.
     let said = refusal(near("even"), "NVIDIA_VISIBLE_DEVICES=1");
-    assert!(
-        said.contains("its specification says of no GPU what is near it"),
-        "{said}"
-    );
+    assert!(said.contains("its specification says of no GPU what is near it"), "{said}");
     say(
         &sandbox,
         &[
@@ -266,8 +243,5 @@ fn what_cannot_be_near_is_refused_in_one_line() {
     );
     say(&sandbox, &[("near", "0000:13:00.0=9:0")]);
     let said = refusal(near("any"), "NVIDIA_VISIBLE_DEVICES=1");
-    assert!(
-        said.contains("with a NIC that onload.dev/pool-nics does not have"),
-        "{said}"
-    );
+    assert!(said.contains("with a NIC that onload.dev/pool-nics does not have"), "{said}");
 }

@@ -1,12 +1,7 @@
 //! Interfaces that move into containers and come back. What the kernel does with a device whose namespace ends is done
 //! by hand here: it deletes a pair.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::panic,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::panic, reason = "a test")]
 
 use crate::common::moving::{self, can_move, first, sandbox};
 use crate::common::{Sandbox, WRAPPER_THERE};
@@ -31,11 +26,7 @@ before=$(as_it_is $FIRST)
 "#;
 
 fn stand_ins() -> String {
-    format!(
-        "netdev {}=0000:03:10.0,{}=0000:03:10.2",
-        first(),
-        first() + 1
-    )
+    format!("netdev {}=0000:03:10.0,{}=0000:03:10.2", first(), first() + 1)
 }
 
 /// A container in the network namespace of a name, whose device is an interface.
@@ -285,9 +276,7 @@ fn a_hook_that_is_killed_in_the_middle_of_a_renaming_move_loses_no_interface() {
     let script = script.replace("CLAIMED", &claimed.join(" "));
     let told = moving::on(&sandbox, "runc", &stand_ins(), DEVICES, &script);
     println!("{told}");
-    let killed = told
-        .split_whitespace()
-        .find_map(|word| word.parse::<u32>().ok());
+    let killed = told.split_whitespace().find_map(|word| word.parse::<u32>().ok());
     assert!(killed.is_some_and(|killed| killed >= 20), "{told}");
 }
 
@@ -476,10 +465,8 @@ fn two_containers_that_name_one_interface_differently_at_once_do_not_both_get_it
         let options = ["--lease", lease, "--netdev", "ens1v0@0000:03:10.0"];
         moving::container(Some(netns), &stand_ins(), &options)
     };
-    let sandbox = sandbox(&[
-        ("one", by("netdev:ens1v0", "one")),
-        ("two", by("netdev:0000:03:10.0", "two")),
-    ]);
+    let sandbox =
+        sandbox(&[("one", by("netdev:ens1v0", "one")), ("two", by("netdev:0000:03:10.0", "two"))]);
     let script = r#"
         for round in 1 2 3 4 5 6; do
           for n in one two; do
@@ -544,10 +531,7 @@ fn containers_of_one_namespace_share_it_as_the_first_asked_and_the_last_gives_it
         ("name", asks(&["--rename", "ens1v0=net2"])),
         ("mtu", asks(&["--mtu", "ens1v0=1400"])),
         ("address", asks(&["--address", "ens1v0=192.0.2.11/24"])),
-        (
-            "route",
-            asks(&["--route", "ens1v0=203.0.113.0/24 via 192.0.2.1"]),
-        ),
+        ("route", asks(&["--route", "ens1v0=203.0.113.0/24 via 192.0.2.1"])),
         ("other", container(Some("two"), &[])),
     ]);
     let script = r#"
@@ -822,19 +806,11 @@ fn moving_the_same() -> Sandbox {
         ("two", moving("two", "ens1v0")),
         ("other", moving("two", "altens1v0")),
     ]);
-    let hook = format!(
-        "#!/bin/sh\nexec /opt/onload/stand-ins {} \"$@\"\n",
-        stand_ins()
-    );
+    let hook = format!("#!/bin/sh\nexec /opt/onload/stand-ins {} \"$@\"\n", stand_ins());
     sandbox.file(BY_STAND_INS, hook);
     sandbox.chmod(BY_STAND_INS, 0o755);
     let hook = |stage: &str| {
-        let lease = [
-            "--lease",
-            "netdev:ens1v0",
-            "--netdev",
-            "ens1v0@0000:03:10.0",
-        ];
+        let lease = ["--lease", "netdev:ens1v0", "--netdev", "ens1v0@0000:03:10.0"];
         let args: Vec<&str> = ["onload-hook", stage].into_iter().chain(lease).collect();
         json!({"hookName": stage, "path": BY_STAND_INS, "args": args, "env": ["PATH=/usr/bin"]})
     };

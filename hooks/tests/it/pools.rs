@@ -60,10 +60,7 @@ pub(crate) fn host(count: usize) -> Sandbox {
     pool("even", names.into_iter().step_by(2).collect());
     let write = |part: &str, version: &str, devices: Vec<Value>| {
         let spec = json!({"cdiVersion": version, "kind": "onload.dev/rdma", "devices": devices});
-        sandbox.file(
-            &format!("/run/cdi/onload.dev-rdma{part}.json"),
-            spec.to_string(),
-        );
+        sandbox.file(&format!("/run/cdi/onload.dev-rdma{part}.json"), spec.to_string());
     };
     write("", "0.3.0", devices);
     write("-pools", "0.6.0", pools);
@@ -262,12 +259,7 @@ fn a_configuration_that_was_edited_before_keeps_its_members() {
          cmp once.json twice.json && ls {LEASES}"
     );
     let output = sandbox.script(&script, b"");
-    assert_eq!(
-        stdout(&output),
-        "rdma=m0#0\nrdma=m1#0\n",
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!(stdout(&output), "rdma=m0#0\nrdma=m1#0\n", "{}", stderr(&output));
 }
 
 /// A shell function that gives every member to a process that waits, and fails where one is not free.
@@ -431,10 +423,7 @@ fn a_container_that_is_refused_something_else_keeps_no_member_for_a_moment() {
         );
         let output = sandbox.script(&script, b"");
         let said = stderr(&output);
-        assert!(
-            said.contains("device node /dev/infiniband/uverbs10 does not exist"),
-            "{said}"
-        );
+        assert!(said.contains("device node /dev/infiniband/uverbs10 does not exist"), "{said}");
         assert_eq!(stdout(&output), "1\n", "nothing was ever written there");
         let mut config = taking("any", WAITS);
         config["process"]["args"] = json!(["/bin/sh"]);
@@ -458,29 +447,17 @@ fn what_is_no_request_of_a_pool_is_refused_with_a_line() {
         stderr(&output)
     };
     let device = refusal(json!({"onload.dev/rdma": "m0*2"}));
-    assert!(
-        device.contains("m0 is one device and no pool; remove \"*2\""),
-        "{device}"
-    );
+    assert!(device.contains("m0 is one device and no pool; remove \"*2\""), "{device}");
     let numa = refusal(json!({"onload.dev/rdma": "m0", "onload.dev/numa": "same"}));
-    assert!(
-        numa.contains("\"onload.dev/numa\": it has no effect without a pool"),
-        "{numa}"
-    );
+    assert!(numa.contains("\"onload.dev/numa\": it has no effect without a pool"), "{numa}");
     let id = refusal(json!({"onload.dev/rdma": "any"}));
     assert!(id.contains("the container's id is not known here"), "{id}");
     let class = refusal(json!({"onload.dev/vfio": "any"}));
-    assert!(
-        class.contains("class vfio, which the operator does not allow"),
-        "{class}"
-    );
+    assert!(class.contains("class vfio, which the operator does not allow"), "{class}");
     let damaged = damaged.replace("\"m0 m1\"", "\"m0 m/1\"");
     sandbox.file(POOLS, damaged);
     let pool = refusal(json!({"onload.dev/rdma": "any"}));
-    assert!(
-        pool.contains("pool rdma=any; run `onload-ctk cdi generate`: word 2 of"),
-        "{pool}"
-    );
+    assert!(pool.contains("pool rdma=any; run `onload-ctk cdi generate`: word 2 of"), "{pool}");
 }
 
 /// Its file is written at another moment than that of the devices.
@@ -490,10 +467,9 @@ fn a_member_that_is_no_device_any_more_is_not_chosen() {
     if !has_runc() {
         return;
     }
-    for (name, runtime, config) in [
-        ("asked", WRAPPER_THERE, asking("any", WAITS)),
-        ("taken", "runc", taking("any", WAITS)),
-    ] {
+    for (name, runtime, config) in
+        [("asked", WRAPPER_THERE, asking("any", WAITS)), ("taken", "runc", taking("any", WAITS))]
+    {
         let sandbox = host(2);
         bundles(&sandbox, 1, &config);
         let mut spec: Value = serde_json::from_str(&sandbox.read(DEVICES)).unwrap();
@@ -506,13 +482,9 @@ fn a_member_that_is_no_device_any_more_is_not_chosen() {
         );
         let output = sandbox.script(&create, b"");
         assert_eq!(stdout(&output), "rdma=m1#0\n", "{}", stderr(&output));
-        for (devices, says) in [
-            (
-                Some("{\"kind\":"),
-                "; /var/run/cdi/onload.dev-rdma.json: EOF",
-            ),
-            (None, ""),
-        ] {
+        for (devices, says) in
+            [(Some("{\"kind\":"), "; /var/run/cdi/onload.dev-rdma.json: EOF"), (None, "")]
+        {
             sandbox.script(&format!("rm -f {DEVICES} {LEASES}/*"), b"");
             if let Some(devices) = devices {
                 sandbox.file(DEVICES, devices);
@@ -556,10 +528,5 @@ fn of_many_containers_of_two_engines_as_many_start_as_there_are_members() {
          ls {LEASES} | wc -l"
     );
     let output = sandbox.script(&script, b"");
-    assert_eq!(
-        stdout(&output),
-        "16\n184\n16\n16\n16\n0\n",
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!(stdout(&output), "16\n184\n16\n16\n16\n0\n", "{}", stderr(&output));
 }

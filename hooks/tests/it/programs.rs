@@ -25,11 +25,7 @@ use walkdir::WalkDir;
 const ID: &str = "c0ffee";
 
 fn rule(major: u32, minor: u32, access: &str) -> Rule {
-    Rule {
-        major,
-        minor,
-        access: access.to_owned().try_into().unwrap(),
-    }
+    Rule { major, minor, access: access.to_owned().try_into().unwrap() }
 }
 
 /// The kernel's log: everybody may write to it whom the cgroup lets.
@@ -48,10 +44,7 @@ fn load(insns: &[u64]) -> OwnedFd {
 
 fn makes_cgroup(path: &Path) -> bool {
     let made = fs::create_dir(path).is_ok();
-    needs::that(
-        made,
-        "making a cgroup needs root and a hierarchy that can be written",
-    )
+    needs::that(made, "making a cgroup needs root and a hierarchy that can be written")
 }
 
 /// A cgroup of this test's own, removed at the end with those in it.
@@ -69,10 +62,8 @@ impl Cgroups {
         if !needs::on_this_machine(mount.is_some(), "there is no cgroup v2 hierarchy") {
             return None;
         }
-        let own = Cgroups {
-            mount: mount?,
-            name: format!("onload-ctk-{}-{name}", std::process::id()),
-        };
+        let own =
+            Cgroups { mount: mount?, name: format!("onload-ctk-{}-{name}", std::process::id()) };
         makes_cgroup(&own.at("")).then_some(own)
     }
 
@@ -93,16 +84,11 @@ impl Cgroups {
     }
 
     fn programs(&self, path: &str) -> Vec<u32> {
-        bpf::query(File::open(self.at(path)).unwrap().as_fd())
-            .unwrap()
-            .ids
+        bpf::query(File::open(self.at(path)).unwrap().as_fd()).unwrap().ids
     }
 
     fn place(&self, path: &str) -> DeviceCgroup {
-        DeviceCgroup::V2(Dir {
-            mount: self.mount.clone(),
-            path: Path::new(&self.name).join(path),
-        })
+        DeviceCgroup::V2(Dir { mount: self.mount.clone(), path: Path::new(&self.name).join(path) })
     }
 
     fn allow(&self, path: &str, rules: &[Rule]) -> onload_sys::error::Result<Changes> {
@@ -254,14 +240,8 @@ fn link(cgroup: &File, program: &OwnedFd) -> OwnedFd {
     // program, target, attach type, flags
     let mut attr = [program.as_raw_fd(), cgroup.as_raw_fd(), ATTACH_DEVICE, 0];
     // SAFETY: the kernel reads the four numbers and keeps no pointer.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            LINK_CREATE,
-            attr.as_mut_ptr(),
-            size_of_val(&attr),
-        )
-    };
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, attr.as_mut_ptr(), size_of_val(&attr)) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
     // SAFETY: a new descriptor that nobody else knows.
     unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) }
@@ -281,10 +261,7 @@ fn a_program_that_is_attached_by_a_link_is_refused_and_the_others_are_as_they_we
     assert_eq!(before.len(), 2);
     let message = format!("{:#}", cgroups.allow(ID, &[kmsg()]).unwrap_err());
     let linked = format!("device program {} ", bpf::id_of(&program).unwrap());
-    assert!(
-        message.contains(&linked) && message.contains("attached by a BPF link"),
-        "{message}"
-    );
+    assert!(message.contains(&linked) && message.contains("attached by a BPF link"), "{message}");
     assert_eq!(cgroups.programs(ID), before);
     assert!(!cgroups.opens(ID, "/dev/kmsg"));
     drop(link);
@@ -368,10 +345,8 @@ struct Lists {
 impl Lists {
     fn new(name: &str) -> Option<Self> {
         let mount = PathBuf::from("/sys/fs/cgroup/devices");
-        let lists = Lists {
-            path: format!("onload-ctk-{}-{name}/{ID}", std::process::id()).into(),
-            mount,
-        };
+        let lists =
+            Lists { path: format!("onload-ctk-{}-{name}/{ID}", std::process::id()).into(), mount };
         let is_v1 = lists.mount.join("devices.list").exists();
         if !needs::on_this_machine(is_v1, "there is no devices controller of cgroup v1") {
             return None;
@@ -404,10 +379,7 @@ impl Lists {
     }
 
     fn allow(&self, rules: &[Rule]) -> onload_sys::error::Result<Changes> {
-        let place = DeviceCgroup::V1(Dir {
-            mount: self.mount.clone(),
-            path: self.path.clone(),
-        });
+        let place = DeviceCgroup::V1(Dir { mount: self.mount.clone(), path: self.path.clone() });
         let nobody = Path::new("/nonexistent/systemd");
         devices::allow(&place, &ID.parse().unwrap(), rules, nobody)
     }
@@ -432,13 +404,7 @@ fn a_list_is_changed_back_to_what_it_was_and_not_beyond() {
     }
     let before = lists.list();
     assert_eq!(before, ["c 1:11 r", "c 1:5 rw", "c 2:* rw"]);
-    let asked = [
-        (1, 11, "w"),
-        (1, 11, "r"),
-        (1, 5, "rw"),
-        (2, 3, "rw"),
-        (1, 7, "r"),
-    ];
+    let asked = [(1, 11, "w"), (1, 11, "r"), (1, 5, "rw"), (2, 3, "rw"), (1, 7, "r")];
     let asked = asked.map(|(major, minor, access)| rule(major, minor, access));
     let changes = lists.allow(&asked).unwrap();
     let now = ["c 1:11 rw", "c 1:5 rw", "c 1:7 r", "c 2:* rw", "c 2:3 rw"];

@@ -2,12 +2,7 @@
 //! is one of the sandbox's. What the kernel is told over its socket is tested beside, by messages written down
 //! (`tests/tree/nldev-exchange.txt`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::panic,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::panic, reason = "a test")]
 
 use crate::common::moving::{self, can_move, first};
 use crate::common::{HOOK_THERE, Sandbox};
@@ -157,10 +152,7 @@ fn what_nobody_brought_back_is_brought_back_by_whoever_looks() {
         there two mlx5_0 next
         gone other; here mlx5_0 next; free next"#;
     on(
-        &[
-            ("one", container(Some("one"), &[0])),
-            ("other", container(Some("two"), &[0])),
-        ],
+        &[("one", container(Some("one"), &[0])), ("other", container(Some("two"), &[0]))],
         "",
         script,
     );
@@ -175,10 +167,8 @@ fn pool(sandbox: &Sandbox, members: &[usize]) {
     let mut devices: Vec<Value> = members
         .iter()
         .map(|member| {
-            let (lease, moves) = (
-                format!("rdma:mlx5_{member}"),
-                format!("mlx5_{member}@0000:3b:00.{member}"),
-            );
+            let (lease, moves) =
+                (format!("rdma:mlx5_{member}"), format!("mlx5_{member}@0000:3b:00.{member}"));
             let hooks = hook(&["--lease", &lease, "--rdma-netns", &moves]);
             json!({"name": format!("mlx5_{member}"), "containerEdits": {"hooks": hooks}})
         })
@@ -331,10 +321,7 @@ fn a_device_that_another_program_moved_is_used_where_it_is_and_stays_there() {
         make other && fail "given from another namespace"
         grep -q 'mlx5_0 (0000:3b:00.0) is not on this host; it is in a network namespace that ' /tmp/err || fail "$(cat /tmp/err)"
         gone other"#;
-    let bundles = [
-        ("one", container(Some("one"), &[0])),
-        ("other", container(Some("two"), &[0])),
-    ];
+    let bundles = [("one", container(Some("one"), &[0])), ("other", container(Some("two"), &[0]))];
     on(&bundles, "", script);
 }
 
@@ -353,10 +340,7 @@ fn a_container_with_the_host_s_network_gets_the_node_and_nothing_moves() {
         grep -q "it is held by container $ID-host" /tmp/err || fail "$(cat /tmp/err)"
         gone one; here mlx5_0 one
         gone host; free host"#;
-    let bundles = [
-        ("host", container(None, &[0])),
-        ("one", container(Some("one"), &[0])),
-    ];
+    let bundles = [("host", container(None, &[0])), ("one", container(Some("one"), &[0]))];
     on(&bundles, "", script);
 }
 
@@ -374,10 +358,8 @@ fn all_of_several_devices_are_given_or_none() {
         grep -q 'mlx5_2 cannot move: its driver cannot take a device out of a network namespace (EOPNOTSUPP)' /tmp/err || fail "$(cat /tmp/err)"
         here mlx5_0 fixed; here mlx5_2 fixed
         gone fixed; free fixed"#;
-    let bundles = [
-        ("both", container(Some("one"), &[1, 0])),
-        ("fixed", container(Some("one"), &[0, 2])),
-    ];
+    let bundles =
+        [("both", container(Some("one"), &[1, 0])), ("fixed", container(Some("one"), &[0, 2]))];
     on(&bundles, "", script);
 }
 
@@ -450,10 +432,8 @@ fn what_is_refused_by_annotation_leaves_the_container_as_it_was_and_leases_nothi
     if !can_move() {
         return;
     }
-    let sandbox = moving::sandbox(&[
-        ("asking", asking()),
-        ("holder", container(Some("two"), &[0])),
-    ]);
+    let sandbox =
+        moving::sandbox(&[("asking", asking()), ("holder", container(Some("two"), &[0]))]);
     sandbox.allow(&["rdma"], "[leases]\nshare = { rdma = 1 }");
     sandbox.file("/opt/onload/look", LOOK);
     sandbox.chmod("/opt/onload/look", 0o755);

@@ -152,9 +152,7 @@ fn mounted(config: &Value) -> Vec<(String, String)> {
     let mounts = config["mounts"].as_array().unwrap().iter();
     let text = |mount: &Value, key: &str| mount[key].as_str().unwrap_or_default().to_owned();
     let all = mounts.map(|mount| (text(mount, "source"), text(mount, "destination")));
-    let mut ours: Vec<_> = all
-        .filter(|(source, _)| source.contains("ibverbs"))
-        .collect();
+    let mut ours: Vec<_> = all.filter(|(source, _)| source.contains("ibverbs")).collect();
     ours.sort();
     ours
 }
@@ -194,10 +192,7 @@ fn an_image_without_the_provider_gets_the_host_s_and_nothing_of_it_is_covered() 
     };
     let (after, said) = made.precreate(&asking());
     let files = [
-        (
-            "/etc/libibverbs.d/rxe.driver",
-            "/etc/libibverbs.d/rxe.driver",
-        ),
+        ("/etc/libibverbs.d/rxe.driver", "/etc/libibverbs.d/rxe.driver"),
         (
             "/usr/lib64/libibverbs/librxe-rdmav34.so",
             "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
@@ -229,8 +224,7 @@ fn a_device_that_is_in_another_network_namespace_already_brings_libraries_too() 
     let hooks = json!([{"hookName": "createRuntime", "path": HOOK_THERE, "args": args}]);
     let spec = json!({"cdiVersion": "0.3.0", "kind": "onload.dev/rdma", "devices": [
         {"name": "rxe0", "containerEdits": {"hooks": hooks}}]});
-    made.0
-        .file("/run/cdi/onload.dev-rdma.json", spec.to_string());
+    made.0.file("/run/cdi/onload.dev-rdma.json", spec.to_string());
     // The kernel shows its node to all namespaces.
     made.0.tree.remove("/sysfs/class/infiniband/rxe0");
     let driver = "/sysfs/class/infiniband_verbs/uverbs0/device/driver";
@@ -302,9 +296,7 @@ fn where_nothing_fits_the_operator_chooses_between_a_refusal_and_a_warning() {
     let Some(made) = Made::new(&asking(), Has::Libibverbs, "") else {
         return;
     };
-    made.0
-        .tree
-        .remove("/verbs/usr/lib64/libibverbs/librxe-rdmav34.so");
+    made.0.tree.remove("/verbs/usr/lib64/libibverbs/librxe-rdmav34.so");
     let (after, said) = made.precreate(&asking());
     assert!(after.is_none() && said.contains("rxe"), "{said}");
     assert!(said.contains("annotation \"onload.dev/rdma\": "), "{said}");
@@ -322,8 +314,7 @@ fn a_device_that_nothing_serves_is_named_and_takes_no_libraries_from_another() {
         return;
     };
     // Soft-iWARP, of which neither side has the provider.
-    made.0
-        .file("/sysfs/class/infiniband/rxe1/node_type", "4: RNIC\n");
+    made.0.file("/sysfs/class/infiniband/rxe1/node_type", "4: RNIC\n");
     let (after, said) = made.precreate(&asking);
     assert!(after.is_none(), "{said}");
     let why = format!("rxe1: the image has no provider \"{IMAGE}/libibverbs/libsiw-rdmav34.so\"; ");
@@ -415,10 +406,9 @@ fn the_hook_mounts_a_whole_set_where_the_image_has_no_libibverbs() {
         return;
     };
     let (printed, left) = made.run();
-    for file in [
-        "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
-        "/usr/lib64/libibverbs/librxe-rdmav34.so",
-    ] {
+    for file in
+        ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib64/libibverbs/librxe-rdmav34.so"]
+    {
         assert!(printed.contains(file), "{printed}");
     }
     assert_eq!(left, "");
@@ -451,10 +441,7 @@ fn a_container_starts_with_a_warning_where_the_hook_may_mount_nothing() {
     let journal = UnixDatagram::bind(made.0.path("/dev/log")).unwrap();
     journal.set_nonblocking(true).unwrap();
     let (printed, left) = made.run();
-    assert_eq!(
-        (printed, left),
-        (format!("{IMAGE}/libibverbs.so.1\n"), String::new())
-    );
+    assert_eq!((printed, left), (format!("{IMAGE}/libibverbs.so.1\n"), String::new()));
     let said = fs::read_to_string(made.0.path("/var/log/onload.log")).unwrap();
     let why = "onload.dev/rdma=rxe0: the host's provider libraries, which the container needs, are not mounted: live-devices = false in ";
     assert!(said.contains(why), "{said}");
@@ -472,9 +459,7 @@ fn received(journal: &UnixDatagram) -> Vec<String> {
         Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
     };
     let lines = (0..).map_while(line);
-    lines
-        .filter(|line| !line.contains(": RLIMIT_MEMLOCK "))
-        .collect()
+    lines.filter(|line| !line.contains(": RLIMIT_MEMLOCK ")).collect()
 }
 
 #[test]
@@ -507,9 +492,7 @@ fn an_image_that_nothing_fits_is_recorded_with_the_reason_while_it_runs() {
     let Some(made) = Made::new(&given("sleep 100", "auto"), Has::Libibverbs, "") else {
         return;
     };
-    made.0
-        .tree
-        .remove("/verbs/usr/lib64/libibverbs/librxe-rdmav34.so");
+    made.0.tree.remove("/verbs/usr/lib64/libibverbs/librxe-rdmav34.so");
     // The image's author chooses a version that is needed, and so what the reason says.
     let forged = "IBVERBS_PRIVATE_34\n<0>kernel: forged\u{1b}[2J";
     let provider = SharedLibrary::new("librxe-rdmav34.so").needs(
@@ -533,18 +516,12 @@ fn an_image_that_nothing_fits_is_recorded_with_the_reason_while_it_runs() {
     // One line, so the directory is gone with the container.
     let record: Value = serde_json::from_str(&printed).expect(&printed);
     let why = record["live"]["libraryWarnings"][0].as_str().unwrap();
-    let says = [
-        "onload.dev/rdma=rxe0: the image's provider ",
-        " of libibverbs.so.1, and ",
-    ];
+    let says = ["onload.dev/rdma=rxe0: the image's provider ", " of libibverbs.so.1, and "];
     for part in says {
         assert!(why.contains(part), "{why}");
     }
     let lines = received(&journal);
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(
-        lines[0].contains("forged") && lines[0].contains("\\n<0>"),
-        "{lines:?}"
-    );
+    assert!(lines[0].contains("forged") && lines[0].contains("\\n<0>"), "{lines:?}");
     assert!(!lines[0].contains(['\n', '\u{1b}']), "{lines:?}");
 }

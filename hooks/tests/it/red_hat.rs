@@ -32,25 +32,11 @@ fn host(config: &Value) -> Sandbox {
     // One that no runtime gives by itself: the kernel's log.
     fs::remove_file(sandbox.path("/dev/onload")).unwrap();
     sandbox.node("/dev/onload", 1, 11);
-    for dir in [
-        "usr/bin",
-        "usr/sbin",
-        "usr/lib",
-        "usr/lib64",
-        "dev",
-        "proc",
-        "sys",
-        "etc",
-        "tmp",
-    ] {
+    for dir in ["usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "dev", "proc", "sys", "etc", "tmp"] {
         sandbox.mkdir(&format!("{ROOT}/{dir}"));
     }
     for name in ["bin", "sbin", "lib", "lib64"] {
-        symlink(
-            format!("usr/{name}"),
-            sandbox.path(&format!("{ROOT}/{name}")),
-        )
-        .unwrap();
+        symlink(format!("usr/{name}"), sandbox.path(&format!("{ROOT}/{name}"))).unwrap();
     }
     let place = |path: &str| sandbox.path(&format!("{ROOT}/{path}"));
     copy_program("/bin/dash", place("usr/bin/sh"));
@@ -67,15 +53,13 @@ fn host(config: &Value) -> Sandbox {
 fn red_hat_loader() -> Vec<u8> {
     let mut loader = fs::read(LOADER).unwrap();
     // The longer one first, which the other is a part of.
-    for (debian, red_hat) in [
-        ("/usr/lib/x86_64-linux-gnu/", "/usr/lib64"),
-        ("/lib/x86_64-linux-gnu/", "/lib64"),
-    ] {
+    for (debian, red_hat) in
+        [("/usr/lib/x86_64-linux-gnu/", "/usr/lib64"), ("/lib/x86_64-linux-gnu/", "/lib64")]
+    {
         let name = format!("{red_hat:/<width$}", width = debian.len());
         let mut replaced = 0;
-        while let Some(at) = loader
-            .windows(debian.len())
-            .position(|bytes| bytes == debian.as_bytes())
+        while let Some(at) =
+            loader.windows(debian.len()).position(|bytes| bytes == debian.as_bytes())
         {
             loader[at..at + debian.len()].copy_from_slice(name.as_bytes());
             replaced += 1;
@@ -92,11 +76,7 @@ fn cache(root: &Path) {
     let made = ldconfig.arg("-r").arg(root).output().unwrap();
     assert!(made.status.success(), "{}", stderr(&made));
     let cache = fs::read(root.join("etc/ld.so.cache")).unwrap();
-    let has = |name: &str| {
-        cache
-            .windows(name.len())
-            .any(|bytes| bytes == name.as_bytes())
-    };
+    let has = |name: &str| cache.windows(name.len()).any(|bytes| bytes == name.as_bytes());
     assert!(has("lib64/libc.so.6") && !has("libonload"));
 }
 
@@ -112,10 +92,7 @@ fn has(runtime: &str) -> bool {
 /// hierarchy.
 fn run(sandbox: &Sandbox, program: &str, runtime: &str, name: &str) -> Output {
     let (before, options) = match runtime {
-        "crun" => (
-            "umount /sys/fs/cgroup/unified 2> /tmp/said;",
-            "--cgroup-manager=cgroupfs",
-        ),
+        "crun" => ("umount /sys/fs/cgroup/unified 2> /tmp/said;", "--cgroup-manager=cgroupfs"),
         _ => ("", ""),
     };
     let id = unique(&format!("{runtime}-{name}"));
@@ -232,10 +209,7 @@ fn what_the_wrapper_gave_the_hook_has_nothing_to_add_to() {
     // Devices are closed to the hook, so that it fails where it has something left to give.
     let asking = live(config(&json!({"onload.dev/nic": "all"}), LOOK));
     let sandbox = host(&asking);
-    sandbox.allow(
-        &["nic"],
-        "live-devices = false\n[runtime]\npath = \"/usr/bin/runc\"",
-    );
+    sandbox.allow(&["nic"], "live-devices = false\n[runtime]\npath = \"/usr/bin/runc\"");
     let output = run(&sandbox, WRAPPER_THERE, "runc", "both");
     assert_loaded(&sandbox, &output, "", "runc");
 }

@@ -25,29 +25,18 @@ const NOTHING: &str = "no\nno\nnone\n";
 
 /// Lists the classes that a variable may ask for; annotations may ask for nic and rdma.
 fn allow(sandbox: &Sandbox, classes: &[&str]) {
-    sandbox.allow(
-        &["nic", "rdma"],
-        &format!("[environment]\nallow = {classes:?}"),
-    );
+    sandbox.allow(&["nic", "rdma"], &format!("[environment]\nallow = {classes:?}"));
 }
 
 fn asking(value: &str, annotations: &Value, command: &str) -> Value {
-    with(
-        &[(VARIABLE.to_owned(), value.to_owned())],
-        annotations,
-        command,
-    )
+    with(&[(VARIABLE.to_owned(), value.to_owned())], annotations, command)
 }
 
 /// A container with these variables.
 fn with(variables: &[(String, String)], annotations: &Value, command: &str) -> Value {
     let mut config = config(annotations, command);
     let env = config["process"]["env"].as_array_mut().unwrap();
-    env.extend(
-        variables
-            .iter()
-            .map(|(name, value)| json!(format!("{name}={value}"))),
-    );
+    env.extend(variables.iter().map(|(name, value)| json!(format!("{name}={value}"))));
     config
 }
 
@@ -94,12 +83,8 @@ fn ticket(sandbox: &Sandbox, request: &str, exclusive: &[&str]) -> Token {
     let run = RunDir::find(&sandbox.path("/run/onload-ctk")).unwrap();
     let tickets = Tickets::open(&run.unwrap(), Processes::default()).unwrap();
     let exclusive: Vec<Device> = exclusive.iter().map(|one| one.parse().unwrap()).collect();
-    let new = NewTicket {
-        request,
-        exclusive: &exclusive,
-        engine: "nomad",
-        description: Some("a test"),
-    };
+    let new =
+        NewTicket { request, exclusive: &exclusive, engine: "nomad", description: Some("a test") };
     tickets.write(new, Duration::from_secs(10)).unwrap()
 }
 
@@ -132,10 +117,7 @@ fn a_class_that_the_operator_allows_is_given_by_variable() {
     let nic = "yes\nno\nlibonload.so\n";
     assert_eq!(given(&sandbox, "nic=all", &none), nic);
     assert_eq!(given(&sandbox, " nic = ens1 ", &none), nic);
-    assert_eq!(
-        given(&sandbox, "nic=all;preload=off", &none),
-        "yes\nno\nnone\n"
-    );
+    assert_eq!(given(&sandbox, "nic=all;preload=off", &none), "yes\nno\nnone\n");
     let both = "yes\nyes\nlibonload.so\n";
     assert_eq!(given(&sandbox, "nic=all;rdma=rxe0", &none), both);
     assert_eq!(given(&sandbox, "", &none), NOTHING);
@@ -155,15 +137,9 @@ fn an_image_that_carries_the_variable_gets_nothing_and_a_warning() {
         let said = stderr(&output);
         assert_eq!(said.lines().count(), 1, "{said}");
         let line = "under [environment] in /etc/onload-ctk/config.toml would allow it";
-        assert!(
-            said.starts_with("warning: ") && said.contains(line),
-            "{said}"
-        );
+        assert!(said.starts_with("warning: ") && said.contains(line), "{said}");
         // The configuration is as the engine wrote it.
-        assert_eq!(
-            sandbox.read("/bundle/config.json"),
-            serde_json::to_string(&config).unwrap()
-        );
+        assert_eq!(sandbox.read("/bundle/config.json"), serde_json::to_string(&config).unwrap());
     }
     let output = run(&sandbox, &asking("nic=all", &json!({}), LOOK));
     assert!(
@@ -190,10 +166,7 @@ fn where_one_class_is_allowed_another_is_refused_like_an_annotation() {
         assert!(said.contains(part), "{said}");
     }
     let said = refusal(&sandbox, "rdma=rxe7", &none);
-    assert!(
-        said.contains("there is no rdma") && said.contains("offered: rxe0, rxe1"),
-        "{said}"
-    );
+    assert!(said.contains("there is no rdma") && said.contains("offered: rxe0, rxe1"), "{said}");
 }
 
 #[test]
@@ -208,10 +181,7 @@ fn an_annotation_goes_before_the_variable_for_its_class() {
     let both = given(&sandbox, "nic=all;rdma=rxe7", &annotation);
     assert_eq!(both, "yes\nyes\nlibonload.so\n");
     let off = json!({"onload.dev/preload": "off"});
-    assert_eq!(
-        given(&sandbox, "nic=all;preload=file", &off),
-        "yes\nno\nnone\n"
-    );
+    assert_eq!(given(&sandbox, "nic=all;preload=file", &off), "yes\nno\nnone\n");
     // The lists are two: what annotations may ask for is nothing for the variable.
     allow(&sandbox, &["rdma"]);
     assert!(refusal(&sandbox, "nic=all", &annotation).contains("under [environment]"));
@@ -283,10 +253,7 @@ fn no_other_entry_point_reads_the_variable() {
     config["hooks"] = json!({"createRuntime": hook});
     sandbox.bundle(&config);
     let id = unique("hook");
-    let output = sandbox.script(
-        &format!("exec runc --root /run/runc run -b /bundle {id}"),
-        b"",
-    );
+    let output = sandbox.script(&format!("exec runc --root /run/runc run -b /bundle {id}"), b"");
     prints(&output, NOTHING);
 }
 
@@ -310,10 +277,7 @@ fn a_ticket_gives_what_was_reserved_and_the_lease_names_it() {
     sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
     let id = ticket(&sandbox, "rdma=rxe0;nic=all", &["rdma:rxe0"]);
     let value = by_ticket(&id);
-    assert_eq!(
-        given(&sandbox, &value, &json!({})),
-        "yes\nyes\nlibonload.so\n"
-    );
+    assert_eq!(given(&sandbox, &value, &json!({})), "yes\nyes\nlibonload.so\n");
     bundles(&sandbox, 1, &asking(&value, &json!({}), WAITS));
     let name = unique("ticket");
     let (hex, steps) = (id.as_str(), |ends: &str| {
@@ -358,10 +322,7 @@ fn what_a_ticket_gives_for_itself_is_refused_while_somebody_else_has_it() {
         ),
     );
     let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
-    assert!(
-        told.contains(&refused) && told.ends_with("\nend\n"),
-        "{told}"
-    );
+    assert!(told.contains(&refused) && told.ends_with("\nend\n"), "{told}");
     assert!(!told.contains("rdma=rxe0#"), "{told}");
 }
 
@@ -394,14 +355,8 @@ fn a_task_with_several_tickets_has_what_all_of_them_are_good_for() {
         ),
     );
     let lease = format!("{LEASES}/rdma=rxe0#0\n");
-    assert!(
-        told.starts_with(&lease) && told.ends_with("\nend\n"),
-        "{told}"
-    );
-    assert!(
-        told.contains(&format!("is in use by container {name}-1")),
-        "{told}"
-    );
+    assert!(told.starts_with(&lease) && told.ends_with("\nend\n"), "{told}");
+    assert!(told.contains(&format!("is in use by container {name}-1")), "{told}");
 }
 
 #[test]
@@ -414,15 +369,9 @@ fn one_ticket_that_is_not_good_stops_a_task_that_has_good_ones_too() {
     let guessed = variable(&Token::from([0xab; 16]));
     let none = json!({});
     let output = run(&sandbox, &with(&[good.clone(), guessed], &none, LOOK));
-    assert_eq!(
-        (output.status.code(), stdout(&output).as_str()),
-        (Some(1), "")
-    );
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""));
     let said = stderr(&output);
-    assert!(
-        said.contains("ONLOAD_CTK_REQUEST_ABABABAB: ticket abababab… is not known"),
-        "{said}"
-    );
+    assert!(said.contains("ONLOAD_CTK_REQUEST_ABABABAB: ticket abababab… is not known"), "{said}");
     let output = run(&sandbox, &with(&[good], &none, LOOK));
     prints(&output, "yes\nno\nlibonload.so\n");
 }
@@ -442,10 +391,7 @@ fn an_image_that_carries_the_variable_of_a_ticket_gets_nothing_even_of_allowed_c
         let said = stderr(&output);
         let words = format!("{name} in the container's environment is ignored");
         // The runtime warns too, where a cgroup goes slowly.
-        let ours: Vec<&str> = said
-            .lines()
-            .filter(|line| line.starts_with("warning: "))
-            .collect();
+        let ours: Vec<&str> = said.lines().filter(|line| line.starts_with("warning: ")).collect();
         assert!(ours.len() == 1 && ours[0].contains(&words), "{said}");
         let written = serde_json::to_string(&config).unwrap();
         assert_eq!(sandbox.read("/bundle/config.json"), written);
@@ -488,10 +434,7 @@ fn a_task_that_starts_again_uses_the_same_ticket_however_it_ended() {
     let holders: Vec<&str> = told.lines().filter(|line| line.starts_with('"')).collect();
     let holder = |number: u32| format!("\"container\":\"{name}-{number}\"");
     assert_eq!(holders, [holder(2), holder(3), holder(5)], "{told}");
-    assert!(
-        told.ends_with("\nend\n") && !told.contains("rdma=rxe0"),
-        "{told}"
-    );
+    assert!(told.ends_with("\nend\n") && !told.contains("rdma=rxe0"), "{told}");
 }
 
 /// A copy is refused, `flags` being options of the runtime; and not once the first container is gone, or its
@@ -571,10 +514,7 @@ fn a_copied_ticket_is_refused_to_another_task_when_its_own_is_over() {
     let output = of_task("thief");
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     let said = stderr(&output);
-    assert!(
-        said.contains("is good for the task that used it first"),
-        "{said}"
-    );
+    assert!(said.contains("is good for the task that used it first"), "{said}");
     assert!(!said.contains(id.as_str()), "{said}");
 }
 
@@ -593,32 +533,14 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     let old = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
     let new = ticket(&sandbox, "rdma=rxe0;nic=all", &["rdma:rxe0"]);
     let said = refusal(&sandbox, &by_ticket(&old), &none);
-    assert!(
-        said.contains("is not known: a later reservation has its devices"),
-        "{said}"
-    );
-    assert_eq!(
-        given(&sandbox, &by_ticket(&new), &none),
-        "yes\nyes\nlibonload.so\n"
-    );
+    assert!(said.contains("is not known: a later reservation has its devices"), "{said}");
+    assert_eq!(given(&sandbox, &by_ticket(&new), &none), "yes\nyes\nlibonload.so\n");
     let file = format!("/run/onload-ctk/@requests/{}", new.as_str());
     let whole = sandbox.read(&file);
-    let boot = whole
-        .split("\"boot\":\"")
-        .nth(1)
-        .unwrap()
-        .split('"')
-        .next()
-        .unwrap();
+    let boot = whole.split("\"boot\":\"").nth(1).unwrap().split('"').next().unwrap();
     for (text, why) in [
-        (
-            whole.replace(boot, "another"),
-            "from before this start of the host",
-        ),
-        (
-            whole.replacen("\"version\":1", "\"version\":2", 1),
-            "it is of version 2",
-        ),
+        (whole.replace(boot, "another"), "from before this start of the host"),
+        (whole.replacen("\"version\":1", "\"version\":2", 1), "it is of version 2"),
         (whole[..40].to_owned(), "it is no ticket"),
     ] {
         sandbox.file(&file, text);
@@ -628,22 +550,10 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     }
     sandbox.file(&file, &whole);
     let said = refusal(&sandbox, &by_ticket(&new), &none);
-    assert!(
-        said.contains("could have been read or written by others"),
-        "{said}"
-    );
-    for bad in [
-        "",
-        "0f",
-        &"0F".repeat(16),
-        "../../../etc/passwd",
-        &"0".repeat(65_536),
-    ] {
+    assert!(said.contains("could have been read or written by others"), "{said}");
+    for bad in ["", "0f", &"0F".repeat(16), "../../../etc/passwd", &"0".repeat(65_536)] {
         let said = refusal(&sandbox, &format!("ticket:{bad}"), &none);
-        assert!(
-            said.contains("ONLOAD_CTK_REQUEST names no ticket"),
-            "{said}"
-        );
+        assert!(said.contains("ONLOAD_CTK_REQUEST names no ticket"), "{said}");
     }
 }
 
@@ -675,10 +585,7 @@ fn a_device_that_another_holds_is_not_given_by_a_ticket_either() {
         ),
     );
     let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
-    assert!(
-        told.contains(&refused) && told.ends_with("\nend\n"),
-        "{told}"
-    );
+    assert!(told.contains(&refused) && told.ends_with("\nend\n"), "{told}");
 }
 
 /// The runtime behind the wrapper is a program that does nothing, so that what is killed is the wrapper alone.
@@ -724,9 +631,7 @@ fn a_wrapper_that_is_killed_at_any_system_call_leaves_a_ticket_that_is_good() {
              echo killed at $killed; ls {LEASES}; echo end"
         ),
     );
-    let killed = told
-        .lines()
-        .find_map(|line| line.strip_prefix("killed at "));
+    let killed = told.lines().find_map(|line| line.strip_prefix("killed at "));
     let killed: u32 = killed.unwrap().parse().unwrap();
     assert!(killed >= 20 && told.ends_with("\nend\n"), "{told}");
     assert!(!told.contains("rdma=rxe0"), "{told}");

@@ -2,12 +2,7 @@
 //! function has of each: a setting is there at once or refused, as drivers in the kernel do it. What one real driver does
 //! with frames is tried in the guest (tests/machine, part vf-settings).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::panic,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::panic, reason = "a test")]
 
 use crate::common::moving::{self, can_move, first, sandbox};
 use crate::netdev;
@@ -179,10 +174,8 @@ fn a_function_that_is_open_still_is_not_put_back() {
     if !can_move() {
         return;
     }
-    let sandbox = sandbox(&[
-        ("one", container(Some(WANTED), &[])),
-        ("plain", container(None, &[])),
-    ]);
+    let sandbox =
+        sandbox(&[("one", container(Some(WANTED), &[])), ("plain", container(None, &[]))]);
     // Its node is that of another device, which a process can open, and no other test does. The container removed its own.
     let script = r#"
         node=/tmp/vfs/dev/vfio/devices/vfio7
@@ -256,10 +249,7 @@ fn a_claim_chooses_for_its_containers_and_the_hook_of_the_device_leaves_it_so() 
     let sandbox = sandbox(&[
         ("one", of_claim(chosen, open)),
         ("two", of_claim(chosen, open)),
-        (
-            "other",
-            of_claim("vlan=160;vlans=100-199;trust=false", open),
-        ),
+        ("other", of_claim("vlan=160;vlans=100-199;trust=false", open)),
         ("alone", container(Some(chosen), &[])),
         ("swapped", swapped),
     ]);
@@ -300,14 +290,7 @@ fn an_interface_takes_the_address_and_vlan_of_its_function_along_and_has_its_own
         return;
     }
     let vf = "netdev:ens1v0=vlan=100;mac=02:00:00:00:77:01;spoof-check=true";
-    let options = [
-        "--lease",
-        "netdev:ens1v0",
-        "--netdev",
-        "ens1v0@0000:03:10.0",
-        "--vf",
-        vf,
-    ];
+    let options = ["--lease", "netdev:ens1v0", "--netdev", "ens1v0@0000:03:10.0", "--vf", vf];
     let one = moving::container(Some("one"), &interfaces(), &options);
     let sandbox = sandbox(&[("one", one)]);
     let script = r#"

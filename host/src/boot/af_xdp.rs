@@ -37,11 +37,7 @@ pub(super) fn read(host: &Host) -> Result<State, HostError> {
         is_loaded: is_there(RESOURCE_MODULE)?,
         has_af_xdp: is_there(AF_XDP_REGISTER)?,
         registered: tells.then(|| registered(host)).transpose()?,
-        interfaces: host
-            .list(Path::new(SYS_CLASS_NET))?
-            .names
-            .into_iter()
-            .collect(),
+        interfaces: host.list(Path::new(SYS_CLASS_NET))?.names.into_iter().collect(),
         abilities: host.abilities()?,
         flow_filters: host.attribute(Path::new(PARAMETER))?,
     })
@@ -111,20 +107,14 @@ fn flow_filters(state: &State, with_filters: bool, wanted: &BTreeSet<&str>, plan
         Some(now) if *now == value => {}
         Some(now) => plan.steps.push(Step {
             actions: vec![Action::write(PARAMETER, &value)],
-            effect: Effect::Is {
-                path: PARAMETER.into(),
-                text: value.clone(),
-            },
+            effect: Effect::Is { path: PARAMETER.into(), text: value.clone() },
             ..Step::new(&subject, "enable_af_xdp_flow_filters", now, value)
         }),
     }
     if with_filters {
         return;
     }
-    for name in wanted
-        .iter()
-        .filter(|name| state.interfaces.contains(**name))
-    {
+    for name in wanted.iter().filter(|name| state.interfaces.contains(**name)) {
         let abilities = state.abilities.get(*name);
         let channels = abilities.and_then(|abilities| abilities.channels);
         match channels {

@@ -105,8 +105,7 @@ impl Run<'_> {
             };
             match failure {
                 Some(why) => {
-                    self.failed
-                        .push(format!("{}: {}: {why}", step.subject, step.setting));
+                    self.failed.push(format!("{}: {}: {why}", step.subject, step.setting));
                     self.given_up.insert(step.subject.clone());
                 }
                 None => {
@@ -161,11 +160,7 @@ impl Run<'_> {
                 let _ = self.kernel.load(module);
                 Ok(())
             }
-            Action::SetVf {
-                interface,
-                vf,
-                change,
-            } => self.kernel.set_vf(interface, *vf, *change),
+            Action::SetVf { interface, vf, change } => self.kernel.set_vf(interface, *vf, *change),
             Action::OneChannel(interface) => self.kernel.set_one_channel(interface),
             Action::SetRdmaNetns(mode) => self.kernel.set_rdma_netns(*mode),
         }
@@ -181,11 +176,7 @@ impl Run<'_> {
                 let path = path.display();
                 (now == text, format!("{path} is still {now}, not {text}"))
             }
-            Effect::Minimum {
-                path,
-                number,
-                advice,
-            } => {
+            Effect::Minimum { path, number, advice } => {
                 let found = host.attribute(path)?;
                 let found: u64 = found.and_then(|text| text.parse().ok()).unwrap_or(0);
                 let why = format!("the kernel gave {found} of {number}; {advice}");
@@ -199,11 +190,7 @@ impl Run<'_> {
                 let why = format!("{DEBUGFS_NICS} does not list it");
                 (af_xdp::registered(host)?.contains(interface), why)
             }
-            Effect::Bound {
-                function,
-                driver,
-                advice,
-            } => {
+            Effect::Bound { function, driver, advice } => {
                 let found = host.link_name(&function.join("driver"))?;
                 let now = found.as_deref().unwrap_or("none");
                 let is_it = match (driver, &found) {
@@ -213,23 +200,13 @@ impl Run<'_> {
                 };
                 (is_it, format!("the driver is {now}; {advice}"))
             }
-            Effect::Vf {
-                interface,
-                vf,
-                change,
-            } => {
+            Effect::Vf { interface, vf, change } => {
                 let settings = self.kernel.vf_settings(interface)?.unwrap_or_default();
                 let now = settings.get(vf).and_then(|found| change.same_of(found));
-                (
-                    now == Some(*change),
-                    "the driver did not take it".to_owned(),
-                )
+                (now == Some(*change), "the driver did not take it".to_owned())
             }
             Effect::OneChannel(interface) => {
-                let found = host
-                    .abilities()?
-                    .get(interface)
-                    .and_then(|found| found.channels);
+                let found = host.abilities()?.get(interface).and_then(|found| found.channels);
                 let now = found.map_or("unknown".to_owned(), |channels| channels.to_string());
                 let why = format!("its channels are still {now}, not 1");
                 (found == Some(1), why)
@@ -242,8 +219,5 @@ impl Run<'_> {
 
 /// Whether an effect may be there a moment after what makes it.
 fn comes_later(effect: &Effect) -> bool {
-    matches!(
-        effect,
-        Effect::Exists(_) | Effect::Registered(_) | Effect::Bound { .. }
-    )
+    matches!(effect, Effect::Exists(_) | Effect::Registered(_) | Effect::Bound { .. })
 }

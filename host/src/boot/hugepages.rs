@@ -69,11 +69,7 @@ fn step(subject: &Subject, size: PageSize, count: u64, pages: &Pages) -> Step {
     let now = pages.count.to_string();
     Step {
         actions: vec![Action::write(&pages.path, &count)],
-        effect: Effect::Minimum {
-            path: pages.path.clone(),
-            number: count,
-            advice,
-        },
+        effect: Effect::Minimum { path: pages.path.clone(), number: count, advice },
         ..Step::new(subject, "pages", now, count.to_string())
     }
 }

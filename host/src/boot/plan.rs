@@ -64,7 +64,5 @@ fn plan_sriov(host: &Host, kernel: &dyn Kernel, config: &Config, plan: &mut Plan
 }
 
 fn read<T>(result: Result<T, HostError>, subject: &Subject, plan: &mut Plan) -> Option<T> {
-    result
-        .map_err(|error| plan.refuse(subject, Chain(&error).to_string()))
-        .ok()
+    result.map_err(|error| plan.refuse(subject, Chain(&error).to_string())).ok()
 }

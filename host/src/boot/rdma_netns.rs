@@ -27,14 +27,8 @@ pub(super) fn decide(now: Option<RdmaNetns>, wanted: RdmaNetns, plan: &mut Plan)
     let now = now.unwrap_or_else(|| "module not loaded".to_owned());
     let subject = Subject::new("rdma-netns", "");
     plan.steps.push(Step {
-        actions: module
-            .into_iter()
-            .chain([Action::SetRdmaNetns(wanted)])
-            .collect(),
-        effect: Effect::Is {
-            path: NETNS_MODE.into(),
-            text: letter.to_owned(),
-        },
+        actions: module.into_iter().chain([Action::SetRdmaNetns(wanted)]).collect(),
+        effect: Effect::Is { path: NETNS_MODE.into(), text: letter.to_owned() },
         ..Step::new(&subject, "mode", now, wanted.to_string())
     });
 }

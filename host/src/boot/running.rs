@@ -188,14 +188,9 @@ mod tests {
 
     #[test]
     fn a_module_that_there_is_not_is_an_error_in_one_line() {
-        let error = Running::default()
-            .load("no-such-module-of-ours")
-            .unwrap_err();
+        let error = Running::default().load("no-such-module-of-ours").unwrap_err();
         let line = error.to_string();
-        assert!(
-            line.starts_with("loading module no-such-module-of-ours: "),
-            "{line}"
-        );
+        assert!(line.starts_with("loading module no-such-module-of-ours: "), "{line}");
         assert!(!line.contains('\n'), "{line}");
     }
 

@@ -69,9 +69,7 @@ pub(super) fn read(
         PhysicalFunction::Address(address) => uplink(host, *address)?,
     };
     let mut settings = match &interface {
-        Some(name) => kernel
-            .vf_settings(name)
-            .map_err(|error| format!("{error:#}")),
+        Some(name) => kernel.vf_settings(name).map_err(|error| format!("{error:#}")),
         None => Ok(Some(BTreeMap::new())),
     };
     let directory = directory(address);
@@ -107,9 +105,7 @@ pub(super) fn read(
         count: number(COUNT)?.unwrap_or(0),
         driver: host.link_name(&directory.join("driver"))?,
         autoprobe: number(AUTOPROBE)?.map(|number| number != 0),
-        default_route: interfaces
-            .into_iter()
-            .find(|name| users.is_on_default_route(name)),
+        default_route: interfaces.into_iter().find(|name| users.is_on_default_route(name)),
         has_vfio_pci: host.entry(Path::new(VFIO_PCI_DRIVER))?.is_some(),
         address,
         interface,
@@ -175,11 +171,7 @@ fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError>
 }
 
 pub(super) fn decide(pf: &Pf, wanted: &Sriov, plan: &mut Plan) {
-    let decision = Decision {
-        pf,
-        wanted,
-        subject: Subject::new("sriov", &wanted.pf),
-    };
+    let decision = Decision { pf, wanted, subject: Subject::new("sriov", &wanted.pf) };
     decision.warn_of_own_address(plan);
     if pf.count != wanted.vfs {
         match decision.may_recount() {
@@ -253,10 +245,7 @@ impl Decision<'_> {
         let path = directory(self.pf.address).join(AUTOPROBE);
         plan.steps.push(Step {
             actions: vec![Action::write(&path, digit(wanted))],
-            effect: Effect::Is {
-                path,
-                text: digit(wanted).to_owned(),
-            },
+            effect: Effect::Is { path, text: digit(wanted).to_owned() },
             ..Step::new(&self.subject, AUTOPROBE, digit(now), digit(wanted))
         });
     }
@@ -285,16 +274,8 @@ impl Decision<'_> {
             actions: of(up).chain(count_anew).collect(),
             finally: of(down).collect(),
             frees: self.pf.vfs.values().map(|vf| vf.address).collect(),
-            effect: Effect::Is {
-                path,
-                text: vfs.to_string(),
-            },
-            ..Step::new(
-                &self.subject,
-                "virtual functions",
-                count.to_string(),
-                vfs.to_string(),
-            )
+            effect: Effect::Is { path, text: vfs.to_string() },
+            ..Step::new(&self.subject, "virtual functions", count.to_string(), vfs.to_string())
         });
         if vfs == 0 {
             return;
@@ -312,12 +293,7 @@ impl Decision<'_> {
         });
         let driver = ("driver", driver_words(self.wanted.driver).to_owned());
         for (name, value) in settings.chain([driver]) {
-            plan.steps.push(Step::new(
-                &self.subject,
-                format!("{which} {name}"),
-                "-",
-                value,
-            ));
+            plan.steps.push(Step::new(&self.subject, format!("{which} {name}"), "-", value));
         }
         if self.wanted.spoof_check == Some(false) {
             plan.warnings.push(self.spoofing(&which));
@@ -334,9 +310,7 @@ impl Decision<'_> {
             plan.refuse(&self.subject, reason);
         }
         let vfs = self.pf.vfs.iter();
-        let vfs: Vec<_> = vfs
-            .filter(|(index, _)| **index < u32::from(self.wanted.vfs))
-            .collect();
+        let vfs: Vec<_> = vfs.filter(|(index, _)| **index < u32::from(self.wanted.vfs)).collect();
         for (index, vf) in &vfs {
             self.settings(**index, vf, plan);
         }
@@ -456,11 +430,7 @@ impl Decision<'_> {
         let setting = |name: &str| format!("vf {index} ({}) {name}", vf.address);
         let holder = self.reads_once(vf, change);
         let unbind = holder.map(|_| unbind(vf));
-        let set = |change| Action::SetVf {
-            interface: interface.clone(),
-            vf: index,
-            change,
-        };
+        let set = |change| Action::SetVf { interface: interface.clone(), vf: index, change };
         // Before that its holder could turn it off, and ixgbe says no word of it (`ixgbe_set_vf_macvlan_msg`).
         let is_open_till_now = matches!(change, VfChange::Mac(_) | VfChange::Trust(_));
         let again = self.wanted.spoof_check.filter(|_| is_open_till_now);
@@ -469,11 +439,7 @@ impl Decision<'_> {
         plan.steps.push(Step {
             actions: actions.collect(),
             frees: holder.map(|_| vf.address).into_iter().collect(),
-            effect: Effect::Vf {
-                interface,
-                vf: index,
-                change,
-            },
+            effect: Effect::Vf { interface, vf: index, change },
             ..Step::new(&self.subject, setting(name), now, wanted)
         });
         if let Some(driver) = holder {
@@ -515,12 +481,10 @@ impl Decision<'_> {
 
     fn is_bound(&self, vf: &Vf) -> bool {
         let is_vfios = |driver: &str| driver.contains("vfio");
-        vf.driver
-            .as_deref()
-            .is_some_and(|driver| match self.wanted.driver {
-                VfDriver::VfioPci => is_vfios(driver),
-                VfDriver::Kernel => !is_vfios(driver),
-            })
+        vf.driver.as_deref().is_some_and(|driver| match self.wanted.driver {
+            VfDriver::VfioPci => is_vfios(driver),
+            VfDriver::Kernel => !is_vfios(driver),
+        })
     }
 
     fn load_vfio_pci(&self, plan: &mut Plan) {
@@ -542,11 +506,9 @@ impl Decision<'_> {
                 Some(VFIO_PCI),
                 "is the IOMMU on, in the firmware and with intel_iommu=on where the kernel wants that? dmesg says more",
             ),
-            VfDriver::Kernel => (
-                "",
-                None,
-                "is the module of its driver installed? dmesg says more",
-            ),
+            VfDriver::Kernel => {
+                ("", None, "is the module of its driver installed? dmesg says more")
+            }
         };
         let mut actions = Vec::new();
         if vf.driver_override.as_deref().unwrap_or_default() != name {
@@ -565,17 +527,8 @@ impl Decision<'_> {
         Step {
             actions,
             frees: vec![vf.address],
-            effect: Effect::Bound {
-                function,
-                driver,
-                advice: advice.to_owned(),
-            },
-            ..Step::new(
-                &self.subject,
-                format!("vf {index} ({}) driver", vf.address),
-                now,
-                wanted,
-            )
+            effect: Effect::Bound { function, driver, advice: advice.to_owned() },
+            ..Step::new(&self.subject, format!("vf {index} ({}) driver", vf.address), now, wanted)
         }
     }
 
@@ -620,10 +573,7 @@ impl Decision<'_> {
 }
 
 fn tag(vlan: Vlan) -> VlanTag {
-    VlanTag {
-        id: vlan.number(),
-        ..VlanTag::default()
-    }
+    VlanTag { id: vlan.number(), ..VlanTag::default() }
 }
 
 fn driver_words(driver: VfDriver) -> &'static str {

@@ -17,10 +17,7 @@ pub struct Plan {
 
 impl Plan {
     pub(super) fn refuse(&mut self, subject: &Subject, reason: impl Into<String>) {
-        self.refused.push(Refusal {
-            subject: subject.clone(),
-            reason: reason.into(),
-        });
+        self.refused.push(Refusal { subject: subject.clone(), reason: reason.into() });
     }
 }
 
@@ -34,10 +31,7 @@ pub struct Subject {
 
 impl Subject {
     pub(super) fn new(resource: &'static str, name: &(impl ToString + ?Sized)) -> Self {
-        Subject {
-            resource,
-            name: name.to_string(),
-        }
+        Subject { resource, name: name.to_string() }
     }
 }
 
@@ -125,10 +119,7 @@ pub enum Action {
 
 impl Action {
     pub(super) fn write(path: impl Into<PathBuf>, text: &(impl ToString + ?Sized)) -> Self {
-        Action::Write {
-            path: path.into(),
-            text: text.to_string(),
-        }
+        Action::Write { path: path.into(), text: text.to_string() }
     }
 }
 

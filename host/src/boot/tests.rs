@@ -57,11 +57,7 @@ impl Machine {
         tree.function("0000:81:00.0", "0x020000", 0);
         tree.attributes(
             PF,
-            &[
-                ("sriov_totalvfs", "8"),
-                ("sriov_numvfs", "0"),
-                ("sriov_drivers_autoprobe", "1"),
-            ],
+            &[("sriov_totalvfs", "8"), ("sriov_numvfs", "0"), ("sriov_drivers_autoprobe", "1")],
         );
         tree.file(&format!("{PF}/net/ens2/address"), "52:54:00:12:34:56\n");
         tree.link("/sys/class/net/ens2", &format!("{PF}/net/ens2"));
@@ -122,10 +118,7 @@ impl Machine {
     }
 
     fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.outside(path))
-            .unwrap()
-            .trim()
-            .to_owned()
+        fs::read_to_string(self.outside(path)).unwrap().trim().to_owned()
     }
 
     fn driver(&self, address: &str) -> Option<String> {
@@ -169,10 +162,8 @@ impl Machine {
                 continue;
             }
             self.tree.function(&address, "0x020000", 0);
-            self.tree
-                .file(&format!("{function}/driver_override"), "(null)\n");
-            self.tree
-                .file(&format!("{function}/modalias"), "pci:igbvf\n");
+            self.tree.file(&format!("{function}/driver_override"), "(null)\n");
+            self.tree.file(&format!("{function}/modalias"), "pci:igbvf\n");
             self.tree.link(&format!("{PF}/virtfn{index}"), &function);
             self.tree.link(&format!("{function}/physfn"), PF);
             let group = format!("/sys/kernel/iommu_groups/{}", 15 + index);
@@ -309,8 +300,7 @@ impl Kernel for Machine {
     fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()> {
         if self.hears(format!("rdma {mode}"))? {
             let letter = if mode == RdmaNetns::Shared { "Y" } else { "N" };
-            self.tree
-                .file("/sys/module/ib_core/parameters/netns_mode", letter);
+            self.tree.file("/sys/module/ib_core/parameters/netns_mode", letter);
         }
         Ok(())
     }
@@ -345,13 +335,7 @@ impl Kernel for Machine {
 
 fn shown(steps: &[Step]) -> Vec<String> {
     let shown = |step: &Step| {
-        let Step {
-            subject,
-            setting,
-            now,
-            wanted,
-            ..
-        } = step;
+        let Step { subject, setting, now, wanted, .. } = step;
         format!("{subject}: {setting}: {now} -> {wanted}")
     };
     steps.iter().map(shown).collect()
@@ -398,13 +382,7 @@ fn each_step_is_told_when_it_begins_and_when_it_is_done() {
             done += 1;
         }
     };
-    let outcome = apply(
-        &machine.host(),
-        &machine,
-        &config,
-        Duration::ZERO,
-        &mut told,
-    );
+    let outcome = apply(&machine.host(), &machine, &config, Duration::ZERO, &mut told);
     assert_eq!(outcome.failed, [""; 0]);
     assert_eq!(done, outcome.done);
     assert_eq!(begun, None);
@@ -445,10 +423,7 @@ fn what_is_configured_becomes_so_and_a_second_run_changes_nothing() {
         assert_eq!(mac, format!("02:00:00:00:10:0{index}"));
         assert_eq!((settings.vlan, settings.trust), (Some(vlan(7)), Some(true)));
     }
-    assert_eq!(
-        machine.read("/sys/module/ib_core/parameters/netns_mode"),
-        "N"
-    );
+    assert_eq!(machine.read("/sys/module/ib_core/parameters/netns_mode"), "N");
     let heard = machine.told.borrow().len();
     let outcome = machine.apply(&everything());
     assert_eq!((outcome.done, outcome.failed.len()), (0, 0));
@@ -481,11 +456,7 @@ fn a_function_of_the_kernel_has_its_address_before_its_driver_looks() {
     assert!(told[2].starts_with("ens2 vf 0 Mac"), "{told:?}");
     assert_eq!(
         told[3..],
-        [
-            "sriov_drivers_autoprobe 1",
-            "load pci:igbvf",
-            "drivers_probe 0000:81:10.0"
-        ]
+        ["sriov_drivers_autoprobe 1", "load pci:igbvf", "drivers_probe 0000:81:10.0"]
     );
     assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("igbvf"));
     assert_eq!(machine.apply(&config).done, 0);
@@ -510,10 +481,7 @@ fn a_function_that_has_a_driver_of_the_kernel_is_bound_again_with_its_new_addres
         let told = machine.told.take();
         assert_eq!(told[0], "unbind 0000:81:10.0");
         assert!(told[1].starts_with("ens2 vf 0 Mac"), "{told:?}");
-        assert_eq!(
-            told[told.len() - 2..],
-            ["load pci:igbvf", "drivers_probe 0000:81:10.0"]
-        );
+        assert_eq!(told[told.len() - 2..], ["load pci:igbvf", "drivers_probe 0000:81:10.0"]);
         assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("igbvf"));
         assert_eq!(machine.plan(&config), Plan::default());
         now = mac;
@@ -533,9 +501,8 @@ fn the_interface_of_the_physical_function_is_up_before_a_driver_asks_for_the_add
         machine.tree.file(&flags, "0x1002\n");
         assert_eq!(machine.apply(&config).failed, [""; 0]);
         let told = machine.told.take();
-        let flags_told: Vec<usize> = (0..told.len())
-            .filter(|at| told[*at].starts_with("flags"))
-            .collect();
+        let flags_told: Vec<usize> =
+            (0..told.len()).filter(|at| told[*at].starts_with("flags")).collect();
         assert_eq!(!flags_told.is_empty(), is_up_before, "{config}: {told:?}");
         // The network's own units find it as it was: with an address that it got meanwhile they would leave it alone.
         assert_eq!(machine.read(&flags), "0x1002");
@@ -588,10 +555,7 @@ fn the_interface_of_a_card_that_makes_no_functions_goes_down_again_though_the_nu
     machine.bind_parent("bnxt_en");
     machine.refuses.borrow_mut().push("sriov_numvfs");
     let failed = machine.apply(&vfio(2)).failed;
-    assert!(
-        failed.len() == 1 && failed[0].contains("refused"),
-        "{failed:?}"
-    );
+    assert!(failed.len() == 1 && failed[0].contains("refused"), "{failed:?}");
     assert!(machine.told.borrow().contains(&"flags 0x1003".to_owned()));
     assert_eq!(machine.read(&flags), "0x1002");
 }
@@ -602,10 +566,7 @@ fn the_interface_of_the_physical_function_goes_up_once_for_new_functions_and_tho
     let flags = format!("{PF}/net/ens2/flags");
     let machine = Machine::new();
     assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
-    machine.react(
-        Path::new("/sys/bus/pci/devices/0000:81:10.0/driver/unbind"),
-        "0000:81:10.0",
-    );
+    machine.react(Path::new("/sys/bus/pci/devices/0000:81:10.0/driver/unbind"), "0000:81:10.0");
     machine.tree.file(&flags, "0x1002\n");
     machine.told.take();
     let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(2));
@@ -625,16 +586,8 @@ fn the_interface_of_the_physical_function_goes_down_again_though_a_function_was_
     let flags = format!("{PF}/net/ens2/flags");
     let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(2));
     for (ignored, says, words) in [
-        (
-            "drivers_probe 0000:81:10.1",
-            "driver",
-            vec!["flags 0x1003", "flags 0x1002"],
-        ),
-        (
-            "drivers_probe 0000:81:10.0",
-            "driver",
-            vec!["flags 0x1003", "flags 0x1002"],
-        ),
+        ("drivers_probe 0000:81:10.1", "driver", vec!["flags 0x1003", "flags 0x1002"]),
+        ("drivers_probe 0000:81:10.0", "driver", vec!["flags 0x1003", "flags 0x1002"]),
         // One that was not brought up is not set down.
         ("flags 0x1003", "interface ens2", vec!["flags 0x1003"]),
     ] {
@@ -642,10 +595,7 @@ fn the_interface_of_the_physical_function_goes_down_again_though_a_function_was_
         machine.tree.file(&flags, "0x1002\n");
         machine.ignored.borrow_mut().push(ignored);
         let failed = machine.apply(&config).failed;
-        assert!(
-            failed.len() == 1 && failed[0].contains(says),
-            "{ignored}: {failed:?}"
-        );
+        assert!(failed.len() == 1 && failed[0].contains(says), "{ignored}: {failed:?}");
         assert_eq!(machine.read(&flags), "0x1002", "{ignored}");
         let mut told = machine.told.take();
         told.retain(|told| told.starts_with("flags"));
@@ -743,12 +693,7 @@ fn functions_go_from_the_kernel_to_vfio_and_back() {
     assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("igbvf"));
     assert_eq!(
         machine.told.borrow()[..4],
-        [
-            "driver_override ",
-            "unbind 0000:81:10.0",
-            "load pci:igbvf",
-            "drivers_probe 0000:81:10.0"
-        ]
+        ["driver_override ", "unbind 0000:81:10.0", "load pci:igbvf", "drivers_probe 0000:81:10.0"]
     );
 }
 
@@ -780,10 +725,7 @@ fn a_kernel_that_does_not_do_what_it_is_told_is_reported_and_nothing_goes_round(
             "sriov_numvfs",
             "sriov ens2: virtual functions: /sys/bus/pci/devices/0000:81:00.0/sriov_numvfs is still 0, not 2",
         ),
-        (
-            "sriov_drivers_autoprobe",
-            "sriov_drivers_autoprobe is still 1, not 0",
-        ),
+        ("sriov_drivers_autoprobe", "sriov_drivers_autoprobe is still 1, not 0"),
         (
             "load vfio-pci",
             "sriov ens2: module vfio-pci: /sys/bus/pci/drivers/vfio-pci is not there",
@@ -792,14 +734,8 @@ fn a_kernel_that_does_not_do_what_it_is_told_is_reported_and_nothing_goes_round(
             "drivers_probe",
             "sriov ens2: vf 0 (0000:81:10.0) driver: the driver is none; is the IOMMU on",
         ),
-        (
-            "Vlan",
-            "sriov ens2: vf 0 (0000:81:10.0) vlan: the driver did not take it",
-        ),
-        (
-            "rdma",
-            "rdma-netns: mode: /sys/module/ib_core/parameters/netns_mode is still Y, not N",
-        ),
+        ("Vlan", "sriov ens2: vf 0 (0000:81:10.0) vlan: the driver did not take it"),
+        ("rdma", "rdma-netns: mode: /sys/module/ib_core/parameters/netns_mode is still Y, not N"),
         (
             "register",
             "af-xdp ens2: registered with Onload: /sys/kernel/debug/sfc_resource/nics does not list it",
@@ -814,17 +750,8 @@ fn a_kernel_that_does_not_do_what_it_is_told_is_reported_and_nothing_goes_round(
         let outcome = machine.apply(&everything());
         // The pages of one node do not depend on those of another.
         let failures = if word == "nr_hugepages" { 2 } else { 1 };
-        assert_eq!(
-            outcome.failed.len(),
-            failures,
-            "{word}: {:?}",
-            outcome.failed
-        );
-        assert!(
-            outcome.failed[0].contains(says),
-            "{word}: {:?}",
-            outcome.failed
-        );
+        assert_eq!(outcome.failed.len(), failures, "{word}: {:?}", outcome.failed);
+        assert!(outcome.failed[0].contains(says), "{word}: {:?}", outcome.failed);
         // The rest is done all the same.
         assert!(outcome.done >= 2, "{word}: {}", outcome.done);
     }
@@ -855,10 +782,7 @@ fn pages_that_the_kernel_has_no_memory_for_are_counted_and_what_it_gave_stays() 
         "{line}"
     );
     assert!(line.contains("hugepagesz= and hugepages= on the kernel's command line"));
-    assert_eq!(
-        machine.steps(config),
-        ["hugepages 1Gi on node 0: pages: 3 -> 4"]
-    );
+    assert_eq!(machine.steps(config), ["hugepages 1Gi on node 0: pages: 3 -> 4"]);
 }
 
 #[test]
@@ -885,40 +809,24 @@ fn pages_of_a_size_or_on_a_node_that_there_is_not_are_refused() {
 fn a_kernel_without_numa_has_node_0() {
     let machine = Machine::new();
     fs::remove_dir_all(machine.outside(NODES)).unwrap();
-    machine.tree.file(
-        "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
-        "0\n",
-    );
+    machine.tree.file("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n");
     let config = "[host]\nhugepages = { 2Mi = { 0 = 8 } }\n";
     assert_eq!(machine.apply(config).failed, [""; 0]);
-    assert_eq!(
-        machine.read("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
-        "8"
-    );
+    assert_eq!(machine.read("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"), "8");
 }
 
 #[test]
 fn a_physical_function_that_there_is_not_is_refused() {
     let machine = Machine::new();
     let at = |pf: &str| machine.refusal(&vfio(1).replace("ens2", pf));
-    assert_eq!(
-        at("ens9"),
-        "sriov ens9: this host has no interface of that name"
-    );
+    assert_eq!(at("ens9"), "sriov ens9: this host has no interface of that name");
     assert_eq!(
         at("0000:99:00.0"),
         "sriov 0000:99:00.0: this host has no PCI function of that address"
     );
-    machine
-        .tree
-        .file("/sys/devices/virtual/net/br0/address", "");
-    machine
-        .tree
-        .link("/sys/class/net/br0", "/sys/devices/virtual/net/br0");
-    assert_eq!(
-        at("br0"),
-        "sriov br0: it is not the interface of a PCI function itself"
-    );
+    machine.tree.file("/sys/devices/virtual/net/br0/address", "");
+    machine.tree.link("/sys/class/net/br0", "/sys/devices/virtual/net/br0");
+    assert_eq!(at("br0"), "sriov br0: it is not the interface of a PCI function itself");
     machine.tree.function("0000:82:00.0", "0x020000", 0);
     assert_eq!(
         at("0000:82:00.0"),
@@ -945,16 +853,10 @@ fn a_function_whose_rdma_device_a_program_has_open_is_in_use() {
     let verbs = format!("{function}/infiniband_verbs/uverbs3/dev");
     machine.tree.file(&verbs, "231:195\n");
     assert_eq!(machine.plan(&vfio(1)).refused, []);
-    let holder = (
-        PathBuf::from("/dev/infiniband/uverbs3"),
-        "process 9 (\"dpdk\")".to_owned(),
-    );
+    let holder = (PathBuf::from("/dev/infiniband/uverbs3"), "process 9 (\"dpdk\")".to_owned());
     machine.holders.borrow_mut().extend([holder]);
     let refusal = machine.refusal(&vfio(1));
-    assert!(
-        refusal.contains("used by process 9 (\"dpdk\"); stop that first"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("used by process 9 (\"dpdk\"); stop that first"), "{refusal}");
 }
 
 #[test]
@@ -979,20 +881,14 @@ fn two_sections_about_one_function_are_refused_whatever_they_call_it() {
 fn functions_that_nobody_uses_are_made_anew_in_another_number() {
     let machine = Machine::with_two_vfs();
     assert_eq!(machine.apply(&vfio(3)).failed, [""; 0]);
-    assert_eq!(
-        machine.told.borrow()[..2],
-        ["sriov_numvfs 0", "sriov_numvfs 3"]
-    );
+    assert_eq!(machine.told.borrow()[..2], ["sriov_numvfs 0", "sriov_numvfs 3"]);
     assert_eq!(machine.apply(&vfio(0)).failed, [""; 0]);
     assert_eq!(machine.read(&format!("{PF}/sriov_numvfs")), "0");
     assert_eq!(machine.plan(&vfio(0)), Plan::default());
 }
 
 fn vlan(id: u16) -> VlanTag {
-    VlanTag {
-        id,
-        ..VlanTag::default()
-    }
+    VlanTag { id, ..VlanTag::default() }
 }
 
 fn lease(machine: &Machine, name: &str, boot: &str) {
@@ -1001,9 +897,7 @@ fn lease(machine: &Machine, name: &str, boot: &str) {
         r#"{{"version":1,"class":"vfio","name":"x","slot":0,"boot":"{boot}","container":"web","bundle":"/b/web",
             "holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}}}}}},"entryPoint":"createRuntime","since":1,"facts":{{}}}}"#
     );
-    machine
-        .tree
-        .file(&format!("/run/onload-ctk/@leases/{name}#0"), text);
+    machine.tree.file(&format!("/run/onload-ctk/@leases/{name}#0"), text);
 }
 
 #[test]
@@ -1035,13 +929,7 @@ fn a_container_that_starts_during_a_run_keeps_its_function() {
             lease(&machine, "vfio=0000:81:10.1", "this boot");
         }
     };
-    let outcome = apply(
-        &machine.host(),
-        &machine,
-        &config,
-        Duration::ZERO,
-        &mut started,
-    );
+    let outcome = apply(&machine.host(), &machine, &config, Duration::ZERO, &mut started);
     assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("vfio-pci"));
     assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("igbvf"));
     assert_eq!(
@@ -1055,14 +943,9 @@ fn a_lease_that_is_over_keeps_nothing_and_one_that_is_not_understood_does() {
     let machine = Machine::with_two_vfs();
     lease(&machine, "vfio=0000:81:10.1", "another boot");
     assert_eq!(machine.plan(&vfio(3)).refused, []);
-    machine
-        .tree
-        .file("/run/onload-ctk/@leases/vfio=0000:81:10.1#0", "{");
+    machine.tree.file("/run/onload-ctk/@leases/vfio=0000:81:10.1#0", "{");
     let refusal = machine.refusal(&vfio(3));
-    assert!(
-        refusal.contains("is used by an unknown container, since its lease"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("is used by an unknown container, since its lease"), "{refusal}");
 }
 
 #[test]
@@ -1070,10 +953,7 @@ fn leases_that_cannot_be_read_keep_everything() {
     let machine = Machine::with_two_vfs();
     machine.tree.file("/run/onload-ctk/@leases", "no directory");
     let refusal = machine.refusal(&vfio(3));
-    assert!(
-        refusal.contains("is used by a container, perhaps (reading leases: "),
-        "{refusal}"
-    );
+    assert!(refusal.contains("is used by a container, perhaps (reading leases: "), "{refusal}");
 }
 
 #[test]
@@ -1081,39 +961,27 @@ fn a_lease_of_one_function_of_a_group_is_one_of_all() {
     let machine = Machine::with_two_vfs();
     let other = machine.outside("/sys/devices/pci0000:81/0000:81:10.1/iommu_group");
     fs::remove_file(other).unwrap();
-    machine.tree.link(
-        "/sys/devices/pci0000:81/0000:81:10.1/iommu_group",
-        "/sys/kernel/iommu_groups/15",
-    );
+    machine
+        .tree
+        .link("/sys/devices/pci0000:81/0000:81:10.1/iommu_group", "/sys/kernel/iommu_groups/15");
     lease(&machine, "vfio=0000:81:10.0", "this boot");
     let plan = machine.plan(&kernels(2));
     let reasons: Vec<String> = plan.refused.iter().map(ToString::to_string).collect();
     assert_eq!(reasons.len(), 2, "{reasons:?}");
-    assert!(
-        reasons[1].contains("the driver of vf 1 (0000:81:10.1) stays"),
-        "{reasons:?}"
-    );
+    assert!(reasons[1].contains("the driver of vf 1 (0000:81:10.1) stays"), "{reasons:?}");
 }
 
 #[test]
 fn a_lease_that_names_an_interface_or_the_address_as_a_fact_is_found() {
-    for (name, facts) in [
-        ("netdev=ens2v0", ""),
-        ("rdma=mlx5_9", r#""pci":"0000:81:10.0""#),
-    ] {
+    for (name, facts) in [("netdev=ens2v0", ""), ("rdma=mlx5_9", r#""pci":"0000:81:10.0""#)] {
         let machine = Machine::new();
         machine.apply(&kernels(1));
         let function = "/sys/devices/pci0000:81/0000:81:10.0";
-        machine
-            .tree
-            .file(&format!("{function}/net/ens2v0/address"), "");
+        machine.tree.file(&format!("{function}/net/ens2v0/address"), "");
         lease(&machine, name, "this boot");
         let file = format!("/run/onload-ctk/@leases/{name}#0");
         let text = machine.read(&file);
-        machine.tree.file(
-            &file,
-            text.replace(r#""facts":{}"#, &format!(r#""facts":{{{facts}}}"#)),
-        );
+        machine.tree.file(&file, text.replace(r#""facts":{}"#, &format!(r#""facts":{{{facts}}}"#)));
         let plan = machine.plan(&vfio(1));
         assert_eq!(plan.refused.len(), 1, "{name}: {plan:?}");
     }
@@ -1137,15 +1005,9 @@ fn a_function_whose_interface_is_in_a_container_is_in_use() {
 #[test]
 fn a_group_that_somebody_has_open_is_in_use() {
     let machine = Machine::with_two_vfs();
-    machine
-        .holders
-        .borrow_mut()
-        .insert("/dev/vfio/15".into(), "process 7 (\"qemu\")".to_owned());
+    machine.holders.borrow_mut().insert("/dev/vfio/15".into(), "process 7 (\"qemu\")".to_owned());
     let refusal = machine.refusal(&vfio(1));
-    assert!(
-        refusal.contains("vf 0 (0000:81:10.0) is used by process 7 (\"qemu\")"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("vf 0 (0000:81:10.0) is used by process 7 (\"qemu\")"), "{refusal}");
     let refusal = machine.plan(&kernels(2)).refused;
     assert_eq!(
         refusal[0].to_string(),
@@ -1283,11 +1145,7 @@ fn a_function_with_a_vdpa_device_is_in_use() {
 #[test]
 fn an_interface_that_the_host_uses_is_in_use() {
     for (path, text, says) in [
-        (
-            "/network.table",
-            network("route 10 0.0.0.0/0 4\n"),
-            "it carries the default route",
-        ),
+        ("/network.table", network("route 10 0.0.0.0/0 4\n"), "it carries the default route"),
         (
             // Of another table than the main one, the kernel says the same.
             "/network.table",
@@ -1326,18 +1184,11 @@ fn an_interface_that_the_host_uses_is_in_use() {
                 .to_owned(),
             "a program takes its packets (AF_PACKET)",
         ),
-        (
-            &format!("{VF}/net/ens2v0/upper_vxlan0/x"),
-            String::new(),
-            "vxlan0 is on it",
-        ),
+        (&format!("{VF}/net/ens2v0/upper_vxlan0/x"), String::new(), "vxlan0 is on it"),
     ] {
         let machine = with_interface();
         machine.tree.file(path, text);
-        machine.tree.link(
-            "/sys/class/infiniband/rxe0",
-            "/sys/devices/virtual/infiniband/rxe0",
-        );
+        machine.tree.link("/sys/class/infiniband/rxe0", "/sys/devices/virtual/infiniband/rxe0");
         let refusal = machine.refusal(&vfio(1));
         let wanted = format!("used by the host (interface ens2v0: {says}");
         assert!(refusal.contains(&wanted), "{refusal}");
@@ -1348,10 +1199,7 @@ fn an_interface_that_the_host_uses_is_in_use() {
         "/proc/net/packet",
         "sk RefCnt Type Proto  Iface R Rmem   User   Inode\n0 3 3 0003 2 1 0 0 20034\n0 3 3 0003 0 1 0 0 20035\n",
     );
-    machine.tree.file(
-        "/network.table",
-        network("address 10 fe80::1/64\nroute 10 fe80::/64 2\n"),
-    );
+    machine.tree.file("/network.table", network("address 10 fe80::1/64\nroute 10 fe80::/64 2\n"));
     assert_eq!(machine.plan(&vfio(1)).refused, []);
 }
 
@@ -1396,10 +1244,7 @@ fn functions_without_spoof_checking_draw_a_warning() {
     assert_eq!(outcome.warnings, [warning.replace("0-1", "0, 1")]);
     // Nobody asked for it, and it is so.
     assert_eq!(machine.plan(&vfio(2)).warnings, outcome.warnings);
-    let on = format!(
-        "{}spoof-check = true\nmac = \"02:00:00:00:10:00\"\n",
-        vfio(2)
-    );
+    let on = format!("{}spoof-check = true\nmac = \"02:00:00:00:10:00\"\n", vfio(2));
     assert_eq!(machine.plan(&on).warnings, [""; 0]);
     assert_eq!(machine.apply(&on).warnings, [""; 0]);
     assert_eq!(machine.plan(&vfio(2)).warnings, [""; 0]);
@@ -1481,9 +1326,7 @@ fn a_host_that_does_not_run_does_not_tell_what_its_kernel_alone_knows() {
     let found = plan(&machine.host(), &Absent, &config);
     assert_eq!(found.refused.len(), 2);
     assert!(
-        found.refused[0]
-            .to_string()
-            .ends_with("its value is known to the running kernel alone"),
+        found.refused[0].to_string().ends_with("its value is known to the running kernel alone"),
         "{found:?}"
     );
     let other = Config::parse(&vfio(2)).unwrap();
@@ -1493,20 +1336,11 @@ fn a_host_that_does_not_run_does_not_tell_what_its_kernel_alone_knows() {
 #[test]
 fn an_interface_of_a_function_is_not_one_that_stands_for_another() {
     let machine = Machine::with_two_vfs();
-    for (name, port) in [
-        ("eth0", "pf0vf0"),
-        ("ens0", "c1pf0"),
-        ("ens1", "pf0sf88"),
-        ("ens2", "p0"),
-    ] {
-        machine
-            .tree
-            .file(&format!("{PF}/net/{name}/phys_port_name"), port);
+    for (name, port) in [("eth0", "pf0vf0"), ("ens0", "c1pf0"), ("ens1", "pf0sf88"), ("ens2", "p0")]
+    {
+        machine.tree.file(&format!("{PF}/net/{name}/phys_port_name"), port);
         let _ = fs::remove_file(machine.outside(&format!("/sys/class/net/{name}")));
-        machine.tree.link(
-            &format!("/sys/class/net/{name}"),
-            &format!("{PF}/net/{name}"),
-        );
+        machine.tree.link(&format!("/sys/class/net/{name}"), &format!("{PF}/net/{name}"));
     }
     // Another interface would be asked otherwise, and the machine has none.
     let config = vfio(2).replace("ens2", "0000:81:00.0");
@@ -1518,10 +1352,7 @@ fn an_interface_is_registered_once() {
     let machine = Machine::new();
     machine.tree.file(REGISTER, "").directory(NICS);
     let config = "[host]\naf-xdp = [\"ens2\", \"ens2\"]\n";
-    assert_eq!(
-        machine.steps(config),
-        ["af-xdp ens2: registered with Onload: no -> yes"]
-    );
+    assert_eq!(machine.steps(config), ["af-xdp ens2: registered with Onload: no -> yes"]);
     assert_eq!(machine.apply(config).failed, [""; 0]);
     assert_eq!(*machine.told.borrow(), ["register ens2"]);
     assert_eq!(machine.plan(config), Plan::default());
@@ -1534,10 +1365,9 @@ fn an_interface_with_the_old_name_of_a_registered_one_is_registered_too() {
     let config = "[host]\naf-xdp = [\"ens2\"]\n";
     let register = ["af-xdp ens2: registered with Onload: no -> yes"];
     let lists = |entry: &str, name: &str, address: &str| {
-        machine.tree.attributes(
-            &format!("{NICS}/{entry}"),
-            &[("net_dev", name), ("mac_addr", address)],
-        );
+        machine
+            .tree
+            .attributes(&format!("{NICS}/{entry}"), &[("net_dev", name), ("mac_addr", address)]);
     };
     lists("000_ens2", "ens7", "52:54:00:12:34:57");
     assert_eq!(machine.steps(config), register);
@@ -1566,11 +1396,7 @@ fn an_interface_of_a_new_function_is_registered_once_udev_has_named_it() {
     machine.renamed_at.set(Some(3));
     assert_eq!(apply_for(&machine, Duration::from_secs(60)), [""; 0]);
     let told = machine.told.borrow();
-    assert_eq!(
-        told.last().map(String::as_str),
-        Some("register ens2v0"),
-        "{told:?}"
-    );
+    assert_eq!(told.last().map(String::as_str), Some("register ens2v0"), "{told:?}");
     // One that gets no such name is waited for as long as an effect is.
     let machine = Machine::new();
     machine.renamed_at.set(Some(u32::MAX));
@@ -1607,19 +1433,12 @@ fn without_flow_filters_an_interface_has_one_channel_before_it_is_registered() {
     machine.tree.file("/interfaces.table", WITHOUT_FILTERS);
     let config = "[host]\naf-xdp = [\"ens2\"]\naf-xdp-flow-filters = false\n";
     assert_eq!(machine.apply(config).failed, [""; 0]);
-    let told = [
-        "enable_af_xdp_flow_filters 0",
-        "ens2 has one channel",
-        "register ens2",
-    ];
+    let told = ["enable_af_xdp_flow_filters 0", "ens2 has one channel", "register ens2"];
     assert_eq!(*machine.told.borrow(), told);
     assert_eq!(machine.plan(config), Plan::default());
     // And back, as far as the configuration says.
     let back = config.replace("false", "true");
-    assert_eq!(
-        machine.steps(&back),
-        ["af-xdp-flow-filters: enable_af_xdp_flow_filters: 0 -> 1"]
-    );
+    assert_eq!(machine.steps(&back), ["af-xdp-flow-filters: enable_af_xdp_flow_filters: 0 -> 1"]);
 }
 
 #[test]
@@ -1670,10 +1489,7 @@ fn the_mode_of_rdma_is_set_where_it_is_another() {
     assert_eq!(machine.apply(&config("exclusive")).failed, [""; 0]);
     assert_eq!(machine.plan(&config("exclusive")), Plan::default());
     fs::remove_dir_all(machine.outside("/sys/module/ib_core")).unwrap();
-    assert_eq!(
-        machine.steps(&config("shared")),
-        ["rdma-netns: mode: module not loaded -> shared"]
-    );
+    assert_eq!(machine.steps(&config("shared")), ["rdma-netns: mode: module not loaded -> shared"]);
     assert_eq!(machine.apply(&config("shared")).failed, [""; 0]);
 }
 

@@ -46,9 +46,7 @@ impl<'h> Users<'h> {
         let leases = match leases::list(host) {
             Ok(listed) => {
                 let held = listed.into_iter().filter(|lease| !lease.is_over);
-                Ok(held
-                    .map(|lease| leased(host, lease))
-                    .collect::<Result<_, HostError>>()?)
+                Ok(held.map(|lease| leased(host, lease)).collect::<Result<_, HostError>>()?)
             }
             Err(error) => Err(format!("{error:#}")),
         };
@@ -110,9 +108,7 @@ impl<'h> Users<'h> {
     fn vdpa_of(&self, function: PciAddress) -> Option<String> {
         let name = vdpa_of(&self.vdpa, function)?;
         let (device, word) = (Quoted(name), shell_word(name));
-        Some(format!(
-            "vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")"
-        ))
+        Some(format!("vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")"))
     }
 
     fn lease_of(
@@ -127,12 +123,7 @@ impl<'h> Users<'h> {
         };
         let mut names = self.host.list(&directory.join("net"))?.names;
         names.extend(self.host.list(&directory.join("infiniband"))?.names);
-        for Leased {
-            listed,
-            address,
-            group: its_group,
-        } in leases
-        {
+        for Leased { listed, address, group: its_group } in leases {
             let is_its = match address {
                 Some(address) if *address == function => true,
                 // A device of vfio has the name of one function of its group.
@@ -222,10 +213,7 @@ impl<'h> Users<'h> {
             return Ok(Some(first));
         }
         // Some that are on it, such as those of kind vxlan, do not name it by netlink.
-        let entries = self
-            .host
-            .list(&Path::new(SYS_CLASS_NET).join(interface))?
-            .names;
+        let entries = self.host.list(&Path::new(SYS_CLASS_NET).join(interface))?.names;
         let upper = entries.iter().find_map(|name| name.strip_prefix("upper_"));
         Ok(upper.map(|upper| format!("{upper} is on it; delete that")))
     }
@@ -263,9 +251,5 @@ fn leased(host: &Host, listed: Listed) -> Result<Leased, HostError> {
         }
         None => None,
     };
-    Ok(Leased {
-        listed,
-        address,
-        group,
-    })
+    Ok(Leased { listed, address, group })
 }

@@ -114,19 +114,12 @@ pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
             let rank = *ranks.get(&rank)?;
             Some(NearNic { nic, rank })
         });
-        let gpu = Gpu {
-            index: index.map(|(index, _)| *index),
-            nics: nics.collect(),
-        };
+        let gpu = Gpu { index: index.map(|(index, _)| *index), nics: nics.collect() };
         (address, gpu)
     };
     let gpus: BTreeMap<PciAddress, Gpu> = orders.into_iter().map(of_gpu).collect();
     let unknown = gpus.values().any(|gpu| gpu.nics.is_empty()).then(|| {
-        if nics.is_empty() {
-            "none of its devices is on PCI"
-        } else {
-            near.why_unknown()
-        }
+        if nics.is_empty() { "none of its devices is on PCI" } else { near.why_unknown() }
     });
     Nearness {
         nics: by_nic.into_values().map(|(_, of_nic)| of_nic).collect(),
@@ -301,11 +294,7 @@ mod tests {
     const SYS: Option<Distance> = Some(Distance::Sys);
 
     fn way(gigabits: u64, distance: Option<Distance>) -> Way {
-        Way {
-            bandwidth: (gigabits > 0).then_some(gigabits * 1000),
-            distance,
-            is_usable: true,
-        }
+        Way { bandwidth: (gigabits > 0).then_some(gigabits * 1000), distance, is_usable: true }
     }
 
     /// What the only GPU gets of these.
@@ -359,10 +348,7 @@ mod tests {
     }
 
     fn ordered(number: usize, ways: &[Vec<Way>]) -> Vec<usize> {
-        order(number, ways)
-            .into_iter()
-            .map(|(nic, _)| nic)
-            .collect()
+        order(number, ways).into_iter().map(|(nic, _)| nic).collect()
     }
 
     #[test]
@@ -387,10 +373,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_comes_last_and_never_outdoes_what_can() {
-        let down = |way: Way| Way {
-            is_usable: false,
-            ..way
-        };
+        let down = |way: Way| Way { is_usable: false, ..way };
         let own = vec![down(way(400, PIX)), way(25, SYS)];
         assert_eq!(ordered(0, &[own]), [1, 0]);
         let own = vec![way(25, PIX), down(way(400, None)), down(way(25, NODE))];

@@ -23,10 +23,7 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
         let device = Device {
             interfaces: clock.nic.iter().cloned().collect(),
             link_layers: link_layer.collect(),
-            nodes: vec![DeviceNode::own(
-                clock.node.clone(),
-                expected.into_iter().collect(),
-            )],
+            nodes: vec![DeviceNode::own(clock.node.clone(), expected.into_iter().collect())],
             ..Device::new(class, &clock.name)?
         };
         Some(places.put(device, clock.pci_address))
@@ -34,15 +31,10 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
 }
 
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
-    let clock = device
-        .read
-        .and_then(|at| clocks(device.class, places).get(at));
+    let clock = device.read.and_then(|at| clocks(device.class, places).get(at));
     let clock_name = clock.and_then(|clock| clock.clock_name.as_deref());
     let interface = clock.and_then(|clock| clock.nic.as_deref());
     let mut attributes = places.attributes(device.pci);
-    attributes.extend([
-        ("clockName", text(clock_name)),
-        ("interface", text(interface)),
-    ]);
+    attributes.extend([("clockName", text(clock_name)), ("interface", text(interface))]);
     attributes
 }

@@ -167,12 +167,10 @@ impl Device {
 
 /// The devices that are made of a family's array, each with its place there.
 pub(super) fn made_of<T>(array: &[T], make: impl Fn(&T) -> Option<Device>) -> Vec<Device> {
-    let made = array.iter().enumerate().filter_map(|(at, read)| {
-        Some(Device {
-            read: Some(at),
-            ..make(read)?
-        })
-    });
+    let made = array
+        .iter()
+        .enumerate()
+        .filter_map(|(at, read)| Some(Device { read: Some(at), ..make(read)? }));
     made.collect()
 }
 
@@ -182,9 +180,7 @@ pub(crate) fn together<'d>(devices: impl Iterator<Item = &'d Device>) -> Vec<Vec
     let mut places: BTreeMap<u32, usize> = BTreeMap::new();
     let mut all: Vec<Vec<&Device>> = Vec::new();
     for device in devices {
-        let at = device
-            .group
-            .map(|group| *places.entry(group).or_insert(all.len()));
+        let at = device.group.map(|group| *places.entry(group).or_insert(all.len()));
         match at.and_then(|at| all.get_mut(at)) {
             Some(others) => others.push(device),
             None => all.push(vec![device]),

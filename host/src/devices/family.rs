@@ -19,10 +19,7 @@ struct Family {
 fn family(class: Class) -> Option<Family> {
     macro_rules! family {
         ($module:ident) => {
-            Family {
-                devices: $module::devices,
-                attributes: $module::attributes,
-            }
+            Family { devices: $module::devices, attributes: $module::attributes }
         };
     }
     Some(match class {
@@ -60,8 +57,7 @@ pub(crate) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
         ("name", text(Some(device.name.as_str()))),
     ]);
     let family = family(device.class);
-    attributes.extend(family.map_or_else(Attributes::new, |family| {
-        (family.attributes)(device, places)
-    }));
+    attributes
+        .extend(family.map_or_else(Attributes::new, |family| (family.attributes)(device, places)));
     attributes
 }

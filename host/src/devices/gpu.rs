@@ -43,10 +43,7 @@ pub(super) fn settle(inventory: &mut Inventory) {
 fn numbered(indexes: &Indexes, near: &[NearGpu]) -> Vec<NearGpu> {
     let numbered = indexes.known.iter().filter_map(|(index, gpu)| {
         let by_address = near.iter().find(|near| near.gpu == *gpu)?;
-        Some(NearGpu {
-            name: gpu_name::of_index(*index),
-            ..by_address.clone()
-        })
+        Some(NearGpu { name: gpu_name::of_index(*index), ..by_address.clone() })
     });
     numbered.collect()
 }

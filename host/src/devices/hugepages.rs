@@ -8,15 +8,11 @@ use super::places::Places;
 use crate::discover::hugepages::Hugepages;
 
 pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    made_of(&places.inventory.hugepages, |size| {
-        Device::new(class, &size.name)
-    })
+    made_of(&places.inventory.hugepages, |size| Device::new(class, &size.name))
 }
 
 pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
-    let size = device
-        .read
-        .and_then(|at| places.inventory.hugepages.get(at));
+    let size = device.read.and_then(|at| places.inventory.hugepages.get(at));
     let number = |of: fn(&Hugepages) -> u64| int(size.map(of));
     Attributes::from([
         ("pageKib", number(|size| size.size_kib)),

@@ -110,18 +110,11 @@ impl Inventory {
     ) {
         let reason = format!("{error:#}");
         self.warnings.push(format!("{what} not known: {reason}"));
-        self.unread.push(Unread {
-            path: path.into(),
-            kinds: kinds.to_vec(),
-            reason,
-            advice: "",
-        });
+        self.unread.push(Unread { path: path.into(), kinds: kinds.to_vec(), reason, advice: "" });
     }
 
     pub(crate) fn of_class(&self, class: Class) -> impl Iterator<Item = &Device> {
-        self.devices
-            .iter()
-            .filter(move |device| device.class == class)
+        self.devices.iter().filter(move |device| device.class == class)
     }
 
     /// With those that are drained.
@@ -139,28 +132,18 @@ impl Inventory {
         offered.nics.retain(|nic| is_left(Class::Nic, &nic.device));
         offered.rdma.retain(|one| is_left(Class::Rdma, &one.device));
         let by_address = |vfio: &VfioDevice| vfio.pci_address.to_string();
-        offered
-            .vfio
-            .retain(|one| is_left(Class::Vfio, &by_address(one)));
-        offered
-            .hugepages
-            .retain(|size| is_left(Class::Hugepages, &size.name));
-        offered
-            .netdevs
-            .retain(|one| is_left(Class::Netdev, &one.device));
+        offered.vfio.retain(|one| is_left(Class::Vfio, &by_address(one)));
+        offered.hugepages.retain(|size| is_left(Class::Hugepages, &size.name));
+        offered.netdevs.retain(|one| is_left(Class::Netdev, &one.device));
         offered.ptp.retain(|clock| is_left(Class::Ptp, &clock.name));
         offered.pps.retain(|clock| is_left(Class::Pps, &clock.name));
-        offered
-            .gdrcopy
-            .retain(|_| !withheld.iter().any(|(class, _)| *class == Class::Gdrcopy));
+        offered.gdrcopy.retain(|_| !withheld.iter().any(|(class, _)| *class == Class::Gdrcopy));
         offered
     }
 
     /// Onload, if it is offered.
     pub(crate) fn usable_onload(&self) -> Option<&Onload> {
-        self.onload
-            .as_ref()
-            .filter(|onload| onload.obstacle.is_none())
+        self.onload.as_ref().filter(|onload| onload.obstacle.is_none())
     }
 
     /// Whether an RDMA device is in one network namespace at a time.

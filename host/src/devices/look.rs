@@ -65,25 +65,20 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         Some(onload) => onload.obstacle.as_deref(),
         None => Some("it is not installed; install it"),
     };
-    let users = nic::Users {
-        onload: obstacle,
-        tcpdirect: tcpdirect.is_some(),
-    };
+    let users = nic::Users { onload: obstacle, tcpdirect: tcpdirect.is_some() };
     let settings = &config.discover;
     let attached = probe.deciding(&unread::INTERFACES, || {
         nic::read(probe, &functions, &interfaces, settings, users)
     });
-    let movable = probe.deciding(&[Class::Netdev], || {
-        movable::read(probe, &functions, &interfaces, config)
-    });
+    let movable =
+        probe.deciding(&[Class::Netdev], || movable::read(probe, &functions, &interfaces, config));
     let nics = attached.nics;
     if tcpdirect.is_some() {
         tcpdirect::without(&nics).for_each(|entry| probe.refuse(entry));
     }
     let tcpdirect = tcpdirect.filter(|_| nics.iter().any(|nic| nic.datapath.has_tcpdirect()));
-    let clocks = probe.deciding(&[Class::Ptp, Class::Pps], || {
-        clock::read(probe, &functions, &interfaces)
-    });
+    let clocks =
+        probe.deciding(&[Class::Ptp, Class::Pps], || clock::read(probe, &functions, &interfaces));
     let gdrcopy = probe.deciding(&[Class::Gdrcopy], || gdrcopy::read(probe));
     let hugepages = probe.deciding(&[Class::Hugepages], || hugepages::read(probe));
     let two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
@@ -96,9 +91,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         // vm.nr_hugepages is of the default size, which is 512 MiB where a kernel for Arm has pages of 64 KiB.
         probe.warn(format!("{need}, and this host has none: run \"echo N > {}/hugepages-{PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
     }
-    let rdma = probe.deciding(&[Class::Rdma], || {
-        rdma::read(probe, &functions, &interfaces, settings)
-    });
+    let rdma =
+        probe.deciding(&[Class::Rdma], || rdma::read(probe, &functions, &interfaces, settings));
     let rdma_netns_mode = rdma::netns_mode(probe);
     let rdma = match rdma_netns_mode {
         Some(RdmaNetns::Exclusive) => {

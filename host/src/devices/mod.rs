@@ -50,11 +50,7 @@ pub use set_up::leave_without_hook;
 /// and appears in its `unread` if it would have decided something.
 pub fn discover(host: &Host, config: &Config) -> Inventory {
     // What cannot be read now is not read afterwards either, which says why.
-    let before = if moves(config) {
-        leases::list(host).unwrap_or_default()
-    } else {
-        Vec::new()
-    };
+    let before = if moves(config) { leases::list(host).unwrap_or_default() } else { Vec::new() };
     let mut inventory = look(host, config);
     if is_wanted(config) || inventory.is_rdma_exclusive() {
         let leases = leases::list(host).map(|now| Around::of(before, now));
@@ -77,9 +73,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
 pub(crate) fn devices(inventory: &Inventory) -> Vec<Device> {
     let places = Places::of(inventory);
     let classes = Class::ALL.into_iter();
-    classes
-        .flat_map(|class| family::devices(class, &places))
-        .collect()
+    classes.flat_map(|class| family::devices(class, &places)).collect()
 }
 
 /// Whether devices may be in containers that this host does not see: a device that is not there has a lease, and one
@@ -91,9 +85,8 @@ fn moves(config: &Config) -> bool {
 /// What could not be read of a class leaves open which bundles there are that have devices of it.
 fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
     let bundles = config.bundles.values();
-    let classes: BTreeSet<Class> = bundles
-        .flat_map(|bundle| bundle.devices.keys().copied())
-        .collect();
+    let classes: BTreeSet<Class> =
+        bundles.flat_map(|bundle| bundle.devices.keys().copied()).collect();
     for unread in &mut inventory.unread {
         if unread.kinds.iter().any(|kind| classes.contains(kind)) {
             unread.kinds.push(Class::Bundle);

@@ -71,10 +71,7 @@ pub(super) fn settle(
     for movable in &inventory.movable {
         let netdev = &movable.netdev;
         // The kernel gave it back as a container called it, and it is not restored yet.
-        if with_containers
-            .iter()
-            .any(|away| away.pci_address == netdev.pci_address)
-        {
+        if with_containers.iter().any(|away| away.pci_address == netdev.pci_address) {
             continue;
         }
         let is_named = movable.is_named || selected.contains(&netdev.name);
@@ -84,10 +81,9 @@ pub(super) fn settle(
         };
         match reason {
             // A plugin takes the function that it is told, under whatever name its interface has.
-            None if of_plugins.contains(&netdev.pci_address) => offered.push(Netdev {
-                device: netdev.pci_address.to_string(),
-                ..netdev.clone()
-            }),
+            None if of_plugins.contains(&netdev.pci_address) => {
+                offered.push(Netdev { device: netdev.pci_address.to_string(), ..netdev.clone() })
+            }
             None => offered.push(netdev.clone()),
             Some(reason) => {
                 let entry = NotOffered::new(Class::Netdev, netdev.name.as_str(), reason);
@@ -137,9 +133,9 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     let sections = sections.map(|name| (name.clone(), format!("[netdev.{name}]")));
     for (name, place) in patterns.chain(sections).collect::<Vec<_>>() {
         let absent = "this host has no interface of that name";
-        inventory.warnings.push(format!(
-            "{place} names {name:?}, and {absent}: correct it, or take it out"
-        ));
+        inventory
+            .warnings
+            .push(format!("{place} names {name:?}, and {absent}: correct it, or take it out"));
         let reason = format!("{absent}, and {place} names it; correct it, or take it out there");
         let entry = NotOffered::new(Class::Netdev, name, reason);
         inventory.not_offered.push(entry);
@@ -182,9 +178,7 @@ pub fn lost(listed: &Listed, inventory: &Inventory) -> Option<String> {
 /// The same of a device that is offered; the lease may have ended while the host was looked at.
 pub(super) fn trouble(listed: &Listed, stands: bool, inventory: &Inventory) -> Option<String> {
     let why = lost(listed, inventory).filter(|_| stands)?;
-    Some(format!(
-        "its container no longer has it: {why}; {BRING_BACK}"
-    ))
+    Some(format!("its container no longer has it: {why}; {BRING_BACK}"))
 }
 
 /// The interfaces that are in containers, or were on their way back from there when the host was looked at.
@@ -368,9 +362,7 @@ mod tests {
         let reasons = reasons.filter(|entry| entry.kind == Class::Netdev.into());
         (
             offered.map(|netdev| netdev.device.clone()).collect(),
-            reasons
-                .map(|entry| format!("{}: {}", entry.name, entry.reason))
-                .collect(),
+            reasons.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect(),
             pools,
         )
     }
@@ -390,11 +382,7 @@ mod tests {
         let pool = "[pools.fast]\nclass = \"netdev\"\nselect = { interfaces = \"ens2*\" }\n";
         let (offered, reasons, pools) = found(&tree, pool);
         assert_eq!((offered, reasons.len()), (vec!["ens2v0".to_owned()], 2));
-        let names: Vec<&str> = pools
-            .offered
-            .iter()
-            .map(|pool| pool.name.as_str())
-            .collect();
+        let names: Vec<&str> = pools.offered.iter().map(|pool| pool.name.as_str()).collect();
         assert_eq!(names, ["any", "fast"]);
     }
 
@@ -429,20 +417,11 @@ mod tests {
     fn what_the_host_uses_is_never_offered_and_says_for_what() {
         let all = "[discover]\noffer-netdevs = [\"*\"]\n";
         for (network, says) in [
-            (
-                "address 2 192.0.2.10/24\n",
-                "a: it has the address 192.0.2.10/24; ",
-            ),
+            ("address 2 192.0.2.10/24\n", "a: it has the address 192.0.2.10/24; "),
             ("route 2 0.0.0.0/0 4\n", "a: it carries the default route"),
-            (
-                "route 2 198.51.100.0/24 3\n",
-                "a: a route to 198.51.100.0/24 leads over it; ",
-            ),
+            ("route 2 198.51.100.0/24 3\n", "a: a route to 198.51.100.0/24 leads over it; "),
             ("link 9 a.100 vlan - 2 -\n", "a: vlan \"a.100\" is on it; "),
-            (
-                "link 9 mac0 macvlan - 2 -\n",
-                "a: macvlan \"mac0\" is on it; ",
-            ),
+            ("link 9 mac0 macvlan - 2 -\n", "a: macvlan \"mac0\" is on it; "),
             (
                 "address 2 192.0.2.10/24\nlink 9 mac0 macvlan - 2 -\n",
                 "a: 2 reasons: macvlan \"mac0\" is on it; delete that; it has the address 192.0.2.10/24; remove it",
@@ -455,10 +434,7 @@ mod tests {
         let bonded = Tree::new();
         let function = bonded.function("0000:3b:02.0", "0x020000", 1);
         bonded.class_device("net", &function, "a", &[]);
-        bonded.file(
-            "/network.table",
-            "link 2 a - 9 - xdp\nlink 9 bond0 bond - - -\n",
-        );
+        bonded.file("/network.table", "link 2 a - 9 - xdp\nlink 9 bond0 bond - - -\n");
         let (offered, reasons, _) = found(&bonded, all);
         assert!(offered.is_empty());
         assert!(
@@ -482,20 +458,12 @@ mod tests {
     #[test]
     fn soft_roce_keeps_an_interface_on_the_host_and_a_registration_for_af_xdp_does_not() {
         let tree = tree(&["a", "b", "c"], "");
-        tree.class_device(
-            "infiniband",
-            "/sys/devices/virtual",
-            "rxe0",
-            &[("parent", "a")],
-        );
+        tree.class_device("infiniband", "/sys/devices/virtual", "rxe0", &[("parent", "a")]);
         tree.directory("/sys/module/sfc_resource");
         tree.directory("/sys/kernel/debug/sfc_resource/nics/000_b");
         let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"*\"]\n");
         assert_eq!(offered, ["b", "c"]);
-        assert!(
-            reasons[0].starts_with("a: the RDMA device \"rxe0\" of software"),
-            "{reasons:?}"
-        );
+        assert!(reasons[0].starts_with("a: the RDMA device \"rxe0\" of software"), "{reasons:?}");
     }
 
     #[test]
@@ -561,11 +529,7 @@ mod tests {
         let ignored = format!("{allowed}ignored-interfaces = [\"pf\"]\n");
         let (offered, reasons, _) = found(&tree, &ignored);
         assert!(offered.is_empty());
-        assert!(
-            reasons
-                .iter()
-                .any(|reason| reason.starts_with("pf: ignored"))
-        );
+        assert!(reasons.iter().any(|reason| reason.starts_with("pf: ignored")));
     }
 
     #[test]
@@ -587,10 +551,7 @@ mod tests {
         let (inventory, _) = survey(&tree.host(), &config);
         assert!(inventory.netdevs.is_empty());
         let warnings = inventory.warnings.join("\n");
-        assert!(
-            warnings.contains("network.table: line 2 is neither"),
-            "{warnings}"
-        );
+        assert!(warnings.contains("network.table: line 2 is neither"), "{warnings}");
         assert!(inventory.undecided().contains(&Class::Netdev));
     }
 
@@ -605,10 +566,7 @@ mod tests {
                 "mac":"02:00:00:00:10:01","mtu":1500,"queueLength":1000,"flags":0,"pci":"0000:3b:02.7"}},
                 "namespace":7,"returning":{returning}}}}}"#
             );
-            tree.file(
-                &format!("/run/onload-ctk/@leases/netdev=ens1v0#{slot}"),
-                text,
-            );
+            tree.file(&format!("/run/onload-ctk/@leases/netdev=ens1v0#{slot}"), text);
         }
     }
 
@@ -620,13 +578,8 @@ mod tests {
         lease(&tree, false);
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
         let (inventory, pools) = survey(&tree.host(), &config);
-        let [held, idle] = &inventory.netdevs[..] else {
-            panic!("{:?}", inventory.netdevs)
-        };
-        assert_eq!(
-            (held.device.as_str(), idle.device.as_str()),
-            ("ens1v0", "ens1v1")
-        );
+        let [held, idle] = &inventory.netdevs[..] else { panic!("{:?}", inventory.netdevs) };
+        assert_eq!((held.device.as_str(), idle.device.as_str()), ("ens1v0", "ens1v1"));
         assert_eq!(held.state.as_deref(), Some(HELD));
         assert_eq!(held.driver.as_deref(), Some("igbvf"));
         assert_eq!(
@@ -689,10 +642,7 @@ mod tests {
         }
         // Its way back leads over all of that.
         assert_eq!(health(true, &is_unbound), Health::Healthy);
-        assert_eq!(
-            health(true, &|tree| is_here(tree, "ens1v0")),
-            Health::Healthy
-        );
+        assert_eq!(health(true, &|tree| is_here(tree, "ens1v0")), Health::Healthy);
         // Its lease is there before it moves.
         let starts = |tree: &Tree| {
             is_here(tree, "ens1v0");
@@ -733,17 +683,11 @@ mod tests {
         };
         let leased = leases::list(&tree.host()).unwrap();
         let told = |found: Vec<Netdev>| -> Vec<(String, Option<String>)> {
-            found
-                .into_iter()
-                .map(|one| (one.device, one.state))
-                .collect()
+            found.into_iter().map(|one| (one.device, one.state)).collect()
         };
         let both = |state: Option<&str>| {
             let state = state.map(str::to_owned);
-            vec![
-                ("ens1v0".to_owned(), state),
-                ("ens1v1".to_owned(), Some("down".to_owned())),
-            ]
+            vec![("ens1v0".to_owned(), state), ("ens1v1".to_owned(), Some("down".to_owned()))]
         };
         // It was not there yet, and its lease had ended when leases were read.
         assert_eq!(told(offered(leased.clone(), Vec::new())), both(None));
@@ -760,24 +704,15 @@ mod tests {
                     [netdev.ens1v0]\naddresses = [\"192.0.2.10/24\", \"2001:db8::10/64\"]\n";
         let config = config(text);
         let (inventory, pools) = survey(&tree.host(), &config);
-        let surroundings = Surroundings {
-            hook: true,
-            ..Surroundings::default()
-        };
+        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
         let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
         let spec = &specs[&SpecName::devices(Class::Netdev)];
         // A name that begins with a digit wants it.
         assert_eq!(spec.cdi_version, "0.5.0");
         // The word of the pool of all names no interface.
-        let names: Vec<String> = spec
-            .devices
-            .iter()
-            .map(|device| format!("{:?}", device.name))
-            .collect();
-        assert!(
-            names.iter().any(|name| name.contains("0000:3b:02.1")),
-            "{names:?}"
-        );
+        let names: Vec<String> =
+            spec.devices.iter().map(|device| format!("{:?}", device.name)).collect();
+        assert!(names.iter().any(|name| name.contains("0000:3b:02.1")), "{names:?}");
         let device = &spec.devices[1].container_edits;
         assert_eq!(device.env, ["ONLOAD_CTK_NETDEV_ENS1V0=ens1v0"]);
         let args: Vec<Vec<&str>> = device
@@ -810,16 +745,11 @@ mod tests {
                     [pools.cni]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { addresses = \"0000:3b:02.1\" }\n";
         let config = config(text);
         let (inventory, pools) = survey(&tree.host(), &config);
-        let surroundings = Surroundings {
-            hook: true,
-            ..Surroundings::default()
-        };
+        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
         let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
         let devices = &specs[&SpecName::devices(Class::Netdev)].devices;
-        let hooks: Vec<usize> = devices
-            .iter()
-            .map(|device| device.container_edits.hooks.len())
-            .collect();
+        let hooks: Vec<usize> =
+            devices.iter().map(|device| device.container_edits.hooks.len()).collect();
         // The second goes by its address, which begins with a digit.
         assert_eq!(hooks, [0, 2]);
     }
@@ -841,21 +771,12 @@ mod tests {
         let text = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
         let (offered, reasons, pools) = found(&tree, text);
         assert_eq!(offered, ["0000:3b:02.0", "0000:3b:02.4"]);
-        assert!(
-            reasons[0].starts_with("ens1v1: it has the address 192.0.2.10/24"),
-            "{reasons:?}"
-        );
-        let sriov = pools
-            .offered
-            .iter()
-            .find(|pool| pool.name.as_str() == "sriov");
+        assert!(reasons[0].starts_with("ens1v1: it has the address 192.0.2.10/24"), "{reasons:?}");
+        let sriov = pools.offered.iter().find(|pool| pool.name.as_str() == "sriov");
         assert_eq!(sriov.unwrap().pool.members.len(), 2);
         let (inventory, _) = survey(&tree.host(), &config(text));
-        let states: Vec<_> = inventory
-            .netdevs
-            .iter()
-            .map(|netdev| netdev.state.as_deref())
-            .collect();
+        let states: Vec<_> =
+            inventory.netdevs.iter().map(|netdev| netdev.state.as_deref()).collect();
         assert_eq!(states, [Some("down"), Some(AWAY)]);
         // Without such a pool, a function without an interface is nothing.
         let by_hook = text.replace("cni", "hook");

@@ -37,19 +37,11 @@ impl<'i> Near<'i> {
         let gpus: Vec<_> = gpus.collect();
         let nics = nics(inventory);
         let nic_addresses = nics.iter().map(|nic| nic.address);
-        let compared: Vec<PciAddress> = gpus
-            .iter()
-            .map(|(address, _)| *address)
-            .chain(nic_addresses)
-            .collect();
+        let compared: Vec<PciAddress> =
+            gpus.iter().map(|(address, _)| *address).chain(nic_addresses).collect();
         let unpaired = inventory.data_direct.obstacle();
         let obstacle = unpaired.or_else(|| gpu::obstacle(functions, &compared));
-        Near {
-            inventory,
-            obstacle: obstacle.filter(|_| !gpus.is_empty()),
-            gpus,
-            nics,
-        }
+        Near { inventory, obstacle: obstacle.filter(|_| !gpus.is_empty()), gpus, nics }
     }
 
     pub fn distance(&self, one: PciAddress, other: PciAddress) -> Option<Distance> {

@@ -13,10 +13,7 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let inventory = places.inventory;
     let is_zf = class == Class::Zf;
     let nodes = if is_zf {
-        inventory
-            .tcpdirect
-            .as_ref()
-            .map(|tcpdirect| &tcpdirect.nodes)
+        inventory.tcpdirect.as_ref().map(|tcpdirect| &tcpdirect.nodes)
     } else {
         inventory.usable_onload().map(|onload| &onload.nodes)
     };
@@ -39,10 +36,7 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     });
     if !is_zf {
         let loopback = Device::new(class, LOOPBACK);
-        made.extend(loopback.map(|device| Device {
-            nodes: nodes.clone(),
-            ..device
-        }));
+        made.extend(loopback.map(|device| Device { nodes: nodes.clone(), ..device }));
     }
     made
 }
@@ -65,10 +59,7 @@ pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
     let mut attributes = places.attributes(interface.and_then(NetworkInterface::pci));
     attributes.extend([
         ("name", text(Some(name))),
-        (
-            "interface",
-            text(interface.map(|interface| interface.name.as_str())),
-        ),
+        ("interface", text(interface.map(|interface| interface.name.as_str()))),
         ("driver", text(driver)),
         ("datapath", text(nic.map(|nic| nic.datapath.as_str()))),
         ("accelerated", Attribute::Bool(nic.is_some())),

@@ -81,11 +81,7 @@ impl<'i> Places<'i> {
     }
 
     pub(super) fn attributes(&self, pci: Option<PciAddress>) -> Attributes {
-        let Place {
-            function,
-            physical_function,
-            index,
-        } = self.place(pci);
+        let Place { function, physical_function, index } = self.place(pci);
         let above = physical_function.and_then(|parent| self.interfaces.get(&parent)?.first());
         let id = |number: u16| format!("{number:04x}");
         let vendor = function.map(|function| id(function.id.vendor));
@@ -103,9 +99,7 @@ impl<'i> Places<'i> {
         ]);
         let data_direct = &self.inventory.data_direct;
         if data_direct.iter().next().is_some() {
-            let beside_gpu = physical_function
-                .or(pci)
-                .and_then(|nic| data_direct.of(nic));
+            let beside_gpu = physical_function.or(pci).and_then(|nic| data_direct.of(nic));
             let root = beside_gpu.and_then(|address| self.inventory.functions.pcie_root(address));
             attributes.insert("dataDirectRoot", text(root));
         }
@@ -115,9 +109,5 @@ impl<'i> Places<'i> {
 
 /// What the frames of an interface are.
 pub(super) fn link_layer(interface: &NetworkInterface) -> LinkLayer {
-    if interface.is_ipoib() {
-        LinkLayer::InfiniBand
-    } else {
-        LinkLayer::Ethernet
-    }
+    if interface.is_ipoib() { LinkLayer::InfiniBand } else { LinkLayer::Ethernet }
 }

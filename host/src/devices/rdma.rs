@@ -39,21 +39,12 @@ pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
         ("name", text(Some(name))),
         ("interface", text(netdevs.first().map(String::as_str))),
         ("netdevs", text(Some(&netdevs.join(",")))),
-        (
-            "linkLayer",
-            text(port.and_then(|port| port.link_layer.as_deref())),
-        ),
+        ("linkLayer", text(port.and_then(|port| port.link_layer.as_deref()))),
         ("linkMbps", int(rate.and_then(mbps))),
-        (
-            "linkState",
-            text(port.and_then(|port| port.state.as_deref())),
-        ),
+        ("linkState", text(port.and_then(|port| port.state.as_deref()))),
         ("ports", count(read.map_or(0, |read| read.ports.len()))),
         ("transport", text(read.and_then(|read| read.transport))),
-        (
-            "nodeGuid",
-            text(read.and_then(|read| read.node_guid.as_deref())),
-        ),
+        ("nodeGuid", text(read.and_then(|read| read.node_guid.as_deref()))),
         ("firmwareVersion", version(firmware)),
         ("firmware", text(firmware)),
     ]);
@@ -207,15 +198,7 @@ mod tests {
     fn a_rate_is_read_in_megabits() {
         assert_eq!(mbps("100 Gb/sec (4X EDR)"), Some(100_000));
         assert_eq!(mbps("2.5 Gb/sec (1X SDR)"), Some(2_500));
-        for bad in [
-            "",
-            "100",
-            "x Gb/sec",
-            "-1 Gb/sec",
-            "1.25 Gb/sec",
-            "1. Gb/sec",
-            "5 Mb/sec",
-        ] {
+        for bad in ["", "100", "x Gb/sec", "-1 Gb/sec", "1.25 Gb/sec", "1. Gb/sec", "5 Mb/sec"] {
             assert_eq!(mbps(bad), None, "{bad}");
         }
         assert_eq!(mbps("18446744073709551615 Gb/sec"), None);

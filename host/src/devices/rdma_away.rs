@@ -30,9 +30,7 @@ pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inv
             inventory.leave_unread(RUN_DIR, &[Class::Rdma], what, error);
         }
     }
-    inventory
-        .rdma
-        .sort_by(|one, other| one.name.cmp(&other.name));
+    inventory.rdma.sort_by(|one, other| one.name.cmp(&other.name));
 }
 
 fn away(leases: &Around, inventory: &Inventory) -> Vec<RdmaDevice> {
@@ -46,10 +44,8 @@ fn away(leases: &Around, inventory: &Inventory) -> Vec<RdmaDevice> {
         // It is back, and the lease ends soon.
         let mut here = inventory.rdma.iter();
         let is_here = here.any(|device| device.name == facts.name);
-        (!is_here || trouble.is_some()).then(|| RdmaDevice {
-            trouble,
-            ..as_it_was(facts, listed, inventory)
-        })
+        (!is_here || trouble.is_some())
+            .then(|| RdmaDevice { trouble, ..as_it_was(facts, listed, inventory) })
     });
     moved.collect()
 }
@@ -119,10 +115,7 @@ mod tests {
     #[test]
     fn a_device_in_a_container_stays_with_what_its_lease_says_of_it() {
         let (devices, _) = found("N\n", "");
-        let wanted = [
-            ("mlx5_0".to_owned(), Some(0)),
-            ("mlx5_3".to_owned(), Some(1)),
-        ];
+        let wanted = [("mlx5_0".to_owned(), Some(0)), ("mlx5_3".to_owned(), Some(1))];
         assert_eq!(devices, wanted);
     }
 
@@ -135,10 +128,7 @@ mod tests {
             for slot in 0..2 {
                 let path = format!("/run/onload-ctk/@leases/rdma=mlx5_3#{slot}");
                 let text = tree.read(&path);
-                tree.file(
-                    &path,
-                    text.replace("\"returning\":true", "\"returning\":false"),
-                );
+                tree.file(&path, text.replace("\"returning\":true", "\"returning\":false"));
             }
             change(&tree);
             let (inventory, _) = survey(&tree.host(), &Config::default());

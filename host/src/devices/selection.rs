@@ -42,11 +42,7 @@ pub(crate) fn select(
         let mut any = false;
         for device in candidate {
             let functions: Vec<_> = device.functions().map(Some).collect();
-            let functions = if functions.is_empty() {
-                vec![None]
-            } else {
-                functions
-            };
+            let functions = if functions.is_empty() { vec![None] } else { functions };
             // Each is looked at, since one may match what the others do not.
             for function in functions {
                 let place = places.place(function);
@@ -57,10 +53,7 @@ pub(crate) fn select(
     }
     let words = keys.iter().flatten();
     let unmatched = words.filter(|word| !word.is_matched.get());
-    Selection {
-        chosen,
-        unmatched: unmatched.map(Word::text).collect(),
-    }
+    Selection { chosen, unmatched: unmatched.map(Word::text).collect() }
 }
 
 /// A word of a selector.
@@ -88,17 +81,7 @@ impl Word<'_> {
 
 /// The words of each key that has some: a device belongs where it matches one of each.
 fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
-    let Select {
-        vendor,
-        device,
-        driver,
-        pf,
-        vf,
-        numa,
-        interfaces,
-        link_layer,
-        addresses,
-    } = select;
+    let Select { vendor, device, driver, pf, vf, numa, interfaces, link_layer, addresses } = select;
     let keys = [
         key("vendor", vendor, quoted, |id, part| {
             let function = part.place.function;
@@ -109,10 +92,7 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
             function.is_some_and(|function| function.id.device == id.0)
         }),
         key("driver", driver, quoted, |name, part| {
-            let driver = part
-                .place
-                .function
-                .and_then(|function| function.driver.as_ref());
+            let driver = part.place.function.and_then(|function| function.driver.as_ref());
             driver == Some(name)
         }),
         key("pf", pf, quoted, |pf, part| {
@@ -122,9 +102,7 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
         key("vf", vf.as_slice(), quoted, |range, part| {
             part.place.index.is_some_and(|index| range.contains(index))
         }),
-        key("numa", numa, plain, |wanted, part| {
-            part.device.numa_node == Some(*wanted)
-        }),
+        key("numa", numa, plain, |wanted, part| part.device.numa_node == Some(*wanted)),
         key("interfaces", interfaces, quoted, |glob, part| {
             let mut names = part.device.interfaces.iter();
             names.any(|name| glob.matches(name))

@@ -38,9 +38,7 @@ pub fn leave_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String>
         "its table vf says what it is set up to be, and the hook {}, which does that, is not there; install it, or set hook-path in [cdi]",
         hook.display()
     );
-    let warnings = refuse(inventory, |device| {
-        device.vf.is_some().then(|| reason.clone())
-    });
+    let warnings = refuse(inventory, |device| device.vf.is_some().then(|| reason.clone()));
     inventory.not_offered.sort();
     warnings
 }
@@ -59,9 +57,7 @@ fn refuse(inventory: &mut Inventory, why: impl Fn(&Device) -> Option<String>) ->
         inventory.refused.push(device);
     }
     let refused = refused.into_iter();
-    refused
-        .map(|(reason, names)| format!("not offered: {}: {reason}", Listed(&names)))
-        .collect()
+    refused.map(|(reason, names)| format!("not offered: {}: {reason}", Listed(&names))).collect()
 }
 
 fn said(inventory: &Inventory, config: &Config) -> Said {
@@ -114,9 +110,7 @@ fn of_device(
 ) -> Result<Option<VfConfig>, String> {
     let own = || config.netdev.get(device.name.as_str())?.vf.as_ref();
     let own = (device.class == Class::Netdev).then(own).flatten();
-    let mut of_pools = pools
-        .iter()
-        .filter_map(|(name, pool)| Some((name, pool.vf.as_ref()?)));
+    let mut of_pools = pools.iter().filter_map(|(name, pool)| Some((name, pool.vf.as_ref()?)));
     let first = of_pools.next();
     let Some(vf) = own.or(first.map(|(_, vf)| vf)) else {
         return Ok(None);
@@ -147,11 +141,8 @@ mod tests {
     use crate::spec_name::SpecName;
 
     const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
-    const WITH_HOOK: Surroundings = Surroundings {
-        hook: true,
-        preload_file: false,
-        onload_socket: false,
-    };
+    const WITH_HOOK: Surroundings =
+        Surroundings { hook: true, preload_file: false, onload_socket: false };
 
     fn config(text: &str) -> Config {
         Config::parse(text).unwrap()
@@ -199,37 +190,20 @@ mod tests {
         let (inventory, pools, config) = look(&(one + &both));
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         let told = told(&specs);
-        assert!(
-            !told.iter().any(|told| told.contains("81:10.0")),
-            "{told:?}"
-        );
+        assert!(!told.iter().any(|told| told.contains("81:10.0")), "{told:?}");
         let other = "0000:81:10.2 vfio:0000:81:10.2=vlan=200".to_owned();
         assert!(told.contains(&other), "{told:?}");
         let members = members(&pools);
-        assert!(
-            !members.iter().any(|pool| pool.contains("81:10.0")),
-            "{members:?}"
-        );
-        assert!(
-            members.contains(&"two: 0000:81:10.2".to_owned()),
-            "{members:?}"
-        );
+        assert!(!members.iter().any(|pool| pool.contains("81:10.0")), "{members:?}");
+        assert!(members.contains(&"two: 0000:81:10.2".to_owned()), "{members:?}");
         let reason = "pools one and two both have it, and their tables vf differ; make the tables alike, or select it once, in /etc/onload-ctk/config.toml";
         let entry = NotOffered::new(Class::Vfio, "0000:81:10.0", reason);
         let entry = entry.on("0000:81:10.0".parse().ok());
         assert!(inventory.not_offered.contains(&entry));
         let warning = format!("not offered: vfio=0000:81:10.0: {reason}");
-        assert!(
-            inventory.warnings.contains(&warning),
-            "{:?}",
-            inventory.warnings
-        );
+        assert!(inventory.warnings.contains(&warning), "{:?}", inventory.warnings);
         let listed = inventory.offered().vfio;
-        assert!(
-            !listed
-                .iter()
-                .any(|one| one.pci_address.to_string() == "0000:81:10.0")
-        );
+        assert!(!listed.iter().any(|one| one.pci_address.to_string() == "0000:81:10.0"));
     }
 
     #[test]
@@ -280,15 +254,10 @@ mod tests {
         let config = config(&(one + &pool("two", &["0000:81:10.0", "0000:81:10.2"], "vlan = 200")));
         let mut inventory = discover(&sample(CAPTURED), &Config::default());
         let at = inventory.devices.iter();
-        let mut at = at
-            .enumerate()
-            .filter(|(_, one)| one.name.as_str() == "0000:81:10.0");
+        let mut at = at.enumerate().filter(|(_, one)| one.name.as_str() == "0000:81:10.0");
         let (at, _) = at.next().unwrap();
         let device = inventory.devices.remove(at);
-        inventory.drained.push(Device {
-            is_drained: true,
-            ..device
-        });
+        inventory.drained.push(Device { is_drained: true, ..device });
         settle(&mut inventory, &config);
         let pools = resolve(&inventory, &config);
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
@@ -314,10 +283,7 @@ mod tests {
             tree.link(&format!("{group}/devices/{address}"), &function);
             tree.link(&format!("{function}/iommu_group"), group);
             tree.bind(&function, "vfio-pci");
-            tree.file(
-                &format!("{function}/vfio-dev/vfio{number}/dev"),
-                format!("511:{number}\n"),
-            );
+            tree.file(&format!("{function}/vfio-dev/vfio{number}/dev"), format!("511:{number}\n"));
             tree.node(&format!("/dev/vfio/devices/vfio{number}"), 511, number);
         }
         let config = config(&pool("one", &["0000:81:10.1"], "vlan = 100"));
@@ -344,17 +310,10 @@ mod tests {
         assert_eq!(of("ens1v0", &pools[..2]), Ok(Some("vlan=7".to_owned())));
         assert_eq!(of("ens1v1", &pools[..1]), Ok(Some("vlan=8".to_owned())));
         assert_eq!(of("ens1v1", &pools[2..]), Ok(None));
-        assert!(
-            of("ens1v1", &pools[..2])
-                .unwrap_err()
-                .starts_with("pools a and b both have it")
-        );
+        assert!(of("ens1v1", &pools[..2]).unwrap_err().starts_with("pools a and b both have it"));
         for refused in [of("ens1v0", &pools[2..]), of("ens1v1", &pools[1..])] {
             let refused = refused.unwrap_err();
-            assert!(
-                refused.contains("a CNI plugin moves the members of pool c"),
-                "{refused}"
-            );
+            assert!(refused.contains("a CNI plugin moves the members of pool c"), "{refused}");
         }
     }
 }

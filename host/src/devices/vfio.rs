@@ -34,10 +34,7 @@ pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
     attributes.extend([
         ("iommuGroup", int(group)),
         ("functions", count(functions)),
-        (
-            "noIommu",
-            Attribute::Bool(read.is_some_and(|read| read.noiommu)),
-        ),
+        ("noIommu", Attribute::Bool(read.is_some_and(|read| read.noiommu))),
     ]);
     attributes
 }

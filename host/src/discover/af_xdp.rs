@@ -55,10 +55,9 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const FAILS: &str = "bind or listen of servers fails with \"Operation not supported\"";
         match self {
-            Trouble::NoFilters => write!(
-                f,
-                "its driver has no flow filters, which Onload sets by AF_XDP: {FAILS}"
-            ),
+            Trouble::NoFilters => {
+                write!(f, "its driver has no flow filters, which Onload sets by AF_XDP: {FAILS}")
+            }
             Trouble::FiltersOff => write!(
                 f,
                 "its flow filters are off, and Onload sets some by AF_XDP: unless the driver allows that, {FAILS}"
@@ -76,11 +75,7 @@ mod tests {
     use super::*;
 
     fn with(flow_filters: Option<FlowFilters>, channels: Option<u32>) -> Abilities {
-        Abilities {
-            xdp: Some(true),
-            flow_filters,
-            channels,
-        }
+        Abilities { xdp: Some(true), flow_filters, channels }
     }
 
     #[test]

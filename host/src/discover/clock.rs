@@ -48,9 +48,7 @@ pub(crate) fn read(
         if source.pci.is_none() {
             // The PPS source of a PTP clock is named after the clock, and has no parent that
             // identifies it (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
-            let clock = ptp
-                .iter()
-                .find(|clock| source.clock_name.as_ref() == Some(&clock.name));
+            let clock = ptp.iter().find(|clock| source.clock_name.as_ref() == Some(&clock.name));
             source.pci = clock.and_then(|clock| clock.pci);
         }
     }
@@ -63,10 +61,7 @@ pub(crate) fn read(
         });
         offered.collect()
     };
-    Clocks {
-        ptp: offer(Class::Ptp, ptp),
-        pps: offer(Class::Pps, pps),
-    }
+    Clocks { ptp: offer(Class::Ptp, ptp), pps: offer(Class::Pps, pps) }
 }
 
 struct Source {
@@ -197,22 +192,13 @@ mod tests {
         assert!(clocks.ptp.is_empty());
         let not_offered = found.not_offered;
         assert_eq!(not_offered.len(), 1);
-        assert_eq!(
-            (not_offered[0].kind, &*not_offered[0].name),
-            (Class::Ptp.into(), "ptp7")
-        );
-        assert!(
-            not_offered[0]
-                .reason
-                .contains("/sys/class/ptp/ptp7 leads to nothing")
-        );
+        assert_eq!((not_offered[0].kind, &*not_offered[0].name), (Class::Ptp.into(), "ptp7"));
+        assert!(not_offered[0].reason.contains("/sys/class/ptp/ptp7 leads to nothing"));
     }
 
     fn nics(clocks: &[Clock]) -> Vec<(&str, Option<&str>)> {
         let pairs = clocks.iter();
-        pairs
-            .map(|clock| (clock.name.as_str(), clock.nic.as_deref()))
-            .collect()
+        pairs.map(|clock| (clock.name.as_str(), clock.nic.as_deref())).collect()
     }
 
     #[test]
@@ -254,11 +240,7 @@ mod tests {
     fn a_representor_is_not_the_clocks_nic() {
         let tree = Tree::new();
         let function = tree.function("0000:41:00.0", "0x020000", 0);
-        let ports = [
-            ("0a1b2c3d", "pf0vf0"),
-            ("ens1", "p0"),
-            ("en3f0pf0sf88", "pf0sf88"),
-        ];
+        let ports = [("0a1b2c3d", "pf0vf0"), ("ens1", "p0"), ("en3f0pf0sf88", "pf0sf88")];
         for (name, port) in ports {
             tree.class_device("net", &function, name, &[("phys_port_name", port)]);
         }

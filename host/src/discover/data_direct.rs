@@ -65,9 +65,7 @@ impl DataDirect {
             match read_uuid(probe, nic) {
                 Ok(Some(uuid)) => {
                     let function = by_uuid.get(&uuid);
-                    found
-                        .of_nics
-                        .extend(function.map(|function| (nic.address, *function)));
+                    found.of_nics.extend(function.map(|function| (nic.address, *function)));
                 }
                 // As a card without Data Direct.
                 Ok(None) => {}
@@ -171,11 +169,7 @@ fn v3(mut fields: &[u8]) -> Result<Option<&str>, NotVpd> {
             let value = value.trim_ascii_end();
             let value = str::from_utf8(value).map_err(|_| NotVpd)?;
             let is_plain = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic());
-            return if is_plain {
-                Ok(Some(value))
-            } else {
-                Err(NotVpd)
-            };
+            return if is_plain { Ok(Some(value)) } else { Err(NotVpd) };
         }
         fields = after;
     }
@@ -227,18 +221,10 @@ mod tests {
         let file = |at: &str| format!("/sys/bus/pci/devices/{at}/vpd");
         let (function, nic) = (file("0008:05:00.0"), file("0000:03:00.0"));
         let cases: [(&str, &[u8], &str); 5] = [
-            (
-                &function,
-                b"\x90\x09\x00",
-                "the Data Direct function 0008:05:00.0",
-            ),
+            (&function, b"\x90\x09\x00", "the Data Direct function 0008:05:00.0"),
             (&function, b"\x78", "it has no UUID there"),
             (&nic, b"\xff\xff\xff\xff", "the NIC 0000:03:00.0"),
-            (
-                &nic,
-                b"\x90\x05\x00V3\x02\x80\x80\x78",
-                "not in the form of VPD",
-            ),
+            (&nic, b"\x90\x05\x00V3\x02\x80\x80\x78", "not in the form of VPD"),
             (&nic, &[0; 40_000], "longer than 32768 bytes"),
         ];
         for (path, content, expected) in cases {

@@ -122,10 +122,7 @@ mod tests {
         let stale = "/dev/gdrdrv: /proc/devices lists no gdrdrv to compare its number with; load \
                      its driver, or remove the stale node";
         assert_eq!(refusal(&tree), stale);
-        tree.file(
-            "/proc/devices",
-            "Character devices:\n510 other\n\nBlock devices:\n510 gdrdrv\n",
-        );
+        tree.file("/proc/devices", "Character devices:\n510 other\n\nBlock devices:\n510 gdrdrv\n");
         assert_eq!(refusal(&tree), stale);
     }
 }

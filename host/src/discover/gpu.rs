@@ -16,10 +16,7 @@ const INTEL: u16 = 0x8086;
 /// Vendors of the bridges that QEMU and VMware make up.
 const EMULATED: [u16; 2] = [0x1b36, 0x15ad];
 /// QEMU's i82801b11-bridge, below which Proxmox and libvirt put virtio's devices on q35. A real one has no GPU near it.
-const EMULATED_ICH: PciId = PciId {
-    vendor: INTEL,
-    device: 0x244e,
-};
+const EMULATED_ICH: PciId = PciId { vendor: INTEL, device: 0x244e };
 
 /// The classes of `nvidia-smi topo -m`, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,22 +103,14 @@ pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) ->
     if own.len() < functions.bridges(one).len() {
         // A switch is two bridges in a path, of which the upper one is common: one more is still the same switch.
         let own = own.len().max(own_other.len());
-        return Some(if own <= 1 {
-            Distance::Pix
-        } else {
-            Distance::Pxb
-        });
+        return Some(if own <= 1 { Distance::Pix } else { Distance::Pxb });
     }
     let root = functions.root(one);
     if root.is_some() && root == functions.root(other) {
         return Some(Distance::Phb);
     }
     let is_same = functions.nearest_node(one)? == functions.nearest_node(other)?;
-    Some(if is_same {
-        Distance::Node
-    } else {
-        Distance::Sys
-    })
+    Some(if is_same { Distance::Node } else { Distance::Sys })
 }
 
 /// Why the tree does not say which of these functions are near each other.
@@ -152,11 +141,7 @@ mod tests {
     }
 
     fn put(tree: &Tree, above: &str, address: &str, (class, id): (&str, &str), numa_node: i32) {
-        let function = Pci {
-            class,
-            numa_node,
-            ..Pci::network(address, id, "")
-        };
+        let function = Pci { class, numa_node, ..Pci::network(address, id, "") };
         tree.pci_below(above, function);
     }
 
@@ -210,20 +195,8 @@ mod tests {
     fn distance_is_counted_in_the_bridges_that_are_not_common() {
         let tree = Tree::new();
         let switch = "pci0000:10/0000:10:01.0/0000:11:00.0";
-        put(
-            &tree,
-            &format!("{switch}/0000:12:00.0"),
-            "0000:13:00.0",
-            H100,
-            0,
-        );
-        put(
-            &tree,
-            &format!("{switch}/0000:12:01.0"),
-            "0000:14:00.0",
-            NIC,
-            0,
-        );
+        put(&tree, &format!("{switch}/0000:12:00.0"), "0000:13:00.0", H100, 0);
+        put(&tree, &format!("{switch}/0000:12:01.0"), "0000:14:00.0", NIC, 0);
         let second = format!("{switch}/0000:12:02.0/0000:15:00.0/0000:16:00.0");
         put(&tree, &second, "0000:17:00.0", NIC, 0);
         put(&tree, "pci0000:10/0000:10:02.0", "0000:18:00.0", NIC, 0);
@@ -276,10 +249,7 @@ mod tests {
 
     #[test]
     fn one_root_with_emulated_bridges_below_each_other_says_nothing_either() {
-        let (gpu, nic) = (
-            "pci0000:00/0000:00:01.0",
-            "pci0000:00/0000:00:1e.0/0000:01:01.0",
-        );
+        let (gpu, nic) = ("pci0000:00/0000:00:01.0", "pci0000:00/0000:00:1e.0/0000:01:01.0");
         let port: &[&str] = &["1b36:000c"];
         let is_flat = |above_nic: &[&str]| is_flat(gpu, nic, [port, above_nic]);
         // Those of Proxmox (pve-q35-4.0.cfg), and a PCIe-to-PCI bridge below a root port.
@@ -300,9 +270,8 @@ mod tests {
         let tree = Tree::new();
         let vmbus = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00";
         let nics = [("0101:00:02.0", 0), ("0102:00:02.0", 1)];
-        let functions = [("0001:00:00.0", H100, 0)]
-            .into_iter()
-            .chain(nics.map(|(at, node)| (at, NIC, node)));
+        let functions =
+            [("0001:00:00.0", H100, 0)].into_iter().chain(nics.map(|(at, node)| (at, NIC, node)));
         for (at, id, numa_node) in functions {
             let root = format!("{vmbus}/{at}-0000-3130-303237344131/pci{}", &at[..7]);
             put(&tree, &root, at, id, numa_node);

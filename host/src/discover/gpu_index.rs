@@ -27,16 +27,8 @@ struct Vendor {
 type Nodes = (PciAddress, Vec<String>);
 
 const VENDORS: [Vendor; 2] = [
-    Vendor {
-        kind: "nvidia.com/gpu",
-        name: "NVIDIA",
-        nodes: nvidia_nodes,
-    },
-    Vendor {
-        kind: "amd.com/gpu",
-        name: "AMD",
-        nodes: amd_nodes,
-    },
+    Vendor { kind: "nvidia.com/gpu", name: "NVIDIA", nodes: nvidia_nodes },
+    Vendor { kind: "amd.com/gpu", name: "AMD", nodes: amd_nodes },
 ];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,9 +45,7 @@ pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> Indexes {
         return Indexes::default();
     }
     let specs = specs(probe);
-    let numbering = VENDORS
-        .iter()
-        .map(|vendor| (vendor, numbered(&specs, vendor)));
+    let numbering = VENDORS.iter().map(|vendor| (vendor, numbered(&specs, vendor)));
     let numbering: Vec<_> = numbering.filter(|(_, names)| !names.is_empty()).collect();
     match numbering.as_slice() {
         [] => without_number(
@@ -72,10 +62,7 @@ pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> Indexes {
 
 fn without_number(why: &str) -> Indexes {
     let reason = format!("{why}; {ADVICE}");
-    Indexes {
-        unknown: BTreeMap::from([(gpu_name::of_index(0), reason)]),
-        ..Indexes::default()
-    }
+    Indexes { unknown: BTreeMap::from([(gpu_name::of_index(0), reason)]), ..Indexes::default() }
 }
 
 /// The paths of the nodes of each GPU that a device's name numbers. Of a divided GPU only its slices are there.
@@ -102,14 +89,8 @@ fn matched(vendor: &Vendor, names: &BTreeMap<u32, BTreeSet<String>>, gpus: &[Nod
             indexes.known.insert(*index, gpu);
             continue;
         }
-        let (kind, number) = (
-            vendor.kind,
-            if found.is_empty() {
-                "no GPU"
-            } else {
-                "several GPUs"
-            },
-        );
+        let (kind, number) =
+            (vendor.kind, if found.is_empty() { "no GPU" } else { "several GPUs" });
         let reason = format!("the nodes of {kind}={index} belong to {number} on PCI; {ADVICE}");
         indexes.unknown.insert(gpu_name::of_index(*index), reason);
     }
@@ -142,9 +123,7 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<Nodes> {
         let path = directory.join(node).join(kfd::PROPERTIES);
         probe.or_warn(told(probe.host().text(&path)))
     });
-    let partitions: Vec<_> = properties
-        .filter_map(|text| kfd::render_node(&text))
-        .collect();
+    let partitions: Vec<_> = properties.filter_map(|text| kfd::render_node(&text)).collect();
     let of_gpu = |gpu: &&PciFunction| {
         let names = probe.list(gpu.directory().join("drm")).into_iter();
         let own = names.filter(|name| name.starts_with("renderD"));
@@ -172,11 +151,7 @@ fn specs(probe: &Probe<'_>) -> Registry {
         for name in probe.list(dir) {
             let path = Path::new(dir).join(&name);
             if let Some(content) = content(probe, &path) {
-                sources.push(SpecSource {
-                    path,
-                    priority,
-                    content,
-                });
+                sources.push(SpecSource { path, priority, content });
             }
         }
     }

@@ -81,9 +81,8 @@ fn unknown(
     overall: &BTreeSet<u64>,
 ) -> Option<String> {
     let name = format!("hugepages-{size_kib}kB");
-    let of_nodes = nodes
-        .iter()
-        .map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)));
+    let of_nodes =
+        nodes.iter().map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)));
     let directories = of_nodes.chain([PathBuf::from(SIZES)]);
     let files = directories.flat_map(|directory| {
         let directory = directory.join(&name);
@@ -99,9 +98,7 @@ fn unknown(
     };
     let listed = || probe.why_itself_unread(SIZES);
     let reason = unread.or_else(listed).or_else(absent)?;
-    Some(format!(
-        "how many pages are reserved is not known: {reason}"
-    ))
+    Some(format!("how many pages are reserved is not known: {reason}"))
 }
 
 fn sizes_in(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
@@ -111,11 +108,7 @@ fn sizes_in(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
 
 fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: bool) -> Hugepages {
     let directory = Path::new(SIZES).join(format!("hugepages-{size_kib}kB"));
-    let pages = |name: &str| {
-        overall
-            .then(|| probe.number(directory.join(name)))
-            .flatten()
-    };
+    let pages = |name: &str| overall.then(|| probe.number(directory.join(name))).flatten();
     let on_nodes =
         |pages: fn(&NodePages) -> u64| nodes.iter().map(pages).fold(0, u64::saturating_add);
     Hugepages {
@@ -217,9 +210,7 @@ pub(crate) fn parse_node(name: &str) -> Option<u32> {
 /// The name of a size, in the largest unit that divides it.
 fn name_of(size_kib: u64) -> String {
     let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
-    let whole = units
-        .into_iter()
-        .find(|(unit, _)| size_kib.is_multiple_of(*unit));
+    let whole = units.into_iter().find(|(unit, _)| size_kib.is_multiple_of(*unit));
     let (unit, suffix) = whole.unwrap_or((1, "Ki"));
     format!("{}{suffix}", size_kib / unit)
 }
@@ -267,10 +258,7 @@ mod tests {
 
     fn on_node(tree: &Tree, node: u32, size: u64, total: &str, free: &str) {
         let directory = format!("{NODES}/node{node}/hugepages/hugepages-{size}kB");
-        tree.attributes(
-            &directory,
-            &[("nr_hugepages", total), ("free_hugepages", free)],
-        );
+        tree.attributes(&directory, &[("nr_hugepages", total), ("free_hugepages", free)]);
     }
 
     #[test]
@@ -340,10 +328,7 @@ mod tests {
     fn a_count_that_is_no_number_costs_a_warning() {
         let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
-        tree.file(
-            &format!("{SIZES}/hugepages-2048kB/free_hugepages"),
-            "many\n",
-        );
+        tree.file(&format!("{SIZES}/hugepages-2048kB/free_hugepages"), "many\n");
         let found = look(&tree.host());
         assert_eq!((found.devices[0].total, found.devices[0].free), (16, 0));
         assert!(found.warnings[0].contains("free_hugepages: expected a number"));

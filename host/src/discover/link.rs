@@ -17,10 +17,7 @@ pub struct Link {
 
 impl Link {
     pub fn with(self, other: Link) -> Link {
-        Link {
-            speed: self.speed.min(other.speed),
-            width: self.width.min(other.width),
-        }
+        Link { speed: self.speed.min(other.speed), width: self.width.min(other.width) }
     }
 
     /// What packets leave of it, in Mbit/s, as NCCL reckons (`kvDictPciGen`, src/graph/topo.cc).
@@ -71,56 +68,22 @@ mod tests {
         assert_eq!(parse_speed("16.0 GT/s PCIe"), Some(160));
         assert_eq!(parse_speed("2.5 GT/s PCIe"), Some(25));
         assert_eq!(parse_speed("8 GT/s"), Some(80));
-        for text in [
-            "Unknown",
-            "Unknown speed",
-            "",
-            ". GT/s",
-            "5. GT/s",
-            "99999999999",
-        ] {
+        for text in ["Unknown", "Unknown speed", "", ". GT/s", "5. GT/s", "99999999999"] {
             assert_eq!(parse_speed(text), None, "{text}");
         }
     }
 
     #[test]
     fn the_slower_end_says_what_a_link_gives() {
-        let card = Link {
-            speed: 160,
-            width: 8,
-        };
-        let slot = Link {
-            speed: 80,
-            width: 16,
-        };
+        let card = Link { speed: 160, width: 8 };
+        let slot = Link { speed: 80, width: 16 };
         let best = card.with(slot);
-        assert_eq!(
-            best,
-            Link {
-                speed: 80,
-                width: 8
-            }
-        );
+        assert_eq!(best, Link { speed: 80, width: 8 });
         assert!(!best.is_below(best));
-        assert!(
-            Link {
-                speed: 80,
-                width: 4
-            }
-            .is_below(best)
-        );
-        assert!(
-            Link {
-                speed: 25,
-                width: 8
-            }
-            .is_below(best)
-        );
+        assert!(Link { speed: 80, width: 4 }.is_below(best));
+        assert!(Link { speed: 25, width: 8 }.is_below(best));
         assert_eq!(best.to_string(), "8.0 GT/s on 8 lanes");
-        let narrow = Link {
-            speed: 25,
-            width: 1,
-        };
+        let narrow = Link { speed: 25, width: 1 };
         assert_eq!(narrow.to_string(), "2.5 GT/s on 1 lane");
     }
 

@@ -96,16 +96,12 @@ pub(crate) fn read(
         functions,
         network,
         soft_rdma: soft_rdma(probe),
-        vdpa: probe
-            .or_warn(vdpa(probe.host()).map(Some))
-            .unwrap_or_default(),
+        vdpa: probe.or_warn(vdpa(probe.host()).map(Some)).unwrap_or_default(),
         by_function: group_by_function(interfaces),
     };
     let mut names = Names::default();
     let interfaces = interfaces.iter();
-    interfaces
-        .filter_map(|interface| judgement.judge(probe, interface, &mut names))
-        .collect()
+    interfaces.filter_map(|interface| judgement.judge(probe, interface, &mut names)).collect()
 }
 
 impl Judgement<'_> {
@@ -117,9 +113,8 @@ impl Judgement<'_> {
     ) -> Option<Movable> {
         let pci = interface.pci()?;
         let function = self.functions.get(pci);
-        let obstacle = self
-            .obstacle(interface, pci, function)
-            .or_else(|| behind(probe, &interface.name, pci));
+        let obstacle =
+            self.obstacle(interface, pci, function).or_else(|| behind(probe, &interface.name, pci));
         let (device, obstacle) = match (names.choose(&interface.name, Some(pci)), obstacle) {
             (Ok(device), obstacle) => (device, obstacle),
             (Err(reason), _) => (interface.name.clone(), Some(reason)),

@@ -23,17 +23,13 @@ impl Names {
             Err(problem) => problem,
         };
         let Some(pci) = pci else {
-            return Err(format!(
-                "{problem}, and it has no PCI address to go by; rename it"
-            ));
+            return Err(format!("{problem}, and it has no PCI address to go by; rename it"));
         };
         let address = pci.to_string();
         if self.taken.insert(address.clone()) {
             return Ok(address);
         }
-        Err(format!(
-            "{problem}, and another device goes by its PCI address {address}; rename it"
-        ))
+        Err(format!("{problem}, and another device goes by its PCI address {address}; rename it"))
     }
 }
 
@@ -63,15 +59,7 @@ mod tests {
     #[test]
     fn a_legal_name_is_kept() {
         let mut names = Names::default();
-        for name in [
-            "ens1",
-            "enp65s0f0np0",
-            "eth0.100",
-            "a_b",
-            "A-B",
-            "1",
-            "rocep193s0f0",
-        ] {
+        for name in ["ens1", "enp65s0f0np0", "eth0.100", "a_b", "A-B", "1", "rocep193s0f0"] {
             assert_eq!(names.choose(name, None).unwrap(), name);
         }
     }
@@ -80,11 +68,7 @@ mod tests {
     fn a_name_that_is_not_legal_or_means_something_goes_by_its_pci_address() {
         for name in ["a+", "b_", "-x", "all", "any", "loopback", "none", "é"] {
             let mut names = Names::default();
-            assert_eq!(
-                names.choose(name, pci("0000:41:00.0")).unwrap(),
-                "0000:41:00.0",
-                "{name}"
-            );
+            assert_eq!(names.choose(name, pci("0000:41:00.0")).unwrap(), "0000:41:00.0", "{name}");
         }
     }
 
@@ -101,10 +85,7 @@ mod tests {
     #[test]
     fn two_devices_on_one_function_never_share_a_name() {
         let mut names = Names::default();
-        assert_eq!(
-            names.choose("a+", pci("0000:41:00.0")).unwrap(),
-            "0000:41:00.0"
-        );
+        assert_eq!(names.choose("a+", pci("0000:41:00.0")).unwrap(), "0000:41:00.0");
         let error = names.choose("b+", pci("0000:41:00.0")).unwrap_err();
         assert!(error.ends_with("another device goes by its PCI address 0000:41:00.0; rename it"));
     }

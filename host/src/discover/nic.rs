@@ -255,10 +255,7 @@ fn elsewhere(
         }
     }
     for (pci, own) in &attachments.functions {
-        if interfaces
-            .iter()
-            .any(|interface| interface.pci() == Some(*pci))
-        {
+        if interfaces.iter().any(|interface| interface.pci() == Some(*pci)) {
             continue;
         }
         let support = functions.get(*pci).and_then(|found| support(found.id));
@@ -372,20 +369,14 @@ fn datapath(
 }
 
 fn attached(own: &[Attachment], support: Option<Support>) -> Result<Datapath, String> {
-    let live = own
-        .iter()
-        .filter(|attachment| attachment.switched_off.is_none());
+    let live = own.iter().filter(|attachment| attachment.switched_off.is_none());
     let known = |attachment: &Attachment| match (attachment.datapath, support) {
         (Some(datapath), _) | (None, Some(Support::Capable(datapath))) => datapath,
         (None, _) => Datapath::Ef10,
     };
     // X4 has a low-latency and a full-featured datapath; people buy it for the first.
-    let best = live
-        .map(known)
-        .max_by_key(|datapath| *datapath == Datapath::Ef10ct);
-    let switch = own
-        .iter()
-        .find_map(|attachment| attachment.switched_off.as_deref());
+    let best = live.map(known).max_by_key(|datapath| *datapath == Datapath::Ef10ct);
+    let switch = own.iter().find_map(|attachment| attachment.switched_off.as_deref());
     best.ok_or_else(|| {
         let switch = switch.unwrap_or_default();
         format!("acceleration is switched off; write 1 to {switch}")
@@ -479,43 +470,25 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
             continue;
         }
         let directory = Path::new(AUXILIARY_DEVICES).join(&name);
-        let Some(address) = probe
-            .resolve(&directory)
-            .as_deref()
-            .and_then(PciFunctions::above)
+        let Some(address) = probe.resolve(&directory).as_deref().and_then(PciFunctions::above)
         else {
             continue;
         };
         match read_auxiliary(probe, &directory) {
-            Some(attachment) => attachments
-                .functions
-                .entry(address)
-                .or_default()
-                .push(attachment),
+            Some(attachment) => attachments.functions.entry(address).or_default().push(attachment),
             None => drop(attachments.unbound.insert(address, name)),
         }
     }
-    for function in functions
-        .iter()
-        .filter(|function| function.has("sfc_resource"))
-    {
-        let attachment = Attachment {
-            datapath: None,
-            switched_off: switched_off(probe, &function.directory()),
-        };
-        attachments
-            .functions
-            .entry(function.address)
-            .or_default()
-            .push(attachment);
+    for function in functions.iter().filter(|function| function.has("sfc_resource")) {
+        let attachment =
+            Attachment { datapath: None, switched_off: switched_off(probe, &function.directory()) };
+        attachments.functions.entry(function.address).or_default().push(attachment);
     }
     attachments
 }
 
 fn is_onloads(name: &str) -> bool {
-    ["sfc.", "sfc_", "xilinx_efct."]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    ["sfc.", "sfc_", "xilinx_efct."].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// What is bound to an auxiliary device; `None` if nothing of Onload is.
@@ -523,10 +496,8 @@ fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
     let driver = probe.link_name(directory.join("driver"));
     let datapath = driver.as_deref().and_then(datapath_of_driver);
     let has_switch = probe.entry(directory.join("sfc_resource")).is_some();
-    (datapath.is_some() || has_switch).then(|| Attachment {
-        datapath,
-        switched_off: switched_off(probe, directory),
-    })
+    (datapath.is_some() || has_switch)
+        .then(|| Attachment { datapath, switched_off: switched_off(probe, directory) })
 }
 
 /// Drivers on the auxiliary bus are named `module.name`.
@@ -611,10 +582,7 @@ fn refuse_without_interface(
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
 ) {
-    let with: BTreeSet<PciAddress> = interfaces
-        .iter()
-        .filter_map(NetworkInterface::pci)
-        .collect();
+    let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(NetworkInterface::pci).collect();
     for function in functions.iter().filter(|one| !with.contains(&one.address)) {
         let advice = match support(function.id) {
             None => continue,
@@ -633,11 +601,7 @@ fn refuse_without_interface(
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
-    let _ = (
-        datapath_of_driver(text),
-        datapath_of_devtype(text),
-        is_onloads(text),
-    );
+    let _ = (datapath_of_driver(text), datapath_of_devtype(text), is_onloads(text));
     if let Some(interface) = interface_of(text) {
         assert!(text.ends_with(&format!("_{interface}")));
     }
@@ -661,30 +625,18 @@ mod tests {
             (0x10ee, 0x0100),
         ] {
             let support = support(id(vendor, device));
-            assert!(
-                matches!(support, Some(Support::Refused(_))),
-                "{vendor:x}:{device:x}"
-            );
+            assert!(matches!(support, Some(Support::Refused(_))), "{vendor:x}:{device:x}");
         }
         assert_eq!(support(id(0x8086, 0x10c9)), None);
-        assert_eq!(
-            support(id(0x1924, 0x0b03)),
-            Some(Support::Capable(Datapath::Ef10))
-        );
-        assert_eq!(
-            support(id(0x10ee, 0x5084)),
-            Some(Support::Capable(Datapath::Efct))
-        );
+        assert_eq!(support(id(0x1924, 0x0b03)), Some(Support::Capable(Datapath::Ef10)));
+        assert_eq!(support(id(0x10ee, 0x5084)), Some(Support::Capable(Datapath::Efct)));
     }
 
     #[test]
     fn the_kernel_answers_whether_a_driver_has_xdp() {
         let reason = |has_xdp| others_driver("bnx2", "ens1", AfXdp::Registers, has_xdp);
         let unknown = reason(None);
-        assert!(
-            unknown.contains("; if bnx2 has XDP, write ens1 to "),
-            "{unknown}"
-        );
+        assert!(unknown.contains("; if bnx2 has XDP, write ens1 to "), "{unknown}");
         let has_it = reason(Some(true));
         assert!(has_it.contains("; write ens1 to "), "{has_it}");
         assert_eq!(
@@ -714,10 +666,7 @@ mod tests {
 
     #[test]
     fn the_low_latency_datapath_comes_first_and_a_switched_off_one_does_not_count() {
-        let on = |datapath| Attachment {
-            datapath: Some(datapath),
-            switched_off: None,
-        };
+        let on = |datapath| Attachment { datapath: Some(datapath), switched_off: None };
         let off = |datapath| Attachment {
             datapath: Some(datapath),
             switched_off: Some("/sys/x/enable".to_owned()),
@@ -727,9 +676,6 @@ mod tests {
         let full = [on(Datapath::Ef10), off(Datapath::Ef10ct)];
         assert_eq!(attached(&full, None), Ok(Datapath::Ef10));
         let error = attached(&[off(Datapath::Ef10)], None).unwrap_err();
-        assert_eq!(
-            error,
-            "acceleration is switched off; write 1 to /sys/x/enable"
-        );
+        assert_eq!(error, "acceleration is switched off; write 1 to /sys/x/enable");
     }
 }

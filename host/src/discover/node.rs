@@ -33,11 +33,7 @@ pub struct DeviceNode {
 
 impl DeviceNode {
     pub(crate) fn own(node: Node, expected: Vec<Expected>) -> Arc<Self> {
-        Arc::new(DeviceNode {
-            node,
-            expected,
-            is_shared: false,
-        })
+        Arc::new(DeviceNode { node, expected, is_shared: false })
     }
 
     /// One that its driver has once per host.
@@ -81,12 +77,7 @@ impl Node {
         match driver.listed {
             Listed::Sysfs { class, reserved } => {
                 let device = Path::new("/sys/class").join(class).join(driver.name);
-                Some(Node::find_in_sysfs(
-                    probe,
-                    path.to_owned(),
-                    &device,
-                    reserved,
-                ))
+                Some(Node::find_in_sysfs(probe, path.to_owned(), &device, reserved))
             }
             Listed::ProcDevices => Node::find_in_proc_devices(probe, path, driver.name),
         }

@@ -56,11 +56,6 @@ impl NotOffered {
         name: impl Into<String>,
         reason: impl Into<String>,
     ) -> Self {
-        NotOffered {
-            kind: kind.into(),
-            name: name.into(),
-            reason: reason.into(),
-            pci: None,
-        }
+        NotOffered { kind: kind.into(), name: name.into(), reason: reason.into(), pci: None }
     }
 }

@@ -76,9 +76,7 @@ impl Onload {
 }
 
 fn glibc<S: Serializer>(version: &Option<GlibcVersion>, serializer: S) -> Result<S::Ok, S::Error> {
-    version
-        .map(|version| version.to_string())
-        .serialize(serializer)
+    version.map(|version| version.to_string()).serialize(serializer)
 }
 
 pub(crate) fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::Error> {
@@ -191,10 +189,8 @@ fn is_version(text: &str) -> bool {
 fn parse_driver_version(text: &str) -> DriverVersion {
     let field = |name: &str| {
         let lines = text.lines().filter_map(|line| line.split_once(':'));
-        let value = lines
-            .filter(|(key, _)| key.trim() == name)
-            .map(|(_, value)| value.trim())
-            .next();
+        let value =
+            lines.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).next();
         value.filter(|value| !value.is_empty()).map(str::to_owned)
     };
     let is_md5 = |text: &String| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -208,36 +204,24 @@ fn parse_driver_version(text: &str) -> DriverVersion {
 fn read_library(probe: &Probe<'_>, cdi: &Cdi, driver: &DriverVersion) -> Option<Library> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let found = program::installations(probe, &dirs, LIBRARY, is_onload_library);
-    let mut copies: Vec<Library> = found
-        .into_iter()
-        .map(|copy| look_into(probe, copy, driver))
-        .collect();
+    let mut copies: Vec<Library> =
+        found.into_iter().map(|copy| look_into(probe, copy, driver)).collect();
     if copies.is_empty() {
         return None;
     }
-    let best = copies
-        .iter()
-        .position(|copy| copy.matches == Some(true))
-        .unwrap_or(0);
+    let best = copies.iter().position(|copy| copy.matches == Some(true)).unwrap_or(0);
     let chosen = copies.remove(best);
     for other in copies {
         let path = other.installation.library_dir.join(LIBRARY);
         let used = chosen.installation.library_dir.join(LIBRARY);
         let reason = another_copy(&used);
-        probe.refuse(NotOffered::new(
-            Class::Nic,
-            path.display().to_string(),
-            reason,
-        ));
+        probe.refuse(NotOffered::new(Class::Nic, path.display().to_string(), reason));
     }
     Some(chosen)
 }
 
 pub(crate) fn another_copy(used: &Path) -> String {
-    format!(
-        "another copy is used, {}; set host-library-dirs in [cdi] to choose",
-        used.display()
-    )
+    format!("another copy is used, {}; set host-library-dirs in [cdi] to choose", used.display())
 }
 
 /// Libraries of Onload proper; those of TCPDirect begin alike.
@@ -248,8 +232,7 @@ fn is_onload_library(name: &str) -> bool {
 
 /// `lib*.so`, or `lib*.so.` and a version.
 pub(crate) fn is_shared_object(name: &str) -> bool {
-    name.split_once(".so")
-        .is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
+    name.split_once(".so").is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersion) -> Library {
@@ -258,9 +241,8 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
     let text = content.as_deref();
     let summary = text.and_then(|content| program::library_summary(probe, &path, content));
     let checksum = driver.interface.as_ref();
-    let has_interface = checksum
-        .zip(text)
-        .map(|(checksum, content)| contains(content, checksum.as_bytes()));
+    let has_interface =
+        checksum.zip(text).map(|(checksum, content)| contains(content, checksum.as_bytes()));
     // The library of a driver without a version has none either, whatever its strings look like.
     let has_none = has_interface == Some(true) && driver.version.is_none();
     let version = text
@@ -270,9 +252,7 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
     Library {
         version,
         matches: has_interface.map(|has| has && !is_other),
-        glibc_needed: summary
-            .as_ref()
-            .and_then(onload_sys::elf::Summary::glibc_needed),
+        glibc_needed: summary.as_ref().and_then(onload_sys::elf::Summary::glibc_needed),
         machine: summary.map(|summary| summary.machine),
         installation,
     }
@@ -299,9 +279,7 @@ pub fn telling_strings<'c>(
         drivers || printed.is_some() || release(text).is_some()
     });
     let marks = marks.iter().map(|mark| mark.as_bytes());
-    releases
-        .chain(marks.filter(|mark| contains(content, mark)))
-        .collect()
+    releases.chain(marks.filter(|mark| contains(content, mark))).collect()
 }
 
 fn contains(content: &[u8], text: &[u8]) -> bool {
@@ -314,23 +292,16 @@ fn contains(content: &[u8], text: &[u8]) -> bool {
 fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     let mut strings = content.split(|byte| *byte == 0 || *byte == b'\n');
     if let Some(version) = driver
-        && strings
-            .clone()
-            .any(|text| trimmed(text) == version.as_bytes())
+        && strings.clone().any(|text| trimmed(text) == version.as_bytes())
     {
         return Some(version.to_owned());
     }
-    let printed = strings
-        .clone()
-        .find_map(|text| release(text.strip_prefix(b"Onload ")?));
+    let printed = strings.clone().find_map(|text| release(text.strip_prefix(b"Onload ")?));
     if printed.is_some() {
         return printed;
     }
     let first = strings.find_map(release)?;
-    strings
-        .filter_map(release)
-        .all(|other| other == first)
-        .then_some(first)
+    strings.filter_map(release).all(|other| other == first).then_some(first)
 }
 
 fn trimmed(text: &[u8]) -> &[u8] {
@@ -339,9 +310,7 @@ fn trimmed(text: &[u8]) -> &[u8] {
 
 /// A release as Onload numbers them, with three numbers or four.
 fn release(text: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(trimmed(text))
-        .ok()
-        .filter(|text| text.len() <= 32)?;
+    let text = std::str::from_utf8(trimmed(text)).ok().filter(|text| text.len() <= 32)?;
     let numbers: Vec<&str> = text.split('.').collect();
     let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let release = (3..=4).contains(&numbers.len()) && numbers.iter().all(number);
@@ -398,11 +367,7 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
     if let Some(reason) = probe.why_unread(probe.device_path(&path)) {
         return Err(format!("{path} is not known: {reason}"));
     }
-    let module = if name == "sfc_char" {
-        "sfc_char"
-    } else {
-        "onload"
-    };
+    let module = if name == "sfc_char" { "sfc_char" } else { "onload" };
     Err(match probe.entry(Path::new("/sys/module").join(module)) {
         Some(_) => {
             format!("{path} is missing although the module {module} is loaded; look at udev")
@@ -439,11 +404,7 @@ pub(crate) fn read_tools(
         };
         let name = (*name).to_owned();
         match closure {
-            Ok(closure) => tools.push(Tool {
-                name,
-                path,
-                closure,
-            }),
+            Ok(closure) => tools.push(Tool { name, path, closure }),
             Err(reason) => {
                 probe.refuse(NotOffered::new(Subject::Tool, name, with_remedy(reason)));
             }
@@ -454,11 +415,7 @@ pub(crate) fn read_tools(
 }
 
 fn with_remedy(reason: String) -> String {
-    if reason.contains("; ") {
-        reason
-    } else {
-        format!("{reason}; run it on the host")
-    }
+    if reason.contains("; ") { reason } else { format!("{reason}; run it on the host") }
 }
 
 fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
@@ -482,11 +439,7 @@ fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Opt
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let driver = parse_driver_version(text);
-    assert!(
-        driver
-            .interface
-            .is_none_or(|interface| interface.len() == 32)
-    );
+    assert!(driver.interface.is_none_or(|interface| interface.len() == 32));
     let version = library_version(text.as_bytes(), driver.version.as_deref());
     assert!(version.is_none_or(|version| text.contains(&version)));
     assert!(!is_onload_library(text) || is_shared_object(text));
@@ -501,14 +454,8 @@ mod tests {
         let text = "onload_product: Onload\nonload_version: ef17681d 2026-07-22 master \n\
                     uk_intf_ver: 94e6b7eccf68029c8c29f301197d3e9a\n";
         let driver = parse_driver_version(text);
-        assert_eq!(
-            driver.version.as_deref(),
-            Some("ef17681d 2026-07-22 master")
-        );
-        assert_eq!(
-            driver.interface.as_deref(),
-            Some("94e6b7eccf68029c8c29f301197d3e9a")
-        );
+        assert_eq!(driver.version.as_deref(), Some("ef17681d 2026-07-22 master"));
+        assert_eq!(driver.interface.as_deref(), Some("94e6b7eccf68029c8c29f301197d3e9a"));
     }
 
     #[test]
@@ -524,17 +471,8 @@ mod tests {
 
     #[test]
     fn a_version_file_of_garbage_tells_nothing() {
-        for text in [
-            "",
-            "garbage",
-            "uk_intf_ver: short\n",
-            "uk_intf_ver:\nonload_version:\n",
-        ] {
-            assert_eq!(
-                parse_driver_version(text),
-                DriverVersion::default(),
-                "{text:?}"
-            );
+        for text in ["", "garbage", "uk_intf_ver: short\n", "uk_intf_ver:\nonload_version:\n"] {
+            assert_eq!(parse_driver_version(text), DriverVersion::default(), "{text:?}");
         }
     }
 
@@ -548,16 +486,10 @@ mod tests {
         );
         let old = b"\0Onload 8.1.3.40\nCopyright\0";
         assert_eq!(version(old, Some("9.0.0.1")).as_deref(), Some("8.1.3.40"));
-        assert_eq!(
-            version(b"\x009.2.0.9\0libfoo\0", None).as_deref(),
-            Some("9.2.0.9")
-        );
+        assert_eq!(version(b"\x009.2.0.9\0libfoo\0", None).as_deref(), Some("9.2.0.9"));
         assert_eq!(version(b"\x009.2.0.9\x001.2.3\0", None), None);
         assert_eq!(version(b"", Some("9.2.0.9")), None);
-        assert_eq!(
-            version(b"\x009.2.0.99\0", Some("9.2.0.9")).as_deref(),
-            Some("9.2.0.99")
-        );
+        assert_eq!(version(b"\x009.2.0.99\0", Some("9.2.0.9")).as_deref(), Some("9.2.0.99"));
     }
 
     #[test]
@@ -579,12 +511,7 @@ mod tests {
         for name in ["libonload.so", "libonload_ext.so.1.2.0", "libefcp.so.1"] {
             assert!(is_onload_library(name), "{name}");
         }
-        for name in [
-            "libonload_zf.so.1",
-            "libonload_ext.a",
-            "libonload.so-old",
-            "libc.so.6",
-        ] {
+        for name in ["libonload_zf.so.1", "libonload_ext.a", "libonload.so-old", "libc.so.6"] {
             assert!(!is_onload_library(name), "{name}");
         }
     }

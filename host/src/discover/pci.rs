@@ -46,17 +46,12 @@ impl PciFunction {
     }
 
     pub(crate) fn has(&self, entry: &str) -> bool {
-        self.entries
-            .binary_search_by(|name| name.as_str().cmp(entry))
-            .is_ok()
+        self.entries.binary_search_by(|name| name.as_str().cmp(entry)).is_ok()
     }
 
     /// Entries such as `sfc.onload.0`.
     pub(crate) fn auxiliary_devices(&self) -> impl Iterator<Item = &str> {
-        self.entries
-            .iter()
-            .map(String::as_str)
-            .filter(|name| is_auxiliary(name))
+        self.entries.iter().map(String::as_str).filter(|name| is_auxiliary(name))
     }
 
     /// A network controller of any kind (class 02).
@@ -87,15 +82,13 @@ struct Above {
 impl PciFunctions {
     pub(crate) fn read(probe: &Probe<'_>) -> Self {
         let names = probe.list(DEVICES);
-        let addresses = names
-            .iter()
-            .filter_map(|name| match name.parse::<PciAddress>() {
-                Ok(address) => Some(address),
-                Err(error) => {
-                    probe.warn(format!("listing {DEVICES}: {error}"));
-                    None
-                }
-            });
+        let addresses = names.iter().filter_map(|name| match name.parse::<PciAddress>() {
+            Ok(address) => Some(address),
+            Err(error) => {
+                probe.warn(format!("listing {DEVICES}: {error}"));
+                None
+            }
+        });
         let functions =
             addresses.filter_map(|address| Some((address, read_function(probe, address)?)));
         let functions: BTreeMap<PciAddress, PciFunction> = functions.collect();
@@ -106,12 +99,7 @@ impl PciFunctions {
                 .entry(bus(function.address))
                 .or_insert_with(|| path().map(|path| above(&path)).unwrap_or_default());
         }
-        PciFunctions {
-            functions,
-            above: buses,
-            links: BTreeMap::new(),
-            only_node: None,
-        }
+        PciFunctions { functions, above: buses, links: BTreeMap::new(), only_node: None }
     }
 
     /// Reads what the links of these functions, and of the bridges above them, give at best.
@@ -179,28 +167,12 @@ impl PciFunctions {
 fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> {
     let directory = Path::new(DEVICES).join(address.to_string());
     let mut entries = probe.list(&directory);
-    let has = |name: &str| {
-        entries
-            .binary_search_by(|entry| entry.as_str().cmp(name))
-            .is_ok()
-    };
-    let id16 = |name: &str| {
-        probe
-            .hex(directory.join(name))
-            .and_then(|id| u16::try_from(id).ok())
-    };
-    let id = PciId {
-        vendor: id16("vendor")?,
-        device: id16("device")?,
-    };
-    let link = |name: &str| {
-        has(name)
-            .then(|| probe.link_name(directory.join(name)))
-            .flatten()
-    };
-    let indexes = entries
-        .iter()
-        .filter_map(|name| name.strip_prefix("virtfn")?.parse::<u32>().ok());
+    let has = |name: &str| entries.binary_search_by(|entry| entry.as_str().cmp(name)).is_ok();
+    let id16 = |name: &str| probe.hex(directory.join(name)).and_then(|id| u16::try_from(id).ok());
+    let id = PciId { vendor: id16("vendor")?, device: id16("device")? };
+    let link = |name: &str| has(name).then(|| probe.link_name(directory.join(name))).flatten();
+    let indexes =
+        entries.iter().filter_map(|name| name.strip_prefix("virtfn")?.parse::<u32>().ok());
     let virtual_functions = indexes.filter_map(|index| {
         let target = probe.link_name(directory.join(format!("virtfn{index}")))?;
         Some((index, target.parse().ok()?))
@@ -217,10 +189,7 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
         entries: Vec::new(),
     };
     entries.retain(|name| is_of_interest(name));
-    Some(PciFunction {
-        entries,
-        ..function
-    })
+    Some(PciFunction { entries, ..function })
 }
 
 /// Domain and bus of a function.
@@ -322,18 +291,9 @@ mod tests {
         let vmbus = "/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/56475055-0002-0000-3130-303237344131";
         let hyper_v = format!("{vmbus}/pci0002:00/0002:00:00.0");
         for (path, expected) in [
-            (
-                "/sys/devices/pci0000:80/0000:80:01.0/0000:81:10.0",
-                "pci0000:80",
-            ),
-            (
-                "/sys/devices/pci10000:e0/10000:e0:01.0/10000:e1:00.0",
-                "pci10000:e0",
-            ),
-            (
-                "/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0",
-                "pci0000:64",
-            ),
+            ("/sys/devices/pci0000:80/0000:80:01.0/0000:81:10.0", "pci0000:80"),
+            ("/sys/devices/pci10000:e0/10000:e0:01.0/10000:e1:00.0", "pci10000:e0"),
+            ("/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0", "pci0000:64"),
         ] {
             let above = super::above(Path::new(path));
             assert_eq!(above.root.as_deref(), Some(expected), "{path}");
@@ -341,10 +301,7 @@ mod tests {
         }
         for (path, expected) in [
             (hyper_v.as_str(), "pci0002:00"),
-            (
-                "/sys/devices/platform/40000000.pcie/pci0000:00/0000:00:01.0",
-                "pci0000:00",
-            ),
+            ("/sys/devices/platform/40000000.pcie/pci0000:00/0000:00:01.0", "pci0000:00"),
         ] {
             let above = super::above(Path::new(path));
             assert_eq!(above.root.as_deref(), Some(expected), "{path}");
@@ -369,22 +326,10 @@ mod tests {
 
     #[test]
     fn auxiliary_devices_are_told_from_attributes() {
-        for name in [
-            "sfc.onload.0",
-            "sfc.llct.12",
-            "mlx5_core.sf.4",
-            "xilinx_efct.efct.1",
-        ] {
+        for name in ["sfc.onload.0", "sfc.llct.12", "mlx5_core.sf.4", "xilinx_efct.efct.1"] {
             assert!(is_auxiliary(name), "{name}");
         }
-        for name in [
-            "driver",
-            "0000:41:00.0",
-            "msi_bus",
-            "a.1",
-            "sfc.onload.",
-            "sfc.onload.x",
-        ] {
+        for name in ["driver", "0000:41:00.0", "msi_bus", "a.1", "sfc.onload.", "sfc.onload.x"] {
             assert!(!is_auxiliary(name), "{name}");
         }
     }

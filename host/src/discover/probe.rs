@@ -55,10 +55,7 @@ impl<'h> Probe<'h> {
     }
 
     pub(crate) fn with_device_dir(self, device_dir: &Path) -> Self {
-        Probe {
-            device_dir: device_dir.to_owned(),
-            ..self
-        }
+        Probe { device_dir: device_dir.to_owned(), ..self }
     }
 
     pub(crate) fn host(&self) -> &'h Host {
@@ -114,9 +111,7 @@ impl<'h> Probe<'h> {
     pub(crate) fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
-        let mut below = unread
-            .iter()
-            .filter(|(unread, _)| unread.starts_with(&path));
+        let mut below = unread.iter().filter(|(unread, _)| unread.starts_with(&path));
         below.next().map(|(_, missing)| missing.to_string())
     }
 
@@ -193,10 +188,8 @@ impl<'h> Probe<'h> {
         let value = parse(&text);
         if value.is_none() {
             let shown = self.host.outside_path(path.as_ref());
-            let reason = format!(
-                "reading {}: expected {expected}, found {text:?}",
-                shown.display()
-            );
+            let reason =
+                format!("reading {}: expected {expected}, found {text:?}", shown.display());
             // It was read, so it leaves no class undecided.
             let mut unread = self.unread.borrow_mut();
             let missing = unread.entry(shown.clone()).or_default();
@@ -216,10 +209,7 @@ impl<'h> Probe<'h> {
         };
         for name in listing.not_text {
             let shown = self.host.outside_path(path);
-            self.warn(format!(
-                "listing {}: skipped the name {name:?}: not UTF-8",
-                shown.display()
-            ));
+            self.warn(format!("listing {}: skipped the name {name:?}: not UTF-8", shown.display()));
         }
         listing.names
     }

@@ -50,21 +50,11 @@ fn read_profile(
     names::legal(name).map_err(|problem| format!("{problem}; rename its file"))?;
     let mut settings = BTreeMap::new();
     let mut importing = BTreeSet::new();
-    collect(
-        probe,
-        dir,
-        files,
-        &format!("{name}.opf"),
-        &mut importing,
-        &mut settings,
-    )?;
+    collect(probe, dir, files, &format!("{name}.opf"), &mut importing, &mut settings)?;
     if settings.is_empty() {
         return Err("it sets nothing; add a line onload_set to it".to_owned());
     }
-    Ok(Profile {
-        name: name.to_owned(),
-        settings,
-    })
+    Ok(Profile { name: name.to_owned(), settings })
 }
 
 fn collect(
@@ -76,9 +66,7 @@ fn collect(
     settings: &mut BTreeMap<String, String>,
 ) -> Result<(), String> {
     if importing.len() >= MAX_IMPORT_DEPTH || !importing.insert(file.to_owned()) {
-        return Err(format!(
-            "{file} imports itself, or too many others; take the import out"
-        ));
+        return Err(format!("{file} imports itself, or too many others; take the import out"));
     }
     let text = probe
         .or_warn(probe.host().text(&dir.join(file)))
@@ -94,9 +82,7 @@ fn collect(
             Statement::Set { name, value } => drop(settings.entry(name).or_insert(value)),
             Statement::Import(other) => {
                 let candidates = [format!("{other}.opf"), format!("{other}.opf-fragment")];
-                let found = candidates
-                    .iter()
-                    .find(|candidate| files.contains(candidate));
+                let found = candidates.iter().find(|candidate| files.contains(candidate));
                 let found =
                     found.ok_or_else(|| format!("{file} imports {other}, which is not there; install that, or take the import out"))?;
                 collect(probe, dir, files, found, importing, settings)?;
@@ -135,10 +121,8 @@ fn parse(text: &str) -> Result<Vec<Statement>, (usize, String)> {
 }
 
 fn set(name: &str, value: &str) -> Option<Statement> {
-    (is_setting(name) && !value.is_empty()).then(|| Statement::Set {
-        name: name.to_owned(),
-        value: value.to_owned(),
-    })
+    (is_setting(name) && !value.is_empty())
+        .then(|| Statement::Set { name: name.to_owned(), value: value.to_owned() })
 }
 
 /// A profile may change nothing else in an environment.
@@ -203,10 +187,7 @@ mod tests {
     use super::*;
 
     fn set(name: &str, value: &str) -> Statement {
-        Statement::Set {
-            name: name.to_owned(),
-            value: value.to_owned(),
-        }
+        Statement::Set { name: name.to_owned(), value: value.to_owned() }
     }
 
     #[test]

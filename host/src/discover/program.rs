@@ -78,16 +78,9 @@ pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
     if !configured.is_empty() {
         return configured.to_vec();
     }
-    let below = [
-        "usr/lib/x86_64-linux-gnu",
-        "usr/lib/aarch64-linux-gnu",
-        "usr/lib64",
-    ];
+    let below = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64"];
     let prefixes = ["/", "/opt/onload"];
-    prefixes
-        .iter()
-        .flat_map(|prefix| below.map(|dir| Path::new(prefix).join(dir)))
-        .collect()
+    prefixes.iter().flat_map(|prefix| below.map(|dir| Path::new(prefix).join(dir))).collect()
 }
 
 /// Where the host has the libraries that a program needs: after a directory of its own those where installations are
@@ -96,9 +89,7 @@ pub(crate) fn search_dirs(own: Option<&Path>, configured: &[PathBuf]) -> Vec<Pat
     let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {
         let multiarch = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
         let multiarch = multiarch.map(|dir| Path::new("/").join(above).join(dir));
-        multiarch
-            .into_iter()
-            .chain([PathBuf::from(format!("/{above}64"))])
+        multiarch.into_iter().chain([PathBuf::from(format!("/{above}64"))])
     });
     let mut seen = BTreeSet::new();
     let own = own.map(Path::to_owned).into_iter();
@@ -116,10 +107,7 @@ pub(crate) fn installations(
     let mut found = Vec::new();
     for dir in dirs {
         // /usr/lib64 may be a link to a directory that is listed under its own name.
-        let Some(place) = probe
-            .resolve(dir)
-            .filter(|place| seen.insert(place.clone()))
-        else {
+        let Some(place) = probe.resolve(dir).filter(|place| seen.insert(place.clone())) else {
             continue;
         };
         let mut libraries = probe.list(&place);
@@ -127,11 +115,7 @@ pub(crate) fn installations(
         libraries.retain(|name| is_file(probe, &dir.join(name)));
         if libraries.iter().any(|name| name == main_library) {
             let prefix = prefix_of(dir);
-            found.push(Installation {
-                library_dir: dir.clone(),
-                libraries,
-                prefix,
-            });
+            found.push(Installation { library_dir: dir.clone(), libraries, prefix });
         }
     }
     found
@@ -141,10 +125,7 @@ fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
     let file = matches!(probe.entry(path), Some(EntryKind::File { .. }));
     if !file && probe.why_unread(path).is_none() {
         let shown = probe.host().outside_path(path);
-        probe.warn(format!(
-            "skipped library {}: it leads to no regular file",
-            shown.display()
-        ));
+        probe.warn(format!("skipped library {}: it leads to no regular file", shown.display()));
     }
     file
 }
@@ -152,10 +133,7 @@ fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
 /// The directory above usr/lib; a directory that is not below one counts as below /.
 fn prefix_of(library_dir: &Path) -> PathBuf {
     let above = library_dir.ancestors().find(|dir| dir.ends_with("usr"));
-    above
-        .and_then(Path::parent)
-        .unwrap_or(Path::new("/"))
-        .to_owned()
+    above.and_then(Path::parent).unwrap_or(Path::new("/")).to_owned()
 }
 
 pub(crate) fn library_content(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
@@ -178,18 +156,13 @@ pub(crate) fn needs_of(
     let mut needs = BTreeMap::new();
     for name in &installation.libraries {
         let summary = elf_summary(probe, &installation.library_dir.join(name));
-        needs.insert(
-            name.clone(),
-            summary.map(|summary| summary.needed).unwrap_or_default(),
-        );
+        needs.insert(name.clone(), summary.map(|summary| summary.needed).unwrap_or_default());
     }
     needs
 }
 
 fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<Summary, ElfError> {
-    let file = probe
-        .or_warn(probe.host().file(path))
-        .ok_or(ElfError::NotElf)?;
+    let file = probe.or_warn(probe.host().file(path)).ok_or(ElfError::NotElf)?;
     elf::summarize(&ReadCache::new(file))
 }
 
@@ -202,9 +175,7 @@ pub(crate) fn closure(
     if let Some(interpreter) = interpreter_line(probe, path) {
         return match interpreter.as_str() {
             "/bin/sh" => Ok(None),
-            other => Err(format!(
-                "it is a script for {other}, which an image need not have"
-            )),
+            other => Err(format!("it is a script for {other}, which an image need not have")),
         };
     }
     if let Some(reason) = probe.why_unread(path) {
@@ -252,9 +223,7 @@ fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closu
     let loader = loader.ok_or("it names no dynamic loader; run it on the host")?;
     if !matches!(probe.entry(&loader), Some(EntryKind::File { .. })) {
         let loader = loader.display();
-        return Err(format!(
-            "its dynamic loader {loader} is not on this host; install it"
-        ));
+        return Err(format!("its dynamic loader {loader} is not on this host; install it"));
     }
     let mut libraries = BTreeMap::new();
     let mut open = program.needed.clone();
@@ -302,34 +271,21 @@ fn not_found(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
         return format!("it needs {name}, and whether this host has it is not known: {reason}");
     }
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-    format!(
-        "it needs {name}, which is in none of {}; install it on this host",
-        dirs.join(", ")
-    )
+    format!("it needs {name}, which is in none of {}; install it on this host", dirs.join(", "))
 }
 
 /// The program of a `#!` line; `None` for a file without one.
 fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
     let file = probe.or_warn(probe.host().file(path))?;
     let mut head = Vec::new();
-    file.take(INTERPRETER_LINE as u64)
-        .read_to_end(&mut head)
-        .ok()?;
+    file.take(INTERPRETER_LINE as u64).read_to_end(&mut head).ok()?;
     parse_interpreter_line(&head)
 }
 
 pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
-    let line = head
-        .strip_prefix(b"#!")?
-        .split(|byte| *byte == b'\n')
-        .next()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
-    Some(
-        line.split_ascii_whitespace()
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
-    )
+    Some(line.split_ascii_whitespace().next().unwrap_or_default().to_owned())
 }
 
 /// The libraries that are needed, directly or by a mounted one, and neither come with libc nor are
@@ -367,14 +323,8 @@ mod tests {
     #[test]
     fn a_program_that_needs_only_libc_and_what_is_mounted_misses_nothing() {
         let mounted = BTreeMap::from([
-            (
-                "libefcp.so.1".to_owned(),
-                names(&["libc.so.6", "libonload.so"]),
-            ),
-            (
-                "libonload.so".to_owned(),
-                names(&["libdl.so.2", "libefcp.so.1"]),
-            ),
+            ("libefcp.so.1".to_owned(), names(&["libc.so.6", "libonload.so"])),
+            ("libonload.so".to_owned(), names(&["libdl.so.2", "libefcp.so.1"])),
         ]);
         let missing = missing_libraries(&names(&["libefcp.so.1", "libm.so.6"]), &mounted);
         assert_eq!(missing, Vec::<String>::new());
@@ -418,14 +368,8 @@ mod tests {
     fn the_interpreter_is_the_first_word_of_its_line() {
         let interpreter = |text: &str| parse_interpreter_line(text.as_bytes());
         assert_eq!(interpreter("#!/bin/sh\n").as_deref(), Some("/bin/sh"));
-        assert_eq!(
-            interpreter("#! /bin/sh -e\necho").as_deref(),
-            Some("/bin/sh")
-        );
-        assert_eq!(
-            interpreter("#!/usr/bin/env bash\n").as_deref(),
-            Some("/usr/bin/env")
-        );
+        assert_eq!(interpreter("#! /bin/sh -e\necho").as_deref(), Some("/bin/sh"));
+        assert_eq!(interpreter("#!/usr/bin/env bash\n").as_deref(), Some("/usr/bin/env"));
         assert_eq!(interpreter("#!").as_deref(), Some(""));
         assert_eq!(interpreter("\u{7f}ELF"), None);
     }
@@ -433,14 +377,8 @@ mod tests {
     #[test]
     fn the_prefix_is_what_stands_above_usr() {
         assert_eq!(prefix_of(Path::new("/usr/lib64")), Path::new("/"));
-        assert_eq!(
-            prefix_of(Path::new("/usr/lib/x86_64-linux-gnu")),
-            Path::new("/")
-        );
-        assert_eq!(
-            prefix_of(Path::new("/opt/onload/usr/lib64")),
-            Path::new("/opt/onload")
-        );
+        assert_eq!(prefix_of(Path::new("/usr/lib/x86_64-linux-gnu")), Path::new("/"));
+        assert_eq!(prefix_of(Path::new("/opt/onload/usr/lib64")), Path::new("/opt/onload"));
         assert_eq!(prefix_of(Path::new("/srv/onload")), Path::new("/"));
     }
 }

@@ -245,11 +245,7 @@ impl DeviceDirectory {
         let name = parent.and_then(Path::file_name).and_then(|n| n.to_str());
         let on_function = name.is_some_and(|name| name.parse::<PciAddress>().is_ok());
         let auxiliary = parent.filter(|_| pci.is_some() && !on_function);
-        DeviceDirectory {
-            pci,
-            auxiliary: auxiliary.map(Path::to_owned),
-            directory,
-        }
+        DeviceDirectory { pci, auxiliary: auxiliary.map(Path::to_owned), directory }
     }
 
     /// By the name that drivers give it on the auxiliary bus, as `mlx5_core.sf.4` (`MLX5_SF_DEV_ID_NAME` in
@@ -277,9 +273,7 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
     for parent in below {
         for name in probe.list(&parent) {
             let directory = parent.join(&name);
-            places
-                .entry(name)
-                .or_insert_with(|| DeviceDirectory::new(probe, directory));
+            places.entry(name).or_insert_with(|| DeviceDirectory::new(probe, directory));
         }
     }
     dangling.retain(|name| !places.contains_key(name));
@@ -325,11 +319,7 @@ struct Character {
 }
 
 fn parse_role(name: &str) -> Option<Role> {
-    let roles = [
-        ("uverbs", Role::Verbs),
-        ("umad", Role::Umad),
-        ("issm", Role::Issm),
-    ];
+    let roles = [("uverbs", Role::Verbs), ("umad", Role::Umad), ("issm", Role::Issm)];
     roles
         .into_iter()
         .find_map(|(prefix, role)| digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
@@ -362,9 +352,7 @@ fn find_characters(
                 let has_port = role != Role::Verbs;
                 found.entry(owner).or_default().push(Character {
                     role,
-                    port: has_port
-                        .then(|| probe.number(device.join("port")))
-                        .flatten(),
+                    port: has_port.then(|| probe.number(device.join("port"))).flatten(),
                     name,
                     directory: device,
                 });
@@ -384,11 +372,7 @@ fn find_nodes(
 ) -> impl Iterator<Item = Result<Node, String>> {
     let own = own.iter().filter(move |character| character.role == role);
     own.map(|character| {
-        Node::find(
-            probe,
-            format!("{NODES}/{}", character.name),
-            &character.directory,
-        )
+        Node::find(probe, format!("{NODES}/{}", character.name), &character.directory)
     })
 }
 
@@ -411,10 +395,7 @@ fn find_companions(
 
 /// The kinds of nodes for management, and whether they are offered, by which key of the configuration.
 fn management(config: &Discover) -> [(Role, bool, &'static str); 2] {
-    [
-        (Role::Umad, config.offer_umad, "offer-umad"),
-        (Role::Issm, config.offer_issm, "offer-issm"),
-    ]
+    [(Role::Umad, config.offer_umad, "offer-umad"), (Role::Issm, config.offer_issm, "offer-issm")]
 }
 
 /// The uverbs nodes, without which a device is useless; or why it is not offered.
@@ -426,9 +407,7 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
     if own.is_empty() {
         let class = Path::new("/sys/class").join(CHARACTER_CLASSES[0]);
         if let Some(reason) = probe.why_unread(class) {
-            return Err(format!(
-                "whether it has a uverbs device is not known: {reason}"
-            ));
+            return Err(format!("whether it has a uverbs device is not known: {reason}"));
         }
         return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
     }
@@ -456,9 +435,7 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
             } else {
                 format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm")
             };
-            probe.warn(format!(
-                "programs that use librdmacm will not work: {reason}"
-            ));
+            probe.warn(format!("programs that use librdmacm will not work: {reason}"));
         })
         .ok()
 }
@@ -530,8 +507,7 @@ impl Surroundings<'_, '_, '_> {
                 let reason = format!(
                     "for management, not for data; set {key} = true in [discover] to offer it"
                 );
-                self.probe
-                    .refuse(NotOffered::new(Class::Rdma, &one.name, reason));
+                self.probe.refuse(NotOffered::new(Class::Rdma, &one.name, reason));
             }
         }
     }
@@ -557,9 +533,7 @@ impl Surroundings<'_, '_, '_> {
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
         numbers.sort_unstable();
         let ports = numbers.into_iter();
-        ports
-            .map(|port| self.read_port(place, &directory.join(port.to_string()), port))
-            .collect()
+        ports.map(|port| self.read_port(place, &directory.join(port.to_string()), port)).collect()
     }
 
     fn read_port(&self, place: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
@@ -587,14 +561,9 @@ impl Surroundings<'_, '_, '_> {
         directory: &Path,
         port: u32,
     ) -> BTreeSet<String> {
-        let gid = self.probe.parsed(
-            directory.join("gids/0"),
-            parse_port_guid,
-            "a GID of eight groups",
-        );
-        let by_guid = gid
-            .filter(|guid| *guid != 0)
-            .and_then(|guid| self.by_guid.get(&guid));
+        let gid =
+            self.probe.parsed(directory.join("gids/0"), parse_port_guid, "a GID of eight groups");
+        let by_guid = gid.filter(|guid| *guid != 0).and_then(|guid| self.by_guid.get(&guid));
         match by_guid {
             Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
             None => self.interfaces_of_port(place, port),
@@ -697,11 +666,7 @@ impl Surroundings<'_, '_, '_> {
 fn by_guid(interfaces: &[NetworkInterface]) -> BTreeMap<u64, Vec<&str>> {
     let mut all: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     for interface in interfaces {
-        if let Some(guid) = interface
-            .hardware_address
-            .as_deref()
-            .and_then(parse_ipoib_guid)
-        {
+        if let Some(guid) = interface.hardware_address.as_deref().and_then(parse_ipoib_guid) {
             all.entry(guid).or_default().push(&interface.name);
         }
     }
@@ -756,17 +721,11 @@ fn parse_ipoib_guid(address: &str) -> Option<u64> {
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
-    let _ = (
-        parse_role(text),
-        parse_transport(text),
-        parse_netns_mode(text),
-    );
+    let _ = (parse_role(text), parse_transport(text), parse_netns_mode(text));
     assert!(text.ends_with(word_of(text)) || text.trim_end().ends_with(word_of(text)));
     if let Some(guid) = parse_port_guid(text) {
         let digits = format!("{guid:016x}");
-        let groups: Vec<&str> = (0..4)
-            .map(|group| &digits[group * 4..group * 4 + 4])
-            .collect();
+        let groups: Vec<&str> = (0..4).map(|group| &digits[group * 4..group * 4 + 4]).collect();
         let gid = format!("fe80:0000:0000:0000:{}", groups.join(":"));
         assert_eq!(parse_port_guid(&gid), Some(guid));
     }
@@ -780,9 +739,7 @@ mod tests {
     use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Discovered<RdmaDevice> {
-        discover(host, |probe, functions, interfaces| {
-            read(probe, functions, interfaces, config)
-        })
+        discover(host, |probe, functions, interfaces| read(probe, functions, interfaces, config))
     }
 
     fn look_at(tree: &Tree) -> Discovered<RdmaDevice> {
@@ -797,19 +754,13 @@ mod tests {
         tree
     }
 
-    const HCA: [(&str, &str); 3] = [
-        ("node_type", "1: CA"),
-        ("node_guid", "0002:c903:00f9:bfa0"),
-        ("fw_ver", "2.42.5000"),
-    ];
+    const HCA: [(&str, &str); 3] =
+        [("node_type", "1: CA"), ("node_guid", "0002:c903:00f9:bfa0"), ("fw_ver", "2.42.5000")];
 
     fn port(tree: &Tree, device: &str, number: u32, link_layer: &str) -> String {
         let directory = format!("{device}/ports/{number}");
-        let files = [
-            ("link_layer", link_layer),
-            ("state", "4: ACTIVE"),
-            ("rate", "100 Gb/sec (4X EDR)"),
-        ];
+        let files =
+            [("link_layer", link_layer), ("state", "4: ACTIVE"), ("rate", "100 Gb/sec (4X EDR)")];
         tree.attributes(&directory, &files);
         directory
     }
@@ -921,10 +872,8 @@ mod tests {
         assert!(owners.iter().all(|owner| owner == "smi1"));
         assert_eq!(
             found.reasons(),
-            [
-                "smi1: it has no uverbs device, only umad1, umad2, issm1, issm2: a device for the \
-              subnet manager, not for programs; nothing can be done"
-            ]
+            ["smi1: it has no uverbs device, only umad1, umad2, issm1, issm2: a device for the \
+              subnet manager, not for programs; nothing can be done"]
         );
     }
 
@@ -1034,12 +983,7 @@ mod tests {
         let device = device(&tree, &function, "mlx5_0", 0);
         // None is here, one is another function's, one is on such a one, and one is here without a device.
         upper(&tree, "dummy0", "dummy1");
-        let foreign = [
-            ("1", "net1"),
-            ("2", "ens2"),
-            ("3", "ens2.100"),
-            ("4", "dummy0"),
-        ];
+        let foreign = [("1", "net1"), ("2", "ens2"), ("3", "ens2.100"), ("4", "dummy0")];
         gids(&tree, &device, &foreign);
         assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1"]);
         gids(&tree, &device, &[("0", "ens1.100")]);
@@ -1106,12 +1050,7 @@ mod tests {
             |last: &str| format!("80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:f9:bf:{last}");
         // The interface whose address ends like the node's GUID belongs to another device.
         for (name, last) in [("ib0", "a1"), ("ib1", "a2"), ("ib9", "a0")] {
-            interface(
-                &tree,
-                "/sys/devices/virtual",
-                name,
-                &[("address", &address(last))],
-            );
+            interface(&tree, "/sys/devices/virtual", name, &[("address", &address(last))]);
         }
         let found = look_at(&tree);
         assert_eq!(found.devices[0].ports[0].netdevs, ["ib0"]);
@@ -1181,10 +1120,8 @@ mod tests {
         assert_eq!(found.devices[0].device, "0000:3b:00.0");
         assert_eq!(
             found.reasons(),
-            [
-                "rxe_: \"rxe_\" is no legal name of a CDI device, and it has no PCI address to go \
-              by; rename it"
-            ]
+            ["rxe_: \"rxe_\" is no legal name of a CDI device, and it has no PCI address to go \
+              by; rename it"]
         );
     }
 
@@ -1194,10 +1131,7 @@ mod tests {
         for name in ["mlx5_0", "mlx5_1", "mlx5_2"] {
             tree.class_device("infiniband", "/sys/devices/virtual", name, &HCA);
         }
-        let numbers = [
-            ("uverbs0", "mlx5_0", "231:192"),
-            ("uverbs1", "mlx5_1", "231:193"),
-        ];
+        let numbers = [("uverbs0", "mlx5_0", "231:192"), ("uverbs1", "mlx5_1", "231:193")];
         for (name, owner, dev) in numbers {
             let files = [("ibdev", owner), ("dev", dev)];
             tree.class_device("infiniband_verbs", "/sys/devices/virtual", name, &files);
@@ -1235,19 +1169,15 @@ mod tests {
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         assert_eq!(
             look_at(&tree).warnings,
-            [
-                "programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist; \
-              load the module rdma_ucm"
-            ]
+            ["programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist; \
+              load the module rdma_ucm"]
         );
         tree.file("/sys/class/misc/rdma_cm/dev", "10:260\n");
         assert_eq!(
             look_at(&tree).warnings,
-            [
-                "programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist, \
+            ["programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist, \
               though its driver made the device 10:260; make it with mknod, or load the driver \
-              anew"
-            ]
+              anew"]
         );
     }
 
@@ -1269,10 +1199,9 @@ mod tests {
     /// An HCA with several planes: the device for programs, and the one for the subnet manager.
     fn with_planes() -> Tree {
         let tree = tree();
-        for (address, name, smi, uverbs, first) in [
-            ("0000:3b:00.0", "mlx5_0", "smi0", 0, 0),
-            ("0000:5e:00.0", "mlx5_1", "smi1", 1, 10),
-        ] {
+        for (address, name, smi, uverbs, first) in
+            [("0000:3b:00.0", "mlx5_0", "smi0", 0, 0), ("0000:5e:00.0", "mlx5_1", "smi1", 1, 10)]
+        {
             let function = tree.function(address, "0x020700", 0);
             device(&tree, &function, name, uverbs);
             management(&tree, &function, name, first, 1);
@@ -1286,10 +1215,7 @@ mod tests {
 
     #[test]
     fn umad_comes_with_that_of_the_companions_of_the_same_function() {
-        let config = Discover {
-            offer_umad: true,
-            ..Discover::default()
-        };
+        let config = Discover { offer_umad: true, ..Discover::default() };
         let found = look(&with_planes().host(), &config);
         let nodes = |index: usize| paths_of(&found.devices[index]).join(" ");
         let wanted = "uverbs0 rdma_cm umad0 umad1 umad2";
@@ -1364,10 +1290,7 @@ mod tests {
 
     #[test]
     fn in_exclusive_mode_devices_of_functions_are_offered_without_management() {
-        let config = Discover {
-            offer_umad: true,
-            ..Discover::default()
-        };
+        let config = Discover { offer_umad: true, ..Discover::default() };
         let (devices, not_offered) = in_exclusive_mode(&sample("rdma-hcas"), true, &config);
         assert!(!devices.is_empty());
         for device in &devices {
@@ -1388,10 +1311,7 @@ mod tests {
         assert_eq!(devices, []);
         assert!(!not_offered.is_empty());
         for one in not_offered {
-            assert!(
-                one.reason.contains("soft-RoCE (rxe), cannot (EOPNOTSUPP)"),
-                "{one:?}"
-            );
+            assert!(one.reason.contains("soft-RoCE (rxe), cannot (EOPNOTSUPP)"), "{one:?}");
         }
     }
 
@@ -1426,10 +1346,7 @@ mod tests {
             "fe80:0000:0000:0000:0002:c903:00f9:bfa1",
         );
         tree.file(&format!("{directory}/ports/1/link_layer"), "InfiniBand");
-        let address = format!(
-            "80:00:00:48:fe:80{}:00:02:c9:03:00:f9:bf:a1",
-            ":00".repeat(6)
-        );
+        let address = format!("80:00:00:48:fe:80{}:00:02:c9:03:00:f9:bf:a1", ":00".repeat(6));
         interface(&tree, &function, "ib0", &[("address", &address)]);
         let config = Discover::default();
         let refused = |table: &str| {
@@ -1445,15 +1362,9 @@ mod tests {
         assert!(reason.contains(why), "{reason}");
         let child = format!("{idle}link 6 ib0.8001 ipoib - 5 -\n");
         let reason = refused(&child).unwrap();
-        assert!(
-            reason.ends_with("ipoib \"ib0.8001\" is on it; delete that"),
-            "{reason}"
-        );
+        assert!(reason.ends_with("ipoib \"ib0.8001\" is on it; delete that"), "{reason}");
         // That of an Ethernet port stays on the host.
-        assert_eq!(
-            refused("link 5 ib0 - - - -\naddress 5 192.0.2.1/24\n"),
-            None
-        );
+        assert_eq!(refused("link 5 ib0 - - - -\naddress 5 192.0.2.1/24\n"), None);
     }
 
     #[test]

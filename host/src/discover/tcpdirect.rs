@@ -62,12 +62,7 @@ pub(crate) fn read(
         .ok()?;
     let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
     let tools = read_tools(probe, cdi, &installation, &TOOLS);
-    Some(TcpDirect {
-        tools,
-        nodes,
-        installation,
-        machine,
-    })
+    Some(TcpDirect { tools, nodes, installation, machine })
 }
 
 /// The copy beside the Onload library in use, or else the first one: both products contain libefcp,

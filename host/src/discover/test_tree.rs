@@ -33,9 +33,7 @@ impl<D> Discovered<D> {
     /// The reasons as `name: reason`.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let reasons = self.not_offered.iter();
-        reasons
-            .map(|entry| format!("{}: {}", entry.name, entry.reason))
-            .collect()
+        reasons.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
     }
 }
 
@@ -48,11 +46,7 @@ pub(crate) fn discover<D>(
     let functions = PciFunctions::read(&probe);
     let interfaces = netdev::read(&probe);
     let devices = read(&probe, &functions, &interfaces);
-    Discovered {
-        devices,
-        not_offered: probe.not_offered(),
-        warnings: probe.warnings(),
-    }
+    Discovered { devices, not_offered: probe.not_offered(), warnings: probe.warnings() }
 }
 
 /// One of the hosts that come with the sources, but for those that are overlays.
@@ -62,10 +56,5 @@ pub(crate) fn sample(name: &str) -> Host {
 
 /// A configuration that allows everything.
 pub(crate) fn generous() -> Discover {
-    Discover {
-        offer_umad: true,
-        offer_issm: true,
-        offer_pf_with_vfs: true,
-        ..Discover::default()
-    }
+    Discover { offer_umad: true, offer_issm: true, offer_pf_with_vfs: true, ..Discover::default() }
 }

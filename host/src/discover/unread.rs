@@ -38,11 +38,7 @@ pub fn advice<'a>(unread: impl IntoIterator<Item = &'a Unread>) -> &'static str 
 
 /// The end of a line about what the system refuses. Root is not told to be root.
 pub fn as_root() -> &'static str {
-    if geteuid().is_root() {
-        ""
-    } else {
-        "; run as root"
-    }
+    if geteuid().is_root() { "" } else { "; run as root" }
 }
 
 fn class_names<S: Serializer>(classes: &[Class], serializer: S) -> Result<S::Ok, S::Error> {

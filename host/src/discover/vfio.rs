@@ -116,18 +116,11 @@ pub(crate) fn read(
 /// Of what opening a virtual function needs where its physical one is held too (`vfio_pci_validate_vf_token`).
 fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDevice]) {
     let offered = devices.iter().filter(|device| device.viable);
-    let parents: BTreeSet<_> = offered
-        .filter_map(|device| device.physical_function)
-        .collect();
-    let parents = parents
-        .into_iter()
-        .filter_map(|parent| functions.get(parent));
+    let parents: BTreeSet<_> = offered.filter_map(|device| device.physical_function).collect();
+    let parents = parents.into_iter().filter_map(|parent| functions.get(parent));
     for parent in parents.filter(|parent| is_held(parent)) {
         let driver = parent.driver.as_deref().unwrap_or("vfio");
-        probe.warn(format!(
-            "vfio {}: it is bound to {driver}, and {NEEDS_TOKEN}",
-            parent.address
-        ));
+        probe.warn(format!("vfio {}: it is bound to {driver}, and {NEEDS_TOKEN}", parent.address));
     }
 }
 
@@ -139,9 +132,7 @@ pub(crate) fn idle_ports(
     interfaces: &[NetworkInterface],
 ) -> Vec<(PciAddress, String)> {
     let offered = devices.iter().filter(|device| device.viable);
-    let parents: BTreeSet<_> = offered
-        .filter_map(|device| device.physical_function)
-        .collect();
+    let parents: BTreeSet<_> = offered.filter_map(|device| device.physical_function).collect();
     let mut idle = Vec::new();
     for interface in interfaces.iter().filter(|one| !one.is_representor()) {
         let name = &interface.name;
@@ -217,11 +208,7 @@ pub fn have_interface(functions: &[&PciFunction]) -> bool {
 }
 
 fn cost(functions: &[&PciFunction]) -> &'static str {
-    if have_interface(functions) {
-        " (the host then loses its interface)"
-    } else {
-        ""
-    }
+    if have_interface(functions) { " (the host then loses its interface)" } else { "" }
 }
 
 /// Why a function is not offered although somebody may expect it here; `None` if nobody would.
@@ -234,9 +221,9 @@ fn not_held(function: &PciFunction) -> Option<String> {
             "bound to {driver}, and DPDK uses it so, as an rdma device; run \"{command}\" for \
              other programs{cost}"
         )),
-        Some(driver) if is_virtual => Some(format!(
-            "bound to {driver}, not to a vfio driver; run \"{command}\"{cost}"
-        )),
+        Some(driver) if is_virtual => {
+            Some(format!("bound to {driver}, not to a vfio driver; run \"{command}\"{cost}"))
+        }
         None if is_virtual || function.is_network() => {
             Some(format!("bound to no driver; run \"{command}\""))
         }
@@ -316,9 +303,7 @@ impl Surroundings<'_, '_> {
             OWN_GROUPS.to_owned()
         };
         let (group, blocking) = (group.number, blocking.join(", and "));
-        Some(format!(
-            "IOMMU group {group} also holds {blocking}; {remedy}"
-        ))
+        Some(format!("IOMMU group {group} also holds {blocking}; {remedy}"))
     }
 
     /// The devices of a group that is viable, or why none of them is offered.
@@ -371,10 +356,7 @@ impl Surroundings<'_, '_> {
             };
             (address.to_string(), driver)
         });
-        let others = group
-            .others
-            .iter()
-            .map(|name| (name.clone(), self.driver_of(group, name)));
+        let others = group.others.iter().map(|name| (name.clone(), self.driver_of(group, name)));
         members
             .chain(others)
             .filter_map(|(name, driver)| {
@@ -409,9 +391,7 @@ impl Surroundings<'_, '_> {
     /// The functions' own nodes; empty unless each function has one and iommufd is there.
     fn own_nodes(&self, held: &[&PciFunction]) -> Vec<Arc<DeviceNode>> {
         let nodes = held.iter().map(|function| {
-            let expected = vec![Expected::Vfio {
-                pci: function.address,
-            }];
+            let expected = vec![Expected::Vfio { pci: function.address }];
             Some(DeviceNode::own(self.own_node(function)?, expected))
         });
         let nodes: Vec<_> = nodes.collect::<Option<_>>().unwrap_or_default();
@@ -434,8 +414,7 @@ impl Surroundings<'_, '_> {
         self.probe.entry(device.join("dev"))?;
         let node = Node::find(self.probe, format!("/dev/vfio/devices/{name}"), &device);
         node.map_err(|reason| {
-            self.probe
-                .warn(format!("vfio {}: left out: {reason}", function.address));
+            self.probe.warn(format!("vfio {}: left out: {reason}", function.address));
         })
         .ok()
     }
@@ -454,9 +433,7 @@ impl Surroundings<'_, '_> {
             format!("/dev/vfio/{name}"),
             &Path::new("/sys/class/vfio").join(name),
         )?;
-        let expected = held.iter().map(|function| Expected::Vfio {
-            pci: function.address,
-        });
+        let expected = held.iter().map(|function| Expected::Vfio { pci: function.address });
         let node = DeviceNode::own(node, expected.collect());
         Ok(vec![self.container.clone()?, node])
     }
@@ -471,10 +448,7 @@ impl Surroundings<'_, '_> {
         let iommufd = self.iommufd.iter().filter(|_| !own.is_empty()).cloned();
         let iommufd: Vec<_> = iommufd.collect();
         nodes.extend(own.into_iter().chain(iommufd));
-        VfioDevice {
-            nodes,
-            ..device(group, held, true)
-        }
+        VfioDevice { nodes, ..device(group, held, true) }
     }
 
     /// One device per function, if the kernel has no group nodes (CONFIG_VFIO_GROUP is off); `None`
@@ -562,10 +536,7 @@ mod tests {
     }
 
     fn group_node(tree: &Tree, name: &str, minor: u32) {
-        tree.file(
-            &format!("/sys/class/vfio/{name}/dev"),
-            format!("241:{minor}\n"),
-        );
+        tree.file(&format!("/sys/class/vfio/{name}/dev"), format!("241:{minor}\n"));
         tree.node(&format!("/dev/vfio/{name}"), 241, minor);
     }
 
@@ -599,9 +570,8 @@ mod tests {
         assert_eq!(addresses(&device.aliases), ["0000:81:00.1"]);
         let members = ["0000:81:00.0", "0000:81:00.1", "0000:81:00.2"];
         assert_eq!(addresses(&device.group_members), members);
-        let functions = ["0000:81:00.0", "0000:81:00.1"].map(|pci| Expected::Vfio {
-            pci: pci.parse().unwrap(),
-        });
+        let functions = ["0000:81:00.0", "0000:81:00.1"]
+            .map(|pci| Expected::Vfio { pci: pci.parse().unwrap() });
         assert_eq!(device.nodes[1].expected, functions);
         // The one without a driver comes with the group, and is listed as such.
         assert_eq!(
@@ -628,10 +598,7 @@ mod tests {
                       vfio-pci too, or unbind it";
         assert_eq!(
             found.reasons(),
-            [
-                format!("0000:81:10.0: {reason}"),
-                format!("0000:81:10.1: {reason}")
-            ]
+            [format!("0000:81:10.0: {reason}"), format!("0000:81:10.1: {reason}")]
         );
     }
 
@@ -641,19 +608,14 @@ mod tests {
         function(&tree, "0000:81:10.0", 15, "vfio-pci");
         function(&tree, "0000:81:00.1", 15, "igb");
         let platform = "/sys/devices/platform/arm-smmu-test";
-        tree.link(
-            &format!("{platform}/driver"),
-            "/sys/bus/platform/drivers/xgene",
-        );
+        tree.link(&format!("{platform}/driver"), "/sys/bus/platform/drivers/xgene");
         join(&tree, platform, 15);
         let found = look_at(&tree);
         assert_eq!(
             found.reasons(),
-            [
-                "0000:81:10.0: IOMMU group 15 also holds 0000:81:00.1, still bound to igb, and \
+            ["0000:81:10.0: IOMMU group 15 also holds 0000:81:00.1, still bound to igb, and \
               arm-smmu-test, still bound to xgene; have each function in a group of its own (PCI \
-              access control services, ACS, in the firmware's settings)"
-            ]
+              access control services, ACS, in the firmware's settings)"]
         );
     }
 
@@ -684,10 +646,7 @@ mod tests {
             let child = function(&tree, "0000:81:10.0", 15, "vfio-pci");
             other(&tree, &child);
             let reasons = look_at(&tree).reasons();
-            assert!(
-                reasons[0].ends_with(&format!("; {OWN_GROUPS}")),
-                "{reasons:?}"
-            );
+            assert!(reasons[0].ends_with(&format!("; {OWN_GROUPS}")), "{reasons:?}");
         }
     }
 
@@ -706,12 +665,7 @@ mod tests {
 
     #[test]
     fn a_variant_driver_is_known_by_its_name_or_by_the_vfio_device_below_the_function() {
-        for driver in [
-            "vfio-pci",
-            "hisi_acc_vfio_pci",
-            "pds_vfio_pci",
-            "virtio-vfio-pci",
-        ] {
+        for driver in ["vfio-pci", "hisi_acc_vfio_pci", "pds_vfio_pci", "virtio-vfio-pci"] {
             assert!(is_vfio_driver(driver), "{driver}");
         }
         for driver in ["igbvf", "mlx5_core", "pci-stub", "uio_pci_generic"] {
@@ -724,10 +678,7 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices[0].driver.as_deref(), Some("some_new_one"));
         // The kernel assigned no number, so it has no node of its own.
-        assert_eq!(
-            paths_of(&found.devices[0]),
-            ["/dev/vfio/vfio", "/dev/vfio/15"]
-        );
+        assert_eq!(paths_of(&found.devices[0]), ["/dev/vfio/vfio", "/dev/vfio/15"]);
         assert!(found.devices[0].viable);
         assert_eq!(found.reasons(), [""; 0]);
     }
@@ -741,10 +692,7 @@ mod tests {
         own_node(&tree, &second, 1);
         group_node(&tree, "15", 0);
         let without = look_at(&tree);
-        assert_eq!(
-            paths_of(&without.devices[0]),
-            ["/dev/vfio/vfio", "/dev/vfio/15"]
-        );
+        assert_eq!(paths_of(&without.devices[0]), ["/dev/vfio/vfio", "/dev/vfio/15"]);
         assert!(without.warnings[0].starts_with("/dev/iommu does not exist"));
         iommufd_of(&tree);
         let with = look_at(&tree);
@@ -809,16 +757,9 @@ mod tests {
         group_node(&tree, "noiommu-0", 0);
         let found = look_at(&tree);
         assert!(found.devices[0].noiommu);
-        assert_eq!(
-            paths_of(&found.devices[0]),
-            ["/dev/vfio/vfio", "/dev/vfio/noiommu-0"]
-        );
+        assert_eq!(paths_of(&found.devices[0]), ["/dev/vfio/vfio", "/dev/vfio/noiommu-0"]);
         // DPDK reads physical addresses, which pagemap_read (fs/proc/task_mmu.c) tells by that capability alone.
-        for part in [
-            "CAP_SYS_RAWIO to open it",
-            "CAP_SYS_ADMIN for DPDK",
-            "the host's root",
-        ] {
+        for part in ["CAP_SYS_RAWIO to open it", "CAP_SYS_ADMIN for DPDK", "the host's root"] {
             assert!(found.warnings[0].contains(part), "{part}");
         }
     }
@@ -851,10 +792,8 @@ mod tests {
         assert_eq!(shy.warnings, [token]);
         assert_eq!(
             shy.reasons(),
-            [
-                "0000:81:00.0: 0000:81:00.0 has 1 virtual function, which its holder could change; \
-              set offer-pf-with-vfs = true in [discover] to offer it all the same"
-            ]
+            ["0000:81:00.0: 0000:81:00.0 has 1 virtual function, which its holder could change; \
+              set offer-pf-with-vfs = true in [discover] to offer it all the same"]
         );
         let open = look(&tree.host(), &generous());
         assert_eq!(open.devices.len(), 2);
@@ -942,10 +881,7 @@ mod tests {
         let tree = tree();
         for (address, driver) in [("0000:81:10.0", "vfio-pci"), ("0000:81:00.1", "igb")] {
             let function = tree.function(address, "0x020000", 0);
-            tree.link(
-                &format!("{function}/iommu_group"),
-                "../../kernel/iommu_groups/15",
-            );
+            tree.link(&format!("{function}/iommu_group"), "../../kernel/iommu_groups/15");
             tree.bind(&function, driver);
         }
         let found = look_at(&tree);

@@ -37,10 +37,7 @@ mod tests {
     fn read_on(tree: &Tree) -> (Vec<String>, Vec<String>) {
         let host = tree.host();
         let probe = Probe::new(&host);
-        let cdi = Cdi {
-            vhost_net: true,
-            ..Cdi::default()
-        };
+        let cdi = Cdi { vhost_net: true, ..Cdi::default() };
         let nodes = read(&probe, &cdi);
         let nodes = nodes.into_iter().map(|of| of.node.path.clone()).collect();
         (nodes, probe.warnings())
@@ -49,8 +46,7 @@ mod tests {
     #[test]
     fn the_nodes_are_right_before_their_modules_are_loaded_and_afterwards() {
         let tree = Tree::new();
-        tree.node("/dev/vhost-net", 10, 238)
-            .node("/dev/net/tun", 10, 200);
+        tree.node("/dev/vhost-net", 10, 238).node("/dev/net/tun", 10, 200);
         let wanted = (NODES.map(str::to_owned).to_vec(), Vec::new());
         assert_eq!(read_on(&tree), wanted);
         tree.file("/sys/class/misc/vhost-net/dev", "10:238\n");
@@ -80,27 +76,15 @@ mod tests {
             tree.node("/dev/net/tun", 10, 200);
             tree
         };
-        refused(
-            &with_tun(),
-            "/dev/vhost-net does not exist; load its driver",
-        );
+        refused(&with_tun(), "/dev/vhost-net does not exist; load its driver");
         let tree = with_tun();
         tree.node("/dev/vhost-net", 10, 241);
-        refused(
-            &tree,
-            "/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node",
-        );
+        refused(&tree, "/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node");
         let tree = with_tun();
         tree.block_node("/dev/vhost-net", 10, 238);
-        refused(
-            &tree,
-            "/dev/vhost-net is no character device; remove it and load its driver anew",
-        );
+        refused(&tree, "/dev/vhost-net is no character device; remove it and load its driver anew");
         let tree = with_tun();
         tree.file("/dev/vhost-net", "");
-        refused(
-            &tree,
-            "/dev/vhost-net is no device node; remove it and load its driver anew",
-        );
+        refused(&tree, "/dev/vhost-net is no device node; remove it and load its driver anew");
     }
 }

@@ -59,10 +59,7 @@ impl<'d> Offered<'d> {
             priority: 0,
             content: Ok(spec.clone()),
         });
-        Offered {
-            registry: Registry::from_sources(sources.collect()),
-            drain,
-        }
+        Offered { registry: Registry::from_sources(sources.collect()), drain }
     }
 
     fn bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
@@ -103,10 +100,7 @@ impl<'d> Offered<'d> {
         let name = qualified().ok_or_else(missing)?;
         let found = self.registry.device(&name).ok_or_else(missing)?;
         let is_pool = !found.device.annotations.is_empty();
-        let mut edits = self
-            .registry
-            .edits_for(&[name])
-            .map_err(|error| error.to_string())?;
+        let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
         match wanted.count {
             None => {}
             Some(count) if is_pool => take(&mut edits, count),
@@ -137,10 +131,7 @@ fn take(edits: &mut ContainerEdits, count: u32) {
 /// several has none.
 fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
     let choices = [
-        (
-            ONLOAD_INTERFACES,
-            &[Class::Nic, Class::NicPlain, Class::NicNodes][..],
-        ),
+        (ONLOAD_INTERFACES, &[Class::Nic, Class::NicPlain, Class::NicNodes][..]),
         (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
     ];
     for (variable, classes) in choices {
@@ -199,10 +190,7 @@ mod tests {
 
     fn specs(host: &str, config: &Config) -> BTreeMap<SpecName, Spec> {
         let (inventory, pools) = survey(&sample(host), config);
-        let surroundings = Surroundings {
-            hook: true,
-            ..Surroundings::default()
-        };
+        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
         generate(&inventory, &pools.offered, config, surroundings).unwrap()
     }
 
@@ -217,9 +205,7 @@ mod tests {
         let config = Config::parse(text).unwrap();
         let left_out = bundles(&specs(host, &config), &config, &Drain::default()).not_offered;
         let left_out = left_out.into_iter();
-        left_out
-            .map(|entry| format!("{}: {}", entry.name, entry.reason))
-            .collect()
+        left_out.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
     }
 
     #[test]
@@ -264,18 +250,8 @@ mod tests {
         ] {
             assert!(arguments(wanted), "{wanted}: {:?}", bundle.hooks);
         }
-        assert!(
-            bundle
-                .env
-                .iter()
-                .any(|entry| entry == "LD_PRELOAD=libonload.so")
-        );
-        assert!(
-            bundle
-                .env
-                .iter()
-                .any(|entry| entry == "ONLOAD_CTK_NIC_ENS1=ens1")
-        );
+        assert!(bundle.env.iter().any(|entry| entry == "LD_PRELOAD=libonload.so"));
+        assert!(bundle.env.iter().any(|entry| entry == "ONLOAD_CTK_NIC_ENS1=ens1"));
         assert!(!bundle.env.iter().any(|entry| entry.contains("BUNDLE")));
     }
 
@@ -310,17 +286,10 @@ mod tests {
         let specs = specs("x2-2port-sriov", &config);
         let chosen = |name: &str, variable: &str| {
             let env = edits(&specs, name).env.into_iter();
-            env.filter(|entry| name_of(entry) == variable)
-                .collect::<Vec<_>>()
+            env.filter(|entry| name_of(entry) == variable).collect::<Vec<_>>()
         };
-        assert_eq!(
-            chosen("one", ONLOAD_INTERFACES),
-            ["EF_INTERFACE_WHITELIST=enp101s0f0np0"]
-        );
-        assert_eq!(
-            chosen("one", TCPDIRECT_ATTRIBUTES),
-            ["ZF_ATTR=interface=enp101s0f0v0"]
-        );
+        assert_eq!(chosen("one", ONLOAD_INTERFACES), ["EF_INTERFACE_WHITELIST=enp101s0f0np0"]);
+        assert_eq!(chosen("one", TCPDIRECT_ATTRIBUTES), ["ZF_ATTR=interface=enp101s0f0v0"]);
         assert_eq!(chosen("two", ONLOAD_INTERFACES), [""; 0]);
     }
 }

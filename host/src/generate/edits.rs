@@ -39,26 +39,18 @@ pub(super) struct Writer<'c> {
 
 impl<'c> Writer<'c> {
     pub(super) fn new(config: &'c Config, surroundings: Surroundings) -> Self {
-        Writer {
-            config: &config.cdi,
-            leases: &config.leases,
-            surroundings,
-        }
+        Writer { config: &config.cdi, leases: &config.leases, surroundings }
     }
 
     /// The device node with this path below /dev.
     pub(super) fn node(&self, path: &str, permissions: &str) -> DeviceNode {
-        let below = Path::new(path)
-            .strip_prefix("/dev")
-            .unwrap_or(Path::new(path));
+        let below = Path::new(path).strip_prefix("/dev").unwrap_or(Path::new(path));
         let place = |dir: &Option<PathBuf>| match dir {
             Some(dir) => text(&dir.join(below)),
             None => path.to_owned(),
         };
-        let (path, host_path) = (
-            place(&self.config.container_device_dir),
-            place(&self.config.host_device_dir),
-        );
+        let (path, host_path) =
+            (place(&self.config.container_device_dir), place(&self.config.host_device_dir));
         DeviceNode {
             host_path: (host_path != path).then_some(host_path),
             path,
@@ -124,21 +116,13 @@ impl<'c> Writer<'c> {
             let place = dir.map_or_else(|| tool.path.clone(), |dir| dir.join(&tool.name));
             mounts.push(read_only(source, &place));
         }
-        mounts.extend(
-            behind
-                .iter()
-                .map(|(place, source)| read_only(source, place)),
-        );
+        mounts.extend(behind.iter().map(|(place, source)| read_only(source, place)));
         mounts
     }
 
     /// For clocks to read alone: whoever can write to one can step the host's time.
     pub(super) fn permissions(&self, class: Class) -> &'static str {
-        if class.is_clock() && !self.config.ptp_write {
-            READ
-        } else {
-            READ_WRITE
-        }
+        if class.is_clock() && !self.config.ptp_write { READ } else { READ_WRITE }
     }
 
     /// What the hook is told of provider libraries; nothing where it is not to look.
@@ -147,10 +131,7 @@ impl<'c> Writer<'c> {
     }
 
     pub(super) fn leasing_edits(&self, devices: &[&Offered]) -> ContainerEdits {
-        ContainerEdits {
-            hooks: self.hooks(&self.leased(devices)),
-            ..ContainerEdits::default()
-        }
+        ContainerEdits { hooks: self.hooks(&self.leased(devices)), ..ContainerEdits::default() }
     }
 
     /// What a container of these devices leases, and what each is set up to be then: nothing where any number of
@@ -163,10 +144,7 @@ impl<'c> Writer<'c> {
             }
             let (class, name) = (device.class, device.name.clone());
             let lease = Device { class, name };
-            leased.vf.extend(device.vf.clone().map(|vf| GivenVf {
-                device: lease.clone(),
-                vf,
-            }));
+            leased.vf.extend(device.vf.clone().map(|vf| GivenVf { device: lease.clone(), vf }));
             leased.lease.push(lease);
         }
         leased
@@ -227,19 +205,12 @@ pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
 
 /// A device of a specification, by its name.
 pub(super) fn device(name: DeviceName, container_edits: ContainerEdits) -> (DeviceName, CdiDevice) {
-    let device = CdiDevice {
-        name: name.clone().into(),
-        container_edits,
-        ..CdiDevice::default()
-    };
+    let device = CdiDevice { name: name.clone().into(), container_edits, ..CdiDevice::default() };
     (name, device)
 }
 
 pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
-    ContainerEdits {
-        device_nodes,
-        ..ContainerEdits::default()
-    }
+    ContainerEdits { device_nodes, ..ContainerEdits::default() }
 }
 
 /// A path as text. All paths here come from names that were read as text.

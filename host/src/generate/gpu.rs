@@ -33,12 +33,9 @@ pub(super) fn add(
 fn edits(devices: &BTreeMap<DeviceName, Device>, names: &[String]) -> Option<ContainerEdits> {
     let mut all = ContainerEdits::default();
     for name in names {
-        let mut own = devices
-            .get(&DeviceName::try_from(name.as_str()).ok()?)?
-            .container_edits
-            .clone();
-        own.device_nodes
-            .retain(|node| !all.device_nodes.contains(node));
+        let mut own =
+            devices.get(&DeviceName::try_from(name.as_str()).ok()?)?.container_edits.clone();
+        own.device_nodes.retain(|node| !all.device_nodes.contains(node));
         all.append(&own);
     }
     (!names.is_empty()).then_some(all)

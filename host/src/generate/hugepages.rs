@@ -7,18 +7,12 @@ use super::offer::{Entry, Offer};
 use crate::devices::Device;
 
 pub(super) fn offer(devices: &[&Device], writer: &Writer<'_>) -> Offer {
-    Offer {
-        devices: devices.iter().map(|size| entry(size, writer)).collect(),
-        ..Offer::default()
-    }
+    Offer { devices: devices.iter().map(|size| entry(size, writer)).collect(), ..Offer::default() }
 }
 
 fn entry(size: &Device, writer: &Writer<'_>) -> Entry {
     let name = size.name.as_str();
-    let place = writer
-        .config
-        .hugepages_dir
-        .join(format!("hugepages-{name}"));
+    let place = writer.config.hugepages_dir.join(format!("hugepages-{name}"));
     // The kernel accepts sizes in the units of memparse(): 2M, 1G.
     let page_size = format!("pagesize={}", name.trim_end_matches('i'));
     let mount = Mount {
@@ -27,13 +21,8 @@ fn entry(size: &Device, writer: &Writer<'_>) -> Entry {
         type_: Some("hugetlbfs".to_owned()),
         // Without a mode it would belong to root only, and a container with another user could not
         // use it.
-        options: ["nosuid", "nodev", &page_size, "mode=1777"]
-            .map(str::to_owned)
-            .to_vec(),
+        options: ["nosuid", "nodev", &page_size, "mode=1777"].map(str::to_owned).to_vec(),
     };
-    let edits = ContainerEdits {
-        mounts: vec![mount],
-        ..writer.leasing_edits(&[size])
-    };
+    let edits = ContainerEdits { mounts: vec![mount], ..writer.leasing_edits(&[size]) };
     (size.name.clone(), edits)
 }

@@ -120,19 +120,9 @@ fn offer(
 
 /// A pool as a device. None without the hook, which gives the member.
 fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
-    let take = Take {
-        class: named.class,
-        pool: named.name.clone(),
-        count: 1,
-    };
-    let hooks = writer.hooks(&HookArguments {
-        take: vec![take],
-        ..HookArguments::default()
-    });
-    let edits = ContainerEdits {
-        hooks,
-        ..ContainerEdits::default()
-    };
+    let take = Take { class: named.class, pool: named.name.clone(), count: 1 };
+    let hooks = writer.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
+    let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
     let (name, mut device) = device(named.name.clone(), edits);
     device.annotations = named.pool.to_annotations();
     device.annotations.extend(named.near.to_annotations());
@@ -198,11 +188,8 @@ pub fn warnings(
     let has = |class| specs.contains_key(&SpecName::devices(class));
     let mut classes = Class::ALL.into_iter().filter(|class| class.pins_memory());
     if !surroundings.hook && specs.values().any(has_nodes) {
-        let memlock = if classes.any(has) {
-            ", RLIMIT_MEMLOCK is not raised for rdma and vfio"
-        } else {
-            ""
-        };
+        let memlock =
+            if classes.any(has) { ", RLIMIT_MEMLOCK is not raised for rdma and vfio" } else { "" };
         let pools = match pools {
             [] => "",
             _ => ", pools are left out",

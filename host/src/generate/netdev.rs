@@ -26,10 +26,7 @@ pub(super) fn offer(
             entry(netdev, config, writer)
         }
     });
-    Offer {
-        devices: entries.collect(),
-        ..Offer::default()
-    }
+    Offer { devices: entries.collect(), ..Offer::default() }
 }
 
 /// Whether a pool that has it says that a CNI plugin moves its members.
@@ -48,24 +45,13 @@ fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool
 fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
     let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let settings = config.netdev.get(netdev.name.as_str());
-    let addresses = settings
-        .into_iter()
-        .flat_map(|settings| &settings.addresses);
-    let address = addresses.map(|address| Given {
-        interface: interface.clone(),
-        value: *address,
-    });
+    let addresses = settings.into_iter().flat_map(|settings| &settings.addresses);
+    let address = addresses.map(|address| Given { interface: interface.clone(), value: *address });
     let hooks = writer.hooks(&HookArguments {
         address: address.collect(),
-        netdev: vec![MovedInterface {
-            name: interface,
-            pci: netdev.pci?,
-        }],
+        netdev: vec![MovedInterface { name: interface, pci: netdev.pci? }],
         ..writer.leased(&[netdev])
     });
-    let edits = ContainerEdits {
-        hooks,
-        ..ContainerEdits::default()
-    };
+    let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
     (!edits.hooks.is_empty()).then(|| (netdev.name.clone(), edits))
 }

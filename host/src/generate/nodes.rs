@@ -15,21 +15,15 @@ use crate::discover::node::DeviceNode;
 pub(super) fn offer(class: Class, devices: &[&Device], writer: &Writer<'_>) -> Offer {
     let has = |device: &Device, path: &str| device.nodes.iter().any(|node| node.node.path == path);
     let of_first = devices.iter().take(1).flat_map(|device| &device.nodes);
-    let shared = of_first
-        .filter(|node| node.is_shared)
-        .map(|node| node.node.path.as_str());
+    let shared = of_first.filter(|node| node.is_shared).map(|node| node.node.path.as_str());
     let common = shared.filter(|path| devices.iter().all(|device| has(device, path)));
     let common: Vec<&str> = common.collect();
-    let given = common
-        .iter()
-        .map(|path| writer.node(path, writer.permissions(class)));
+    let given = common.iter().map(|path| writer.node(path, writer.permissions(class)));
     let entries = devices.iter().map(|device| entry(device, &common, writer));
     Offer {
         common: nodes_only(given.collect()),
         devices: entries.collect(),
-        all: class
-            .has_all()
-            .then(|| edits(class, devices, &common, writer)),
+        all: class.has_all().then(|| edits(class, devices, &common, writer)),
     }
 }
 
@@ -52,9 +46,8 @@ fn edits(
     let nodes: Vec<&DeviceNode> = nodes.map(Arc::as_ref).collect();
     let given = nodes.iter().map(|node| node.node.path.as_str());
     let given = given.filter(|path| !common.contains(path));
-    let given: Vec<Given> = given
-        .map(|path| writer.node(path, writer.permissions(class)))
-        .collect();
+    let given: Vec<Given> =
+        given.map(|path| writer.node(path, writer.permissions(class))).collect();
     let (shared, own): (Vec<&DeviceNode>, Vec<&DeviceNode>) =
         nodes.into_iter().partition(|node| node.is_shared);
     let expectations = own.into_iter().chain(shared);

@@ -73,10 +73,8 @@ pub(super) fn driver_nodes(nodes: &[Arc<DeviceNode>], writer: &Writer<'_>) -> Co
     let given = nodes.iter();
     let given = given.map(|of| writer.node(&of.node.path, READ_WRITE));
     ContainerEdits {
-        hooks: writer.hooks(&HookArguments {
-            expect: expectations.collect(),
-            ..HookArguments::default()
-        }),
+        hooks: writer
+            .hooks(&HookArguments { expect: expectations.collect(), ..HookArguments::default() }),
         ..nodes_only(given.collect())
     }
 }
@@ -93,9 +91,7 @@ fn common(class: Class, onload: &Onload, writer: &Writer<'_>) -> ContainerEdits 
             Preload::Env => edits.env.push(format!("LD_PRELOAD={LIBRARY}")),
             Preload::File => {
                 let preload = Path::new("/etc/ld.so.preload");
-                edits
-                    .mounts
-                    .push(read_only(Path::new(PRELOAD_FILE), preload));
+                edits.mounts.push(read_only(Path::new(PRELOAD_FILE), preload));
             }
             Preload::Off => {}
         }
@@ -119,9 +115,7 @@ pub(super) fn socket(writer: &Writer<'_>) -> Option<Mount> {
     is_given.then(|| Mount {
         host_path: ONLOAD_SOCKET_DIR.to_owned(),
         container_path: ONLOAD_SOCKET_DIR.to_owned(),
-        options: ["rw", "nosuid", "nodev", "noexec", "bind"]
-            .map(str::to_owned)
-            .to_vec(),
+        options: ["rw", "nosuid", "nodev", "noexec", "bind"].map(str::to_owned).to_vec(),
         ..Mount::default()
     })
 }

@@ -13,14 +13,8 @@ pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<
         let profile = onload?.profiles.get(device.read?)?;
         let settings = profile.settings.iter();
         let settings = settings.map(|(name, value)| format!("{name}={value}"));
-        let edits = ContainerEdits {
-            env: settings.collect(),
-            ..writer.leasing_edits(&[device])
-        };
+        let edits = ContainerEdits { env: settings.collect(), ..writer.leasing_edits(&[device]) };
         Some((device.name.clone(), edits))
     });
-    Offer {
-        devices: entries.collect(),
-        ..Offer::default()
-    }
+    Offer { devices: entries.collect(), ..Offer::default() }
 }

@@ -18,9 +18,7 @@ impl Variables {
             *seen.entry(plain(class, name)).or_default() += 1;
         }
         let shared = seen.into_iter().filter(|(_, count)| *count > 1);
-        Variables {
-            shared: shared.map(|(variable, _)| variable).collect(),
-        }
+        Variables { shared: shared.map(|(variable, _)| variable).collect() }
     }
 
     pub(super) fn assignment(&self, class: Class, name: &str) -> String {
@@ -29,11 +27,7 @@ impl Variables {
             return format!("{plain}={name}");
         }
         let digest = Sha256::digest(format!("{class}={name}"));
-        let start: String = digest
-            .iter()
-            .take(4)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let start: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         format!("{plain}_{start}={name}")
     }
 }
@@ -53,9 +47,7 @@ pub fn device_of(assignment: &str) -> Option<(Class, &str)> {
 fn plain(class: Class, name: &str) -> String {
     let text = format!("ONLOAD_CTK_{class}_{name}").to_uppercase();
     let legal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
-    text.chars()
-        .map(|c| if legal(c) { c } else { '_' })
-        .collect()
+    text.chars().map(|c| if legal(c) { c } else { '_' }).collect()
 }
 
 #[cfg(test)]
@@ -71,10 +63,7 @@ mod tests {
             assignment(Class::Vfio, "0000:81:10.0"),
             "ONLOAD_CTK_VFIO_0000_81_10_0=0000:81:10.0"
         );
-        assert_eq!(
-            assignment(Class::NicPlain, "a-b"),
-            "ONLOAD_CTK_NIC_PLAIN_A_B=a-b"
-        );
+        assert_eq!(assignment(Class::NicPlain, "a-b"), "ONLOAD_CTK_NIC_PLAIN_A_B=a-b");
     }
 
     #[test]
@@ -82,14 +71,8 @@ mod tests {
         let devices = [(Class::Nic, "a.b"), (Class::Nic, "a-b"), (Class::Nic, "c")];
         let variables = Variables::of(devices.into_iter());
         // printf nic=a.b | sha256sum
-        assert_eq!(
-            variables.assignment(Class::Nic, "a.b"),
-            "ONLOAD_CTK_NIC_A_B_5d249e02=a.b"
-        );
-        assert_eq!(
-            variables.assignment(Class::Nic, "a-b"),
-            "ONLOAD_CTK_NIC_A_B_43bb458a=a-b"
-        );
+        assert_eq!(variables.assignment(Class::Nic, "a.b"), "ONLOAD_CTK_NIC_A_B_5d249e02=a.b");
+        assert_eq!(variables.assignment(Class::Nic, "a-b"), "ONLOAD_CTK_NIC_A_B_43bb458a=a-b");
         assert_eq!(variables.assignment(Class::Nic, "c"), "ONLOAD_CTK_NIC_C=c");
     }
 

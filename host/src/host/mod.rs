@@ -229,10 +229,7 @@ impl Host {
     /// without a network of its own. Sysfs is one file system for each network namespace (fs/sysfs/mount.c).
     fn has_our_network(&self) -> bool {
         let own = || rustix::fs::stat(SYSFS).ok().map(|stat| stat.st_dev);
-        self.running
-            || self
-                .sysfs_device()
-                .is_some_and(|device| own() == Some(device))
+        self.running || self.sysfs_device().is_some_and(|device| own() == Some(device))
     }
 
     /// `None` where its /sys is none of the kernel's, as in a capture.
@@ -245,21 +242,14 @@ impl Host {
     }
 
     pub fn outside_path(&self, path: &Path) -> PathBuf {
-        if self.running {
-            path.to_owned()
-        } else {
-            self.root.join(relative(path))
-        }
+        if self.running { path.to_owned() } else { self.root.join(relative(path)) }
     }
 
     /// Its files as far as root alone could have changed them. A captured tree belongs to who made it: there the
     /// caller counts as root does.
     pub fn trusted(&self) -> Result<Trusted, TrustError> {
-        let owners = if self.running {
-            Owners::root()
-        } else {
-            Owners::of(&[0, geteuid().as_raw()])
-        };
+        let owners =
+            if self.running { Owners::root() } else { Owners::of(&[0, geteuid().as_raw()]) };
         Trusted::below(&self.outside_path(Path::new("/")), owners)
     }
 
@@ -471,9 +461,7 @@ impl Host {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
         };
-        let inside = self
-            .path_of(&found)
-            .map_err(|error| self.read_error(path, error))?;
+        let inside = self.path_of(&found).map_err(|error| self.read_error(path, error))?;
         if self.recording.is_some() {
             self.note_entry(path, self.kind_of(path, &found)?);
         }
@@ -515,9 +503,7 @@ impl Host {
         let stat = rustix::fs::fstat(found).map_err(|error| self.read_error(path, error))?;
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => EntryKind::Directory,
-            FileType::RegularFile => EntryKind::File {
-                executable: stat.st_mode & 0o111 != 0,
-            },
+            FileType::RegularFile => EntryKind::File { executable: stat.st_mode & 0o111 != 0 },
             _ => EntryKind::Other,
         })
     }
@@ -603,16 +589,8 @@ impl Host {
             FileType::BlockDevice => DeviceKind::Block,
             _ => return Ok(None),
         };
-        let (major, minor) = (
-            rustix::fs::major(stat.st_rdev),
-            rustix::fs::minor(stat.st_rdev),
-        );
-        Ok(Some(DeviceNode {
-            kind,
-            major,
-            minor,
-            mode: stat.st_mode & 0o7777,
-        }))
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        Ok(Some(DeviceNode { kind, major, minor, mode: stat.st_mode & 0o7777 }))
     }
 
     fn open_at(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, HostError> {
@@ -638,18 +616,12 @@ impl Host {
     }
 
     fn read_error(&self, path: &Path, error: impl Into<std::io::Error>) -> HostError {
-        HostError::Read {
-            path: self.outside_path(path),
-            source: error.into(),
-        }
+        HostError::Read { path: self.outside_path(path), source: error.into() }
     }
 
     fn too_long(&self, path: &Path, limit: u64) -> HostError {
         let path = self.outside_path(path);
-        HostError::Other(anyhow!(
-            "reading {}: longer than {limit} bytes",
-            path.display()
-        ))
+        HostError::Other(anyhow!("reading {}: longer than {limit} bytes", path.display()))
     }
 }
 
@@ -659,11 +631,7 @@ fn relative(path: &Path) -> PathBuf {
         .components()
         .filter(|part| !matches!(part, Component::RootDir | Component::CurDir))
         .collect();
-    if below.as_os_str().is_empty() {
-        PathBuf::from(".")
-    } else {
-        below
-    }
+    if below.as_os_str().is_empty() { PathBuf::from(".") } else { below }
 }
 
 fn os_string(bytes: &[u8]) -> OsString {
@@ -673,13 +641,7 @@ fn os_string(bytes: &[u8]) -> OsString {
 
 /// The kernel's errors for an attribute that has no value now, or whose device has disappeared.
 fn has_no_value(error: &std::io::Error) -> bool {
-    let none = [
-        Errno::INVAL,
-        Errno::NODEV,
-        Errno::NXIO,
-        Errno::OPNOTSUPP,
-        Errno::NOENT,
-    ];
+    let none = [Errno::INVAL, Errno::NODEV, Errno::NXIO, Errno::OPNOTSUPP, Errno::NOENT];
     Errno::from_io_error(error).is_some_and(|error| none.contains(&error))
 }
 
@@ -687,9 +649,7 @@ fn has_no_value(error: &std::io::Error) -> bool {
 fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, DeviceNode>, usize> {
     let lines = text.lines().enumerate();
     let entries = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
-    entries
-        .map(|(index, line)| parse_device_line(line).ok_or(index + 1))
-        .collect()
+    entries.map(|(index, line)| parse_device_line(line).ok_or(index + 1)).collect()
 }
 
 fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
@@ -741,9 +701,7 @@ mod tests {
     fn an_attribute_is_read_without_its_newline() {
         let (_keep, root) = tree();
         let host = Host::open(&root).unwrap();
-        let speed = host
-            .attribute(Path::new("/sys/class/net/eth0/speed"))
-            .unwrap();
+        let speed = host.attribute(Path::new("/sys/class/net/eth0/speed")).unwrap();
         assert_eq!(speed.as_deref(), Some("1000"));
     }
 
@@ -752,25 +710,10 @@ mod tests {
         let (_keep, root) = tree();
         let host = Host::open(&root).unwrap();
         assert!(host.attribute(Path::new("/sys/nothing")).unwrap().is_none());
-        assert!(
-            host.attribute(Path::new("/sys/class/net/eth0/speed/below"))
-                .unwrap()
-                .is_none()
-        );
-        assert_eq!(
-            host.list(Path::new("/sys/nothing")).unwrap(),
-            Listing::default()
-        );
-        assert!(
-            host.link(Path::new("/sys/class/net/eth0/speed"))
-                .unwrap()
-                .is_none()
-        );
-        assert!(
-            host.device_node(Path::new("/sys/class/net/eth0/speed"))
-                .unwrap()
-                .is_none()
-        );
+        assert!(host.attribute(Path::new("/sys/class/net/eth0/speed/below")).unwrap().is_none());
+        assert_eq!(host.list(Path::new("/sys/nothing")).unwrap(), Listing::default());
+        assert!(host.link(Path::new("/sys/class/net/eth0/speed")).unwrap().is_none());
+        assert!(host.device_node(Path::new("/sys/class/net/eth0/speed")).unwrap().is_none());
     }
 
     #[test]
@@ -842,10 +785,7 @@ mod tests {
         let (_keep, root) = tree();
         symlink("/sys/class/net/eth0", root.join("eth")).unwrap();
         let host = Host::open(&root).unwrap();
-        assert_eq!(
-            host.attribute(Path::new("/eth/speed")).unwrap().as_deref(),
-            Some("1000")
-        );
+        assert_eq!(host.attribute(Path::new("/eth/speed")).unwrap().as_deref(), Some("1000"));
         let resolved = host.resolve(Path::new("/eth")).unwrap().unwrap();
         assert_eq!(resolved, Path::new("/sys/class/net/eth0"));
     }
@@ -868,10 +808,7 @@ mod tests {
         symlink("loop", root.join("loop")).unwrap();
         let host = Host::open(&root).unwrap();
         assert!(host.attribute(Path::new("/dangling")).unwrap().is_none());
-        assert_eq!(
-            host.link(Path::new("/dangling")).unwrap(),
-            Some(PathBuf::from("nowhere"))
-        );
+        assert_eq!(host.link(Path::new("/dangling")).unwrap(), Some(PathBuf::from("nowhere")));
         let error = Chain(&host.attribute(Path::new("/loop")).unwrap_err()).to_string();
         assert!(error.contains("/root/loop: Too many levels"), "{error}");
     }
@@ -883,14 +820,8 @@ mod tests {
         fs::write(root.join("binary"), [0xff, 0xfe]).unwrap();
         let host = Host::open(&root).unwrap();
         let long = host.attribute(Path::new("/long")).unwrap_err().to_string();
-        assert!(
-            long.ends_with("/root/long: longer than 4096 bytes"),
-            "{long}"
-        );
-        let binary = host
-            .attribute(Path::new("/binary"))
-            .unwrap_err()
-            .to_string();
+        assert!(long.ends_with("/root/long: longer than 4096 bytes"), "{long}");
+        let binary = host.attribute(Path::new("/binary")).unwrap_err().to_string();
         assert!(binary.ends_with("/root/binary: not UTF-8 text"), "{binary}");
     }
 
@@ -914,10 +845,7 @@ mod tests {
         )
         .unwrap();
         let host = Host::open(&root).unwrap();
-        assert_eq!(
-            host.attribute(Path::new("/pipe")).unwrap().as_deref(),
-            Some("")
-        );
+        assert_eq!(host.attribute(Path::new("/pipe")).unwrap().as_deref(), Some(""));
     }
 
     #[test]
@@ -933,33 +861,18 @@ mod tests {
     #[test]
     fn a_captured_hosts_nodes_come_from_its_table() {
         let (_keep, root) = tree();
-        fs::write(
-            root.join("dev.table"),
-            "# comment\n/dev/onload c 243 0 0666 0 991\n",
-        )
-        .unwrap();
+        fs::write(root.join("dev.table"), "# comment\n/dev/onload c 243 0 0666 0 991\n").unwrap();
         let host = Host::open(&root).unwrap();
-        let node = DeviceNode {
-            kind: DeviceKind::Character,
-            major: 243,
-            minor: 0,
-            mode: 0o666,
-        };
-        assert_eq!(
-            host.device_node(Path::new("/dev/onload")).unwrap(),
-            Some(node)
-        );
+        let node = DeviceNode { kind: DeviceKind::Character, major: 243, minor: 0, mode: 0o666 };
+        assert_eq!(host.device_node(Path::new("/dev/onload")).unwrap(), Some(node));
         assert!(host.device_node(Path::new("/dev/other")).unwrap().is_none());
     }
 
     #[test]
     fn a_table_of_nodes_that_is_not_understood_is_refused_with_its_line() {
         let (_keep, root) = tree();
-        fs::write(
-            root.join("dev.table"),
-            "/dev/onload c 243 0 0666 0 991\n/dev/x z 1 1 1 1 1\n",
-        )
-        .unwrap();
+        fs::write(root.join("dev.table"), "/dev/onload c 243 0 0666 0 991\n/dev/x z 1 1 1 1 1\n")
+            .unwrap();
         let error = Host::open(&root).unwrap_err().to_string();
         assert!(error.contains("dev.table: line 2: expected"), "{error}");
     }
@@ -979,15 +892,8 @@ mod tests {
     fn a_directory_below_a_file_is_refused_with_its_path() {
         let (_keep, root) = tree();
         let host = Host::open(&root).unwrap();
-        let error = host
-            .create_directory(Path::new("/sys/class/net/eth0/speed/cdi"))
-            .unwrap_err();
-        assert!(
-            Chain(&error)
-                .to_string()
-                .contains("eth0/speed: Not a directory"),
-            "{error}"
-        );
+        let error = host.create_directory(Path::new("/sys/class/net/eth0/speed/cdi")).unwrap_err();
+        assert!(Chain(&error).to_string().contains("eth0/speed: Not a directory"), "{error}");
     }
 
     #[test]

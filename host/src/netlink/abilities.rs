@@ -129,9 +129,7 @@ impl FromStr for FlowFilters {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let all = [FlowFilters::On, FlowFilters::Off, FlowFilters::Absent];
-        all.into_iter()
-            .find(|filters| filters.to_string() == text)
-            .ok_or(())
+        all.into_iter().find(|filters| filters.to_string() == text).ok_or(())
     }
 }
 
@@ -151,9 +149,7 @@ pub(crate) fn read() -> io::Result<BTreeMap<String, Abilities>> {
         socket.list(ethtool, &payload, &|answer| parse_ethtool(command, answer))
     };
     for (index, name, found) in ask(FEATURES_GET)?.into_iter().chain(ask(CHANNELS_GET)?) {
-        let (_, known) = by_index
-            .entry(index)
-            .or_insert((name, Abilities::default()));
+        let (_, known) = by_index.entry(index).or_insert((name, Abilities::default()));
         known.flow_filters = known.flow_filters.or(found.flow_filters);
         known.channels = known.channels.or(found.channels);
     }
@@ -172,10 +168,7 @@ fn header(command: u8) -> [u8; HEADER] {
 }
 
 fn family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
-    let payload = [
-        header(GET_FAMILY).to_vec(),
-        text(FAMILY_NAME, name.as_bytes()),
-    ];
+    let payload = [header(GET_FAMILY).to_vec(), text(FAMILY_NAME, name.as_bytes())];
     let number = |answer: &[u8]| u16_at(value(answer, FAMILY_ID)?, 0);
     match socket.ask(CONTROL, &payload.concat(), &number) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -231,10 +224,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
         assert!(found.is_none_or(|(_, name, _)| !name.is_empty()));
     }
     let _ = parse_xdp(bytes);
-    if let Some(all) = std::str::from_utf8(bytes)
-        .ok()
-        .and_then(|text| parse(text).ok())
-    {
+    if let Some(all) = std::str::from_utf8(bytes).ok().and_then(|text| parse(text).ok()) {
         assert_eq!(parse(&to_text(&all)).ok(), Some(all));
     }
 }

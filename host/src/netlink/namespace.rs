@@ -60,11 +60,7 @@ pub(crate) fn read() -> io::Result<Namespace> {
     Ok(Namespace {
         links: socket.list(link::GET, &link::all(), &one_link)?,
         addresses: socket.list(address::GET, &address::all(), &address::parse)?,
-        routes: socket
-            .routes()?
-            .into_iter()
-            .flat_map(LinkRoute::each)
-            .collect(),
+        routes: socket.routes()?.into_iter().flat_map(LinkRoute::each).collect(),
     })
 }
 

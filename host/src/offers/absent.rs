@@ -32,28 +32,22 @@ impl<'i> Absence<'i> {
             let aliases = device.aliases.iter();
             aliases.map(|alias| ((device.class, *alias), device.name.as_str()))
         });
-        Absence {
-            inventory,
-            reasons,
-            aliases: aliases.collect(),
-        }
+        Absence { inventory, reasons, aliases: aliases.collect() }
     }
 
     /// With what would change it; none if discovery sees nothing of the device.
     pub(super) fn why(&self, class: Class, name: &str) -> Option<String> {
         let reason = match class {
             Class::Nic | Class::NicPlain | Class::NicNodes if name == LOOPBACK => self.of_onload(),
-            Class::Nic | Class::NicPlain | Class::NicNodes => self
-                .of_interface(Class::Nic, name)
-                .or_else(|| self.of_onload()),
+            Class::Nic | Class::NicPlain | Class::NicNodes => {
+                self.of_interface(Class::Nic, name).or_else(|| self.of_onload())
+            }
             Class::Zf => self
                 .of_interface(Class::Zf, name)
                 .or_else(|| self.of_interface(Class::Nic, name))
                 .or_else(|| self.named(Class::Zf, TCPDIRECT)),
             Class::Profile => self.named(class, name).or_else(|| self.of_onload()),
-            _ => self
-                .named(class, name)
-                .or_else(|| self.of_alias(class, name)),
+            _ => self.named(class, name).or_else(|| self.of_alias(class, name)),
         };
         reason.or_else(|| self.unread(class))
     }
@@ -82,17 +76,12 @@ impl<'i> Absence<'i> {
 
     fn of_alias(&self, class: Class, name: &str) -> Option<String> {
         let by = self.aliases.get(&(class, name.parse().ok()?))?;
-        Some(format!(
-            "it is in the IOMMU group of {by}, and offered with it; {GENERATE}"
-        ))
+        Some(format!("it is in the IOMMU group of {by}, and offered with it; {GENERATE}"))
     }
 
     fn unread(&self, class: Class) -> Option<String> {
         let mut unread = self.inventory.unread.iter();
         let unread = unread.find(|unread| unread.kinds.contains(&class))?;
-        Some(format!(
-            "whether it is there is not known: {}{}",
-            unread.reason, unread.advice
-        ))
+        Some(format!("whether it is there is not known: {}{}", unread.reason, unread.advice))
     }
 }

@@ -110,10 +110,8 @@ impl Offering<'_> {
         let gone: Vec<Device> = gone.filter_map(|name| self.gone(class, name)).collect();
         let mut all = together(here.into_iter());
         all.extend(gone.iter().map(|device| vec![device]));
-        let mut offers: Vec<Device> = all
-            .iter()
-            .filter_map(|devices| self.offer(devices))
-            .collect();
+        let mut offers: Vec<Device> =
+            all.iter().filter_map(|devices| self.offer(devices)).collect();
         offers.sort_by(|one, other| one.name.cmp(&other.name));
         offers
     }
@@ -124,10 +122,7 @@ impl Offering<'_> {
             (!self.is_away(class, name)).then(|| format!("{reason} {GENERATE}"))
         };
         let trouble = self.absence.why(class, name).or_else(nothing);
-        Some(Device {
-            health: Health::of(trouble),
-            ..gone(class, name, &self.places)?
-        })
+        Some(Device { health: Health::of(trouble), ..gone(class, name, &self.places)? })
     }
 
     /// Whether its holder has taken a device to a network namespace, from which it comes back.
@@ -180,9 +175,7 @@ impl Offering<'_> {
         if device.health != Health::Healthy {
             return device.health.clone();
         }
-        let unpublished = names
-            .clone()
-            .find_map(|name| self.published.why_not(class, name));
+        let unpublished = names.clone().find_map(|name| self.published.why_not(class, name));
         let stale = || {
             let mut names = names;
             names.find_map(|name| self.nodes.changed(&self.published.expected(class, name)))

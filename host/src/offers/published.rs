@@ -49,12 +49,7 @@ impl<'r> Published<'r> {
             let paths = conflict.paths.iter().map(|path| path.display().to_string());
             Some(((*class, conflict.name.device().as_str()), paths.collect()))
         });
-        Published {
-            registry,
-            devices,
-            conflicts: conflicts.collect(),
-            common,
-        }
+        Published { registry, devices, conflicts: conflicts.collect(), common }
     }
 
     pub(super) fn names(&self, class: Class) -> impl Iterator<Item = &'r str> {
@@ -126,16 +121,12 @@ impl<'r> Published<'r> {
 
 fn is_several(name: &str, found: &Resolved<'_>) -> bool {
     let annotations = &found.device.annotations;
-    let is_pool = [MEMBERS, SHARE]
-        .iter()
-        .any(|key| annotations.contains_key(*key));
+    let is_pool = [MEMBERS, SHARE].iter().any(|key| annotations.contains_key(*key));
     is_pool || SEVERAL.contains(&name)
 }
 
 fn expectations(edits: &ContainerEdits) -> Vec<Expect> {
     let hooks = edits.hooks.iter();
     let arguments = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
-    arguments
-        .flat_map(|(_, arguments)| arguments.expect)
-        .collect()
+    arguments.flat_map(|(_, arguments)| arguments.expect).collect()
 }

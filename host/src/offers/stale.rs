@@ -26,9 +26,7 @@ struct Seen {
 
 impl Nodes {
     pub(super) fn of(inventory: &Inventory) -> Nodes {
-        let mut nodes = Nodes {
-            by_device: BTreeMap::new(),
-        };
+        let mut nodes = Nodes { by_device: BTreeMap::new() };
         let all = inventory.with_drained().flat_map(|device| &device.nodes);
         all.for_each(|node| nodes.add(node));
         nodes
@@ -76,9 +74,7 @@ fn last(path: &str) -> &str {
 }
 
 fn key(device: &Expected, node: &str) -> Key {
-    let kind = node
-        .trim_end_matches(|c: char| c.is_ascii_digit())
-        .to_owned();
+    let kind = node.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
     match device {
         Expected::Rdma { ibdev, .. } => ("rdma", ibdev.clone(), kind),
         Expected::Vfio { pci } => ("vfio", pci.to_string(), kind),

@@ -24,13 +24,7 @@ use crate::host::Host;
 use crate::pools::{resolve, survey};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
-const HOSTS: [&str; 5] = [
-    CAPTURED,
-    "x2-2port-sriov",
-    "rdma-hcas",
-    "iommu-groups",
-    "vmd-numa-gaps",
-];
+const HOSTS: [&str; 5] = [CAPTURED, "x2-2port-sriov", "rdma-hcas", "iommu-groups", "vmd-numa-gaps"];
 
 /// A host, and the files of its specification directory.
 struct Given {
@@ -70,10 +64,7 @@ impl Given {
 
     fn generate(&mut self) {
         self.make_devices();
-        let surroundings = Surroundings {
-            hook: true,
-            ..Surroundings::default()
-        };
+        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
         let pools = resolve(&self.inventory, &self.config).offered;
         let specs = generate(&self.inventory, &pools, &self.config, surroundings).unwrap();
         let files = specs.into_iter();
@@ -83,11 +74,8 @@ impl Given {
 
     fn registry(&mut self) -> Registry {
         let files = std::mem::take(&mut self.files);
-        let sources = files.into_iter().map(|(path, content)| SpecSource {
-            path,
-            priority: 0,
-            content,
-        });
+        let sources =
+            files.into_iter().map(|(path, content)| SpecSource { path, priority: 0, content });
         Registry::from_sources(sources.collect())
     }
 
@@ -110,11 +98,7 @@ impl Given {
     }
 
     fn lease(&mut self, device: &str, slot: u32, container: &str) -> &mut Listed {
-        let process = Process {
-            pid: 42,
-            start_time: 7,
-            pid_namespace: 9,
-        };
+        let process = Process { pid: 42, start_time: 7, pid_namespace: 9 };
         let lease = Lease {
             claim: None,
             boot: "b".to_owned(),
@@ -160,9 +144,7 @@ fn text(offer: &Offer, key: &str) -> String {
 }
 
 fn row(offer: &Offer) -> String {
-    let numa_node = offer
-        .numa_node
-        .map_or("-".to_owned(), |node| node.to_string());
+    let numa_node = offer.numa_node.map_or("-".to_owned(), |node| node.to_string());
     let pci = offer.pci.map_or("-".to_owned(), |pci| pci.to_string());
     let root = offer.pcie_root.as_deref().unwrap_or("-");
     assert_eq!(offer.health, Health::Healthy, "{}", offer.name);
@@ -224,10 +206,7 @@ fn an_interface_is_exclusive_and_healthy_though_its_link_is_down() {
         Attribute::Text(text) => text.clone(),
         other => panic!("{key} is {other:?}"),
     };
-    assert_eq!(
-        (text("kind"), text("interface")),
-        ("netdev".to_owned(), "ens1v0".to_owned())
-    );
+    assert_eq!((text("kind"), text("interface")), ("netdev".to_owned(), "ens1v0".to_owned()));
 }
 
 #[test]
@@ -243,10 +222,7 @@ fn an_interface_that_a_cni_plugin_moves_is_the_same_offer_while_it_is_away() {
     away.file("/network.table", "");
     let away = Given::of(&away.host(), config).offer(device);
     for (offer, interface) in [(at_home, "ens1v0"), (away, "")] {
-        assert_eq!(
-            (offer.sharing, offer.health),
-            (Sharing::Exclusive, Health::Healthy)
-        );
+        assert_eq!((offer.sharing, offer.health), (Sharing::Exclusive, Health::Healthy));
         let text = |key: &str| Attribute::Text(key.to_owned());
         assert_eq!(offer.attributes["name"], text("0000:3b:02.0"));
         assert_eq!(offer.attributes["interface"], text(interface));
@@ -282,18 +258,15 @@ fn all_devices_of_a_class_have_the_same_attributes() {
         // The same specifications on a host that has none of these devices any more.
         let mut gone = Given::of(&Tree::new().host(), "");
         let specs = files.into_iter();
-        gone.files = specs
-            .map(|(path, text)| (path, Ok(from_json(text.as_bytes()).unwrap())))
-            .collect();
+        gone.files =
+            specs.map(|(path, text)| (path, Ok(from_json(text.as_bytes()).unwrap()))).collect();
         let offers = gone.offers();
         assert!(offers.iter().all(|offer| offer.health != Health::Healthy));
         add(offers);
     }
     let classes: Vec<Class> = keys.keys().copied().collect();
     // A bundle is no offer: its devices are.
-    let offered = Class::ALL
-        .into_iter()
-        .filter(|class| *class != Class::Bundle);
+    let offered = Class::ALL.into_iter().filter(|class| *class != Class::Bundle);
     assert_eq!(classes, offered.collect::<Vec<_>>());
     for (class, shapes) in keys {
         assert_eq!(shapes.len(), 1, "{class}: {shapes:?}");
@@ -367,14 +340,7 @@ fn attributes_of_an_rdma_device_are_those_of_its_active_port() {
     let devices = devices.iter().filter(|offer| offer.class == Class::Rdma);
     let rows: Vec<String> = devices
         .map(|offer| {
-            let keys = [
-                "name",
-                "linkLayer",
-                "linkState",
-                "transport",
-                "netdevs",
-                "firmware",
-            ];
+            let keys = ["name", "linkLayer", "linkState", "transport", "netdevs", "firmware"];
             let texts = keys.map(|key| text(offer, key));
             let number = |key: &str| match &offer.attributes[key] {
                 Attribute::Int(number) => number.to_string(),
@@ -416,14 +382,8 @@ fn a_device_that_no_specification_has_is_not_healthy_and_has_no_cdi_name() {
         )
     );
     given.generate();
-    let vfio = given
-        .files
-        .get_mut(&path("vfio"))
-        .unwrap()
-        .as_mut()
-        .unwrap();
-    vfio.devices
-        .retain(|device| device.name.as_str() != "0000:81:10.0");
+    let vfio = given.files.get_mut(&path("vfio")).unwrap().as_mut().unwrap();
+    vfio.devices.retain(|device| device.name.as_str() != "0000:81:10.0");
     assert_eq!(
         given.health("vfio=0000:81:10.0"),
         unhealthy(
@@ -436,9 +396,7 @@ fn a_device_that_no_specification_has_is_not_healthy_and_has_no_cdi_name() {
 fn a_device_that_two_files_claim_or_whose_file_is_broken_says_so() {
     let mut given = Given::sample(CAPTURED, "");
     let copy = given.files[&path("vfio")].as_ref().unwrap().clone();
-    given
-        .files
-        .insert("/var/run/cdi/other.json".into(), Ok(copy));
+    given.files.insert("/var/run/cdi/other.json".into(), Ok(copy));
     assert_eq!(
         given.health("vfio=0000:81:10.0"),
         unhealthy(
@@ -447,9 +405,7 @@ fn a_device_that_two_files_claim_or_whose_file_is_broken_says_so() {
     );
     given.generate();
     let error = std::io::Error::other("not a regular file");
-    given
-        .files
-        .insert(path("vfio"), Err(LoadError::Read(error)));
+    given.files.insert(path("vfio"), Err(LoadError::Read(error)));
     assert_eq!(
         given.health("vfio=0000:81:10.0"),
         unhealthy(
@@ -556,11 +512,7 @@ fn a_link_that_is_down_makes_a_device_unhealthy() {
     let offers = given.offers();
     let reason = |name: &str| {
         let mut offers = offers.iter();
-        offers
-            .find(|offer| offer.name.as_str() == name)
-            .unwrap()
-            .health
-            .clone()
+        offers.find(|offer| offer.name.as_str() == name).unwrap().health.clone()
     };
     assert_eq!(
         reason("ens1"),
@@ -595,11 +547,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     node.node.path = "/dev/vfio/99".to_owned();
     assert_eq!(given.health("vfio=0000:81:10.0"), why("/dev/vfio/15"));
     let mut given = Given::sample("rdma-hcas", "");
-    let index = given
-        .inventory
-        .rdma
-        .iter()
-        .position(|one| one.pci_address.is_some());
+    let index = given.inventory.rdma.iter().position(|one| one.pci_address.is_some());
     let device = &mut given.inventory.rdma[index.unwrap()];
     let name = format!("rdma={}", device.device);
     Arc::make_mut(&mut device.nodes[0]).expected = vec![Expected::Rdma {
@@ -634,9 +582,7 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
     assert_eq!(offer.health_beside(is_web), Health::Healthy);
     assert_eq!(
         offer.health_beside(|lease| !is_web(lease)),
-        unhealthy(&format!(
-            "it is held by {holder}; \"onload-ctk lease list\" shows all"
-        ))
+        unhealthy(&format!("it is held by {holder}; \"onload-ctk lease list\" shows all"))
     );
     assert_eq!(given.leases.len(), 1);
     given.generate();
@@ -652,10 +598,7 @@ fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);
     let offers: Vec<&Offer> = offers.collect();
     assert!(offers[0].leases.is_empty());
-    assert_eq!(
-        holders(offers[1]),
-        ["an unknown container (it is no lease)"]
-    );
+    assert_eq!(holders(offers[1]), ["an unknown container (it is no lease)"]);
     assert_eq!(
         offers[1].health_beside(|_| true),
         unhealthy(
@@ -676,18 +619,12 @@ fn a_shared_device_is_full_when_others_have_all_that_the_operator_allows() {
     assert!(holders(&offer)[0].contains("container a "));
     let is_a = |lease: &Lease| lease.container.as_str() == "a";
     assert_eq!(offer.health_beside(is_a), Health::Healthy);
-    assert!(matches!(
-        offer.health_beside(|_| false),
-        Health::Unhealthy(_)
-    ));
+    assert!(matches!(offer.health_beside(|_| false), Health::Unhealthy(_)));
     // Nobody counts the containers of an interface.
     given.generate();
     given.lease("nic:ens1", 0, "a");
     let nic = given.offer("nic=ens1");
-    assert_eq!(
-        (nic.sharing, nic.slots, nic.most()),
-        (Sharing::Shared, None, None)
-    );
+    assert_eq!((nic.sharing, nic.slots, nic.most()), (Sharing::Shared, None, None));
     assert_eq!(nic.health_beside(|_| false), Health::Healthy);
 }
 
@@ -702,34 +639,15 @@ fn the_strictest_of_class_and_pools_says_how_many_have_a_device() {
     };
     let roce = pool("roce", "rdma", "share = 500");
     let (exclusive, shared) = (Sharing::Exclusive, Sharing::Shared);
-    assert_eq!(
-        most(&roce, "rdma=rxe0"),
-        ("roce".to_owned(), shared, Some(500))
-    );
+    assert_eq!(most(&roce, "rdma=rxe0"), ("roce".to_owned(), shared, Some(500)));
     let two = roce.clone() + &pool("a", "rdma", "share = 3") + &pool("b", "rdma", "");
-    assert_eq!(
-        most(&two, "rdma=rxe1"),
-        ("a b roce".to_owned(), shared, Some(3))
-    );
+    assert_eq!(most(&two, "rdma=rxe1"), ("a b roce".to_owned(), shared, Some(3)));
     let class = format!("[leases]\nshare = {{ rdma = 2 }}\n{roce}");
-    assert_eq!(
-        most(&class, "rdma=rxe0"),
-        ("roce".to_owned(), shared, Some(2))
-    );
+    assert_eq!(most(&class, "rdma=rxe0"), ("roce".to_owned(), shared, Some(2)));
     // The hook gives a group to one container, whatever a pool of it says.
-    let fast = pool(
-        "fast",
-        "vfio",
-        "share = 2\nselect = { addresses = \"0000:81:10.0\" }",
-    );
-    assert_eq!(
-        most(&fast, "vfio=0000:81:10.0"),
-        ("fast".to_owned(), exclusive, None)
-    );
-    assert_eq!(
-        most(&fast, "vfio=0000:81:10.2"),
-        (String::new(), exclusive, None)
-    );
+    let fast = pool("fast", "vfio", "share = 2\nselect = { addresses = \"0000:81:10.0\" }");
+    assert_eq!(most(&fast, "vfio=0000:81:10.0"), ("fast".to_owned(), exclusive, None));
+    assert_eq!(most(&fast, "vfio=0000:81:10.2"), (String::new(), exclusive, None));
     assert_eq!(most("", "rdma=rxe0"), (String::new(), shared, None));
 }
 
@@ -755,15 +673,9 @@ fn a_device_that_its_holder_has_taken_along_stays_an_offer() {
     taken.inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     taken.lease("rdma:rxe0", 0, "web");
     let offers = taken.offers();
-    let rdma: Vec<&Offer> = offers
-        .iter()
-        .filter(|offer| offer.class == Class::Rdma)
-        .collect();
+    let rdma: Vec<&Offer> = offers.iter().filter(|offer| offer.class == Class::Rdma).collect();
     assert_eq!(rdma[0].health, Health::Healthy);
-    assert!(matches!(
-        rdma[0].health_beside(|_| false),
-        Health::Unhealthy(_)
-    ));
+    assert!(matches!(rdma[0].health_beside(|_| false), Health::Unhealthy(_)));
     // Nobody holds the other.
     assert!(matches!(rdma[1].health, Health::Unhealthy(_)));
 }
@@ -782,12 +694,7 @@ fn functions_of_one_iommu_group_are_one_offer() {
     assert_eq!(offers[2].attributes["noIommu"], Attribute::Bool(true));
     // A specification that still has the group by that name.
     given.generate();
-    let vfio = given
-        .files
-        .get_mut(&path("vfio"))
-        .unwrap()
-        .as_mut()
-        .unwrap();
+    let vfio = given.files.get_mut(&path("vfio")).unwrap().as_mut().unwrap();
     vfio.devices[0].name = "0000:05:00.1".parse::<DeviceName>().unwrap().into();
     let health = given.health("vfio=0000:05:00.1");
     assert_eq!(
@@ -802,11 +709,8 @@ fn functions_of_one_iommu_group_are_one_offer() {
 fn functions_with_nodes_of_their_own_come_with_their_whole_group() {
     let mut given = Given::sample("iommu-groups", "");
     // As on a kernel without group nodes, where each function of a group is a device.
-    let first = given
-        .inventory
-        .vfio
-        .iter()
-        .position(|device| !device.aliases.is_empty() && device.viable);
+    let first =
+        given.inventory.vfio.iter().position(|device| !device.aliases.is_empty() && device.viable);
     let group = given.inventory.vfio.remove(first.unwrap());
     let functions = [group.pci_address, group.aliases[0]].map(|pci| {
         let mut function = group.clone();
@@ -821,19 +725,11 @@ fn functions_with_nodes_of_their_own_come_with_their_whole_group() {
     given.generate();
     let offers = given.offers();
     assert_eq!(offers.len(), 1);
-    let names = [
-        "onload.dev/vfio=0000:05:00.0",
-        "onload.dev/vfio=0000:05:00.1",
-    ];
+    let names = ["onload.dev/vfio=0000:05:00.0", "onload.dev/vfio=0000:05:00.1"];
     assert_eq!(offers[0].cdi, names);
     assert_eq!(offers[0].health, Health::Healthy);
     given.generate();
-    let vfio = given
-        .files
-        .get_mut(&path("vfio"))
-        .unwrap()
-        .as_mut()
-        .unwrap();
+    let vfio = given.files.get_mut(&path("vfio")).unwrap().as_mut().unwrap();
     vfio.devices.pop();
     let half = given.offer("vfio=0000:05:00.0");
     assert_eq!(half.cdi, names[..1]);
@@ -845,13 +741,7 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
     let mut given = Given::sample(CAPTURED, "[pools.fast]\nclass = \"vfio\"\n");
     let sample = given.inventory.vfio[0].clone();
     let functions = (0..4096_u32).map(|n| {
-        let address = format!(
-            "{:04x}:{:02x}:{:02x}.{}",
-            n / 2048,
-            n / 256 % 8,
-            n / 8 % 32,
-            n % 8
-        );
+        let address = format!("{:04x}:{:02x}:{:02x}.{}", n / 2048, n / 256 % 8, n / 8 % 32, n % 8);
         let mut device = sample.clone();
         device.pci_address = address.parse().unwrap();
         device.iommu_group = 1000 + n;
@@ -869,10 +759,7 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
     let vfio: Vec<&Offer> = vfio.collect();
     assert_eq!(vfio.len(), 4096);
     assert!(vfio.iter().all(|offer| offer.health == Health::Healthy));
-    assert!(
-        vfio.iter()
-            .all(|offer| offer.pools == ["fast"] && offer.cdi.len() == 1)
-    );
+    assert!(vfio.iter().all(|offer| offer.pools == ["fast"] && offer.cdi.len() == 1));
     let held: Vec<&str> = vfio
         .iter()
         .filter(|offer| !offer.leases.is_empty())
@@ -887,10 +774,7 @@ fn surveyed() -> (Tree, PathBuf) {
     tree.attributes("/sys/devices/system/node/node0", &[]);
     tree.boot("this boot");
     tree.file("/proc/self/ns/pid", "");
-    tree.file(
-        "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
-        "8\n",
-    );
+    tree.file("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "8\n");
     let root = tree.host().outside_path(Path::new("/"));
     (tree, root)
 }
@@ -912,10 +796,7 @@ fn a_survey_reads_specifications_and_leases() {
     assert_eq!(offers.len(), 1);
     assert_eq!(offers[0].cdi, ["onload.dev/hugepages=2Mi"]);
     assert_eq!(offers[0].health, Health::Healthy);
-    assert_eq!(
-        holders(&offers[0]),
-        ["container web (being made) since 1970-01-01T00:00:01Z"]
-    );
+    assert_eq!(holders(&offers[0]), ["container web (being made) since 1970-01-01T00:00:01Z"]);
 }
 
 #[test]
@@ -930,10 +811,7 @@ fn a_drained_device_stays_an_offer_that_nobody_can_have() {
     assert!(offers[0].is_drained && offers[0].cdi.is_empty());
     let why = "drained since 1970-01-01T00:00:00Z: new kernel; \"onload-ctk undrain hugepages=2Mi\" offers it again";
     assert_eq!(offers[0].health, unhealthy(why));
-    assert_eq!(
-        offers[0].attributes["kind"],
-        Attribute::Text("hugepages".to_owned())
-    );
+    assert_eq!(offers[0].attributes["kind"], Attribute::Text("hugepages".to_owned()));
     // Its attributes, pools and holders are those that it had.
     let mut given = Given::sample(CAPTURED, "[pools.fast]\nclass = \"vfio\"\n");
     let before = given.offer("vfio=0000:81:10.0");
@@ -941,22 +819,10 @@ fn a_drained_device_stays_an_offer_that_nobody_can_have() {
     let at = |device: &Offer| device.class == Class::Vfio && device.name.as_str() == "0000:81:10.0";
     let at = given.inventory.devices.iter().position(at).unwrap();
     let device = given.inventory.devices.remove(at);
-    given.inventory.drained.push(Offer {
-        is_drained: true,
-        health: unhealthy(why),
-        ..device
-    });
+    given.inventory.drained.push(Offer { is_drained: true, health: unhealthy(why), ..device });
     let pools = resolve(&given.inventory, &given.config);
-    let offers = super::offers(
-        &given.inventory,
-        &Registry::default(),
-        &pools,
-        &given.leases,
-    );
-    let after = offers
-        .iter()
-        .find(|offer| offer.name == before.name)
-        .unwrap();
+    let offers = super::offers(&given.inventory, &Registry::default(), &pools, &given.leases);
+    let after = offers.iter().find(|offer| offer.name == before.name).unwrap();
     assert_eq!(after.pools, ["fast"]);
     assert_eq!(after.attributes, before.attributes);
     assert!(holders(after)[0].starts_with("container web "));

@@ -62,10 +62,7 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     let leased = leased.filter(|class| shares.share(*class).is_some());
     let near_gpus = (!near.gpus.is_empty()).then_some(Class::Rdma);
     let classes: BTreeSet<Class> = pooled.chain(leased).chain(near_gpus).collect();
-    let mut pools = Pools {
-        shares: shares.clone(),
-        ..Pools::default()
-    };
+    let mut pools = Pools { shares: shares.clone(), ..Pools::default() };
     for class in classes {
         let devices = ClassDevices {
             class,
@@ -114,12 +111,9 @@ impl Pools {
         if left_out.is_empty() {
             return;
         }
-        let names: Vec<String> = left_out
-            .iter()
-            .map(|pool| format!("{}={}", pool.class, pool.name))
-            .collect();
-        self.warnings
-            .push(format!("pools are left out ({}): {reason}", Listed(&names)));
+        let names: Vec<String> =
+            left_out.iter().map(|pool| format!("{}={}", pool.class, pool.name)).collect();
+        self.warnings.push(format!("pools are left out ({}): {reason}", Listed(&names)));
         let refusals = left_out.iter();
         let refusals =
             refusals.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason.as_str()));
@@ -195,9 +189,7 @@ impl ClassDevices<'_> {
             })
         };
         let (nics, others): (Vec<&&Device>, Vec<&&Device>) = open.partition(is_nic);
-        let first = others
-            .first()
-            .filter(|_| class == Class::Vfio && !nics.is_empty())?;
+        let first = others.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
         let names: Vec<String> = others.iter().map(|one| one.name.to_string()).collect();
         Some(format!(
             "{class}=any gives NICs, and what is no NIC like one: {}; take such functions from a pool of their own, or run \"onload-ctk drain {class}={}\"",
@@ -216,9 +208,7 @@ impl ClassDevices<'_> {
         let offered = self.candidates.iter().flatten();
         let offered = offered.map(|device| device.name.as_str());
         let interfaces = self.inventory.interfaces.iter();
-        offered
-            .chain(interfaces.map(|interface| interface.name.as_str()))
-            .collect()
+        offered.chain(interfaces.map(|interface| interface.name.as_str())).collect()
     }
 
     fn name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
@@ -247,10 +237,7 @@ impl ClassDevices<'_> {
             pools.drained.push(NamedPool {
                 class,
                 name: name.clone(),
-                pool: Pool {
-                    members: members(&drained),
-                    share,
-                },
+                pool: Pool { members: members(&drained), share },
                 near: Nearness::default(),
             });
         }
@@ -258,12 +245,7 @@ impl ClassDevices<'_> {
             Some(why) => Err(why),
             None => {
                 let members = members(&offered);
-                checked(
-                    class,
-                    name,
-                    Pool { members, share },
-                    nearness(self.near, &offered),
-                )
+                checked(class, name, Pool { members, share }, nearness(self.near, &offered))
             }
         }
     }
@@ -326,10 +308,7 @@ fn firsts<'i>(candidates: Vec<&Vec<&'i Device>>) -> Vec<&'i Device> {
 }
 
 fn member(device: &Device) -> Member {
-    Member {
-        name: device.name.clone(),
-        numa_node: device.numa_node,
-    }
+    Member { name: device.name.clone(), numa_node: device.numa_node }
 }
 
 fn checked(
@@ -347,12 +326,7 @@ fn checked(
         ));
     }
     let room = MAX_ANNOTATION_BYTES - bytes;
-    Ok(NamedPool {
-        class,
-        name,
-        pool,
-        near: bounded(near, room),
-    })
+    Ok(NamedPool { class, name, pool, near: bounded(near, room) })
 }
 
 fn bytes(annotations: &BTreeMap<String, String>) -> usize {
@@ -373,21 +347,16 @@ fn bounded(near: Nearness, room: usize) -> Nearness {
     });
     let why =
         "its NICs take more bytes than a specification has for them; make pools of fewer devices";
-    let without = Nearness {
-        nics: Vec::new(),
-        gpus: gpus.collect(),
-        unknown: Some(why.to_owned()),
-    };
+    let without =
+        Nearness { nics: Vec::new(), gpus: gpus.collect(), unknown: Some(why.to_owned()) };
     Some(without).filter(fits).unwrap_or_default()
 }
 
 /// Two pools whose members one container has at a time, and that have members in common. Leases keep them
 /// apart, and yet neither has as many as it seems to.
 fn overlaps(pools: &[NamedPool]) -> Vec<String> {
-    let exclusive: Vec<&NamedPool> = pools
-        .iter()
-        .filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY)
-        .collect();
+    let exclusive: Vec<&NamedPool> =
+        pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY).collect();
     let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, pool) in exclusive.iter().enumerate() {
         for member in &pool.pool.members {
@@ -423,10 +392,7 @@ mod tests {
             name: format!("{name}{number:0length$}").parse().unwrap(),
             numa_node: Some(0),
         };
-        Pool {
-            members: (0..count).map(member).collect(),
-            share: 1,
-        }
+        Pool { members: (0..count).map(member).collect(), share: 1 }
     }
 
     fn offered(name: &str, pool: Pool) -> NamedPool {
@@ -443,14 +409,8 @@ mod tests {
         // With "@0" and a space 16 bytes each, less the space behind the last; 45 for the rest.
         let most = pool("d", (MAX_ANNOTATION_BYTES - 45 + 1) / 16, 12);
         let annotations = offered("p", most).pool.to_annotations();
-        let bytes: usize = annotations
-            .iter()
-            .map(|(key, value)| key.len() + value.len())
-            .sum();
-        assert!(
-            (MAX_ANNOTATION_BYTES - 16..=MAX_ANNOTATION_BYTES).contains(&bytes),
-            "{bytes}"
-        );
+        let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        assert!((MAX_ANNOTATION_BYTES - 16..=MAX_ANNOTATION_BYTES).contains(&bytes), "{bytes}");
         assert_eq!(
             refusal(pool("d", 20_000, 12)),
             "its 20000 members take 320044 bytes of a specification, where a device has at most 262144 bytes and 65536 members; make pools of fewer devices"
@@ -468,10 +428,7 @@ mod tests {
         let pools = [of("any", 1), of("a", 1), of("b", 1), of("c", 2)];
         let said = overlaps(&pools);
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(
-            said[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "),
-            "{said:?}"
-        );
+        assert!(said[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "), "{said:?}");
         assert!(
             said[0].ends_with(" and 4 more in common: a container of one takes it from the other"),
             "{said:?}"

@@ -107,9 +107,7 @@ impl SpecDir {
             return Ok(Some(None));
         }
         let mut content = Vec::new();
-        file.take(FILE_LIMIT)
-            .read_to_end(&mut content)
-            .with_context(reading)?;
+        file.take(FILE_LIMIT).read_to_end(&mut content).with_context(reading)?;
         Ok(Some(Some(content)))
     }
 

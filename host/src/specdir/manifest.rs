@@ -126,10 +126,7 @@ mod tests {
         let plain = Manifest::parse(PLAIN.as_bytes()).unwrap();
         assert_eq!(plain.kinds, [Class::Nic, Class::Rdma]);
         let more = PLAIN
-            .replace(
-                "{\"format\"",
-                "{\"version\":1,\"writtenBy\":{\"a\":1},\"format\"",
-            )
+            .replace("{\"format\"", "{\"version\":1,\"writtenBy\":{\"a\":1},\"format\"")
             .replace("\"nic\",", "\"gpu\",\"nic\",")
             .replace("{\"sha256\"", "{\"label\":\"x\",\"sha256\"");
         assert_eq!(Manifest::parse(more.as_bytes()).unwrap(), plain);
@@ -141,13 +138,9 @@ mod tests {
         let error = Manifest::parse(newer.as_bytes()).unwrap_err();
         let error = error.to_string();
         assert!(error.starts_with("it is of version 2, "), "{error}");
-        for text in [
-            "",
-            "[]",
-            "{}",
-            r#"{"version":"1"}"#,
-            r#"{"format":"xml","kinds":[],"files":{}}"#,
-        ] {
+        for text in
+            ["", "[]", "{}", r#"{"version":"1"}"#, r#"{"format":"xml","kinds":[],"files":{}}"#]
+        {
             let error = Manifest::parse(text.as_bytes()).unwrap_err();
             assert!(error.is::<serde_json::Error>(), "{text}: {error}");
         }

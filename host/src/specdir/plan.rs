@@ -81,10 +81,7 @@ pub fn plan(
 ) -> Plan {
     let known = manifest.cloned().unwrap_or_default();
     let mut steps = Vec::new();
-    let mut after = Manifest {
-        files: out_of_scope(&known, &wanted.scope),
-        ..wanted.asked.clone()
-    };
+    let mut after = Manifest { files: out_of_scope(&known, &wanted.scope), ..wanted.asked.clone() };
     let mut before = known.clone();
     let held = held(wanted, existing, &known);
     let specs = wanted.scope.iter().copied().flat_map(SpecName::of_class);
@@ -121,11 +118,7 @@ pub fn plan(
         steps.push(Step { name, action, old });
     }
     steps.sort_by(|one, other| one.name.cmp(&other.name));
-    Plan {
-        steps,
-        before,
-        after,
-    }
+    Plan { steps, before, after }
 }
 
 /// The classes whose files stay unchanged: onload-ctk's own file has devices that the new one would
@@ -155,8 +148,7 @@ fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> 
         names.any(|other| other == *name)
     };
     let kept = known.files.iter().filter(|(name, _)| !touched(name));
-    kept.map(|(name, written)| (name.clone(), written.clone()))
-        .collect()
+    kept.map(|(name, written)| (name.clone(), written.clone())).collect()
 }
 
 /// None where nothing is there and nothing is to be written.
@@ -189,48 +181,30 @@ mod tests {
     }
 
     fn wanting(files: &[(SpecName, &str)]) -> Wanted {
-        let files = files
-            .iter()
-            .map(|(spec, text)| (*spec, text.as_bytes().to_vec()));
+        let files = files.iter().map(|(spec, text)| (*spec, text.as_bytes().to_vec()));
         Wanted {
             scope: Class::ALL.to_vec(),
             files: files.collect(),
             format: Format::Json,
             undecided: BTreeSet::new(),
-            asked: Manifest {
-                kinds: Class::ALL.to_vec(),
-                ..Manifest::default()
-            },
+            asked: Manifest { kinds: Class::ALL.to_vec(), ..Manifest::default() },
             force: false,
         }
     }
 
     fn existing(files: &[(&str, &str)]) -> BTreeMap<String, Option<Vec<u8>>> {
         let files = files.iter();
-        files
-            .map(|(name, text)| ((*name).to_owned(), Some(text.as_bytes().to_vec())))
-            .collect()
+        files.map(|(name, text)| ((*name).to_owned(), Some(text.as_bytes().to_vec()))).collect()
     }
 
     fn owning(files: &[(&str, &str)]) -> Manifest {
-        let entry = |text: &str| Written {
-            sha256: vec![sha256(text.as_bytes())],
-        };
-        let files = files
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), entry(text)));
-        Manifest {
-            kinds: Class::ALL.to_vec(),
-            files: files.collect(),
-            ..Manifest::default()
-        }
+        let entry = |text: &str| Written { sha256: vec![sha256(text.as_bytes())] };
+        let files = files.iter().map(|(name, text)| ((*name).to_owned(), entry(text)));
+        Manifest { kinds: Class::ALL.to_vec(), files: files.collect(), ..Manifest::default() }
     }
 
     fn actions(plan: &Plan) -> Vec<(&str, &Action)> {
-        plan.steps
-            .iter()
-            .map(|step| (step.name.as_str(), &step.action))
-            .collect()
+        plan.steps.iter().map(|step| (step.name.as_str(), &step.action)).collect()
     }
 
     #[test]
@@ -244,22 +218,15 @@ mod tests {
     #[test]
     fn while_a_file_is_replaced_the_old_and_the_new_content_are_ours() {
         let manifest = owning(&[(NIC, "old")]);
-        let plan = plan(
-            &wanted(&[(Class::Nic, "new")]),
-            &existing(&[(NIC, "old")]),
-            Some(&manifest),
-        );
+        let plan =
+            plan(&wanted(&[(Class::Nic, "new")]), &existing(&[(NIC, "old")]), Some(&manifest));
         assert!(plan.before.owns(NIC, b"old") && plan.before.owns(NIC, b"new"));
         assert!(!plan.after.owns(NIC, b"old") && plan.after.owns(NIC, b"new"));
     }
 
     #[test]
     fn a_file_that_is_as_it_should_be_is_kept_and_counts_as_ours_without_a_manifest() {
-        let plan = plan(
-            &wanted(&[(Class::Nic, "same")]),
-            &existing(&[(NIC, "same")]),
-            None,
-        );
+        let plan = plan(&wanted(&[(Class::Nic, "same")]), &existing(&[(NIC, "same")]), None);
         assert_eq!(actions(&plan), [(NIC, &Action::Keep)]);
         assert!(!plan.changes_files());
         assert!(plan.after.owns(NIC, b"same"));
@@ -278,11 +245,7 @@ mod tests {
         let files = existing(&[(NIC, "somebody's")]);
         let without = plan(&wanted(&[(Class::Nic, "new")]), &files, None);
         assert_eq!(actions(&without), [(NIC, &Action::Leave)]);
-        let edited = plan(
-            &wanted(&[(Class::Nic, "new")]),
-            &files,
-            Some(&owning(&[(NIC, "old")])),
-        );
+        let edited = plan(&wanted(&[(Class::Nic, "new")]), &files, Some(&owning(&[(NIC, "old")])));
         assert_eq!(edited.left().collect::<Vec<_>>(), [NIC]);
         assert!(edited.after.owns(NIC, b"old"));
         let gone = plan(&wanted(&[]), &files, None);
@@ -299,10 +262,7 @@ mod tests {
 
     fn undecided(new: Option<&str>) -> Wanted {
         let files: Vec<_> = new.map(|new| (Class::Nic, new)).into_iter().collect();
-        Wanted {
-            undecided: BTreeSet::from([Class::Nic]),
-            ..wanted(&files)
-        }
+        Wanted { undecided: BTreeSet::from([Class::Nic]), ..wanted(&files) }
     }
 
     #[test]
@@ -336,11 +296,7 @@ mod tests {
         let (old, new) = (spec(&["ens1"]), spec(&["ens3"]));
         let yaml = "onload.dev-nic.yaml";
         let manifest = owning(&[(yaml, &old)]);
-        let plan = plan(
-            &undecided(Some(&new)),
-            &existing(&[(yaml, &old)]),
-            Some(&manifest),
-        );
+        let plan = plan(&undecided(Some(&new)), &existing(&[(yaml, &old)]), Some(&manifest));
         assert_eq!(actions(&plan), [(yaml, &Action::Undecided)]);
     }
 
@@ -359,10 +315,7 @@ mod tests {
         ] {
             let files = [(NIC, old[0].as_str()), (POOLS, old[1].as_str())];
             let (files, manifest) = (existing(&files), owning(&files));
-            let mut wanted = Wanted {
-                undecided: BTreeSet::from([Class::Nic]),
-                ..wanting(&new)
-            };
+            let mut wanted = Wanted { undecided: BTreeSet::from([Class::Nic]), ..wanting(&new) };
             let held = plan(&wanted, &files, Some(&manifest));
             assert_eq!(held.undecided().collect::<Vec<_>>(), [POOLS, NIC]);
             assert_eq!(held.after.files, manifest.files);
@@ -377,16 +330,10 @@ mod tests {
         let files = [(NIC, "nic"), (POOLS, "pools")];
         let (files, manifest) = (existing(&files), owning(&files));
         let gone = plan(&wanted(&[(Class::Nic, "nic")]), &files, Some(&manifest));
-        assert_eq!(
-            actions(&gone),
-            [(POOLS, &Action::Remove), (NIC, &Action::Keep)]
-        );
+        assert_eq!(actions(&gone), [(POOLS, &Action::Remove), (NIC, &Action::Keep)]);
         assert!(gone.after.owns(NIC, b"nic") && !gone.after.files.contains_key(POOLS));
         // A run for another class touches neither, and one without a manifest removes nothing.
-        let rdma = Wanted {
-            scope: vec![Class::Rdma],
-            ..wanted(&[])
-        };
+        let rdma = Wanted { scope: vec![Class::Rdma], ..wanted(&[]) };
         let rdma = plan(&rdma, &files, Some(&manifest));
         assert_eq!(actions(&rdma), []);
         assert_eq!(rdma.after.files, manifest.files);
@@ -396,10 +343,7 @@ mod tests {
 
     #[test]
     fn force_takes_a_file_of_our_name() {
-        let forced = Wanted {
-            force: true,
-            ..wanted(&[(Class::Nic, "new")])
-        };
+        let forced = Wanted { force: true, ..wanted(&[(Class::Nic, "new")]) };
         let plan = plan(&forced, &existing(&[(NIC, "somebody's")]), None);
         assert_eq!(actions(&plan), [(NIC, &Action::Write(b"new".to_vec()))]);
     }
@@ -408,32 +352,20 @@ mod tests {
     fn our_file_of_the_other_format_goes() {
         let yaml = "onload.dev-nic.yaml";
         let manifest = owning(&[(yaml, "old")]);
-        let plan = plan(
-            &wanted(&[(Class::Nic, "new")]),
-            &existing(&[(yaml, "old")]),
-            Some(&manifest),
-        );
+        let plan =
+            plan(&wanted(&[(Class::Nic, "new")]), &existing(&[(yaml, "old")]), Some(&manifest));
         assert_eq!(
             actions(&plan),
-            [
-                (NIC, &Action::Write(b"new".to_vec())),
-                (yaml, &Action::Remove)
-            ]
+            [(NIC, &Action::Write(b"new".to_vec())), (yaml, &Action::Remove)]
         );
     }
 
     #[test]
     fn a_run_for_some_kinds_leaves_the_others_and_their_entries() {
         let manifest = owning(&[(NIC, "nic")]);
-        let named = Wanted {
-            scope: vec![Class::Rdma],
-            ..wanted(&[(Class::Rdma, "rdma")])
-        };
+        let named = Wanted { scope: vec![Class::Rdma], ..wanted(&[(Class::Rdma, "rdma")]) };
         let plan = plan(&named, &existing(&[(NIC, "nic")]), Some(&manifest));
-        assert_eq!(
-            actions(&plan),
-            [("onload.dev-rdma.json", &Action::Write(b"rdma".to_vec()))]
-        );
+        assert_eq!(actions(&plan), [("onload.dev-rdma.json", &Action::Write(b"rdma".to_vec()))]);
         assert!(plan.after.owns(NIC, b"nic"));
     }
 

@@ -80,10 +80,7 @@ mod tests {
 
     #[test]
     fn a_change_of_numbers_alone_is_told_with_its_node() {
-        let found = changed(
-            "/dev/onload=nic:onload#243:0",
-            "/dev/onload=nic:onload#239:0",
-        );
+        let found = changed("/dev/onload=nic:onload#243:0", "/dev/onload=nic:onload#239:0");
         assert_eq!(found.as_deref(), Some("/dev/onload 243:0 239:0"));
         let old = changed("/dev/onload=nic:onload", "/dev/onload=nic:onload#239:0");
         assert_eq!(old.as_deref(), Some("/dev/onload - 239:0"));
@@ -92,18 +89,12 @@ mod tests {
     #[test]
     fn any_other_change_is_not_one_of_numbers_alone() {
         assert_eq!(
-            changed(
-                "/dev/onload=nic:onload#243:0",
-                "/dev/onload_epoll=nic:onload_epoll#239:0"
-            ),
+            changed("/dev/onload=nic:onload#243:0", "/dev/onload_epoll=nic:onload_epoll#239:0"),
             None
         );
         let old = spec("/dev/onload=nic:onload#243:0", "/dev/onload");
         let new = spec("/dev/onload=nic:onload#239:0", "/dev/other");
-        assert_eq!(
-            renumbered(Format::Json, old.as_bytes(), new.as_bytes()),
-            None
-        );
+        assert_eq!(renumbered(Format::Json, old.as_bytes(), new.as_bytes()), None);
         assert_eq!(renumbered(Format::Json, b"{}", old.as_bytes()), None);
         assert_eq!(renumbered(Format::Json, old.as_bytes(), b"\xff"), None);
     }

@@ -17,10 +17,7 @@ pub(super) struct Burst {
 
 impl Burst {
     pub(super) fn begin(now: Instant) -> Burst {
-        Burst {
-            first: now,
-            last: now,
-        }
+        Burst { first: now, last: now }
     }
 
     pub(super) fn go_on(&mut self, now: Instant) {
@@ -40,10 +37,7 @@ mod tests {
     #[test]
     fn a_burst_ends_when_it_is_quiet_or_has_lasted_too_long() {
         let ms = Duration::from_millis;
-        let damping = Damping {
-            quiet: ms(200),
-            longest: ms(2000),
-        };
+        let damping = Damping { quiet: ms(200), longest: ms(2000) };
         let start = Instant::now();
         let mut burst = Burst::begin(start);
         assert_eq!(burst.end(damping), start + ms(200));

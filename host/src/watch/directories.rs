@@ -22,9 +22,7 @@ const ON_THE_WAY: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
 /// Rights decide whether a file is trusted.
-const WANTED: WatchFlags = ON_THE_WAY
-    .union(WatchFlags::CLOSE_WRITE)
-    .union(WatchFlags::ATTRIB);
+const WANTED: WatchFlags = ON_THE_WAY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
 const GONE: ReadFlags = ReadFlags::DELETE_SELF
     .union(ReadFlags::MOVE_SELF)
     .union(ReadFlags::IGNORED)

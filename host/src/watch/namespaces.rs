@@ -52,10 +52,7 @@ mod tests {
         let all = why_not_all(FIRST_USER, FIRST_PID, "net:[1]", Some("net:[1]"));
         assert_eq!(all, None);
         // Whether it is the host's first process, or may not look at it, nobody tells.
-        assert_eq!(
-            why_not_all(FIRST_USER, "pid:[7]", "net:[2]", Some("net:[1]")),
-            None
-        );
+        assert_eq!(why_not_all(FIRST_USER, "pid:[7]", "net:[2]", Some("net:[1]")), None);
         assert_eq!(why_not_all(FIRST_USER, FIRST_PID, "net:[2]", None), None);
     }
 

@@ -116,10 +116,7 @@ pub(super) mod tests {
     fn devices_that_discovery_looks_at_are_of_interest() {
         assert!(is_of_interest(VF, "pci"));
         assert!(is_of_interest(&format!("{VF}/net/ens1v0"), "net"));
-        assert!(is_of_interest(
-            "/devices/virtual/infiniband/rxe0",
-            "infiniband"
-        ));
+        assert!(is_of_interest("/devices/virtual/infiniband/rxe0", "infiniband"));
         assert!(is_of_interest("/devices/virtual/misc/vfio", "misc"));
         assert!(is_of_interest("/module/sfc_resource", "module"));
         assert!(is_of_interest("/devices/virtual/onload/onload", "onload"));
@@ -128,10 +125,7 @@ pub(super) mod tests {
     #[test]
     fn interfaces_of_containers_and_other_devices_are_not() {
         assert!(!is_of_interest("/devices/virtual/net/veth1a2b", "net"));
-        assert!(!is_of_interest(
-            "/devices/virtual/net/veth1a2b/queues/rx-0",
-            "queues"
-        ));
+        assert!(!is_of_interest("/devices/virtual/net/veth1a2b/queues/rx-0", "queues"));
         assert!(!is_of_interest("/devices/virtual/bdi/0:50", "bdi"));
         assert!(!is_of_interest("/kernel/slab/a", "slab"));
         assert!(!is_of_interest("/devices/platform/x", "pci "));

@@ -43,10 +43,7 @@ impl Sources {
             directories,
             kernel: host.is_live(),
             interval: Duration::from_secs(60),
-            damping: Damping {
-                quiet: Duration::from_millis(200),
-                longest: Duration::from_secs(2),
-            },
+            damping: Damping { quiet: Duration::from_millis(200), longest: Duration::from_secs(2) },
         }
     }
 }
@@ -83,9 +80,7 @@ pub struct Waker {
 impl Waker {
     fn new() -> io::Result<Waker> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Waker {
-            descriptor: Arc::new(descriptor),
-        })
+        Ok(Waker { descriptor: Arc::new(descriptor) })
     }
 
     pub fn wake(&self) -> io::Result<()> {
@@ -128,9 +123,7 @@ impl Watcher {
     }
 
     fn or_without<T>(&mut self, doing: &str, result: io::Result<T>) -> Option<T> {
-        result
-            .map_err(|error| self.without.push(format!("{doing}: {error}")))
-            .ok()
+        result.map_err(|error| self.without.push(format!("{doing}: {error}"))).ok()
     }
 
     pub fn without(&self) -> Vec<String> {
@@ -202,10 +195,7 @@ impl Watcher {
     }
 
     fn read(&mut self) -> io::Result<News> {
-        let mut read = News {
-            woken: self.waker.take(),
-            ..News::default()
-        };
+        let mut read = News { woken: self.waker.take(), ..News::default() };
         if let Some(directories) = &mut self.directories {
             read.more |= directories.read()?;
         }
@@ -241,10 +231,7 @@ mod tests {
             directories,
             kernel: false,
             interval: LONG,
-            damping: Damping {
-                quiet: Duration::from_millis(1),
-                longest: LONG,
-            },
+            damping: Damping { quiet: Duration::from_millis(1), longest: LONG },
         }
     }
 
@@ -298,16 +285,10 @@ mod tests {
         assert_eq!(news_now(&mut watcher), News::default());
         let path = "/devices/pci0000:80/0000:81:10.0";
         feed(&devices, &uevent::tests::message("bind", path, "pci"));
-        let of_devices = News {
-            more: true,
-            ..News::default()
-        };
+        let of_devices = News { more: true, ..News::default() };
         assert_eq!(news(&mut watcher), of_devices);
         feed(&interfaces, &link::tests::of_device());
-        let of_links = News {
-            links: true,
-            ..News::default()
-        };
+        let of_links = News { links: true, ..News::default() };
         assert_eq!(news(&mut watcher), of_links);
     }
 
@@ -316,27 +297,13 @@ mod tests {
         let mut watcher = watcher();
         let (now, minute) = (Instant::now(), Duration::from_secs(60));
         let burst = Burst::begin(now);
-        let links = News {
-            links: true,
-            ..News::default()
-        };
+        let links = News { links: true, ..News::default() };
         let soon = now + watcher.damping.quiet;
-        assert_eq!(
-            watcher.end(burst, links),
-            soon,
-            "the first are told at once"
-        );
+        assert_eq!(watcher.end(burst, links), soon, "the first are told at once");
         watcher.links_after = Some(now + minute);
         assert_eq!(watcher.end(burst, links), now + minute);
-        let devices = News {
-            more: true,
-            ..links
-        };
-        assert_eq!(
-            watcher.end(burst, devices),
-            soon,
-            "what matters is not held up"
-        );
+        let devices = News { more: true, ..links };
+        assert_eq!(watcher.end(burst, devices), soon, "what matters is not held up");
         // Each answer with links begins the time anew.
         let (socket, interfaces) = fed();
         watcher.links = Some(socket);
@@ -359,10 +326,7 @@ mod tests {
         let mut watcher = watcher();
         let waker = watcher.waker();
         let thread = thread::spawn(move || waker.wake());
-        let of_waker = News {
-            woken: true,
-            ..News::default()
-        };
+        let of_waker = News { woken: true, ..News::default() };
         assert_eq!(news(&mut watcher), of_waker);
         thread.join().unwrap().unwrap();
         // Before there is a wait, and however often.
@@ -374,18 +338,13 @@ mod tests {
 
     #[test]
     fn everything_is_looked_at_again_after_a_while() {
-        let mut often = Watcher::new(Sources {
-            interval: Duration::from_millis(1),
-            ..sources(Vec::new())
-        });
+        let mut often =
+            Watcher::new(Sources { interval: Duration::from_millis(1), ..sources(Vec::new()) });
         let often = often.as_mut().unwrap();
         for _ in 0..2 {
             often.wait().unwrap();
         }
-        let never = Sources {
-            interval: Duration::MAX,
-            ..sources(Vec::new())
-        };
+        let never = Sources { interval: Duration::MAX, ..sources(Vec::new()) };
         let never = Watcher::new(never).unwrap();
         assert!(never.next > Instant::now() + LONG);
     }
@@ -396,10 +355,7 @@ mod tests {
         let without = Watcher::new(sources(vec![long])).unwrap().without();
         assert_eq!(without.len(), 1);
         let said = &without[0];
-        assert!(
-            said.starts_with("watching /aaa") && said.contains("too long"),
-            "{said}"
-        );
+        assert!(said.starts_with("watching /aaa") && said.contains("too long"), "{said}");
     }
 
     #[test]
@@ -409,9 +365,8 @@ mod tests {
         let specs = [root.path().join("var/run/cdi")];
         let sources = Sources::of_host(&host, &specs);
         let inside = sources.directories.iter();
-        let inside: Vec<&Path> = inside
-            .map(|path| path.strip_prefix(root.path()).unwrap())
-            .collect();
+        let inside: Vec<&Path> =
+            inside.map(|path| path.strip_prefix(root.path()).unwrap()).collect();
         let expected = ["var/run/cdi", "etc/onload-ctk", "run/onload-ctk/@leases"];
         assert_eq!(inside, expected.map(Path::new));
         assert!(!sources.kernel);
@@ -420,10 +375,6 @@ mod tests {
         // As a container sees it that has the host's root at a path of its own.
         let mounted = Host::open(Path::new("/proc/self/root")).unwrap();
         assert!(!mounted.is_running() && Sources::of_host(&mounted, &[]).kernel);
-        assert!(
-            running
-                .directories
-                .contains(&PathBuf::from("/run/onload-ctk/@leases"))
-        );
+        assert!(running.directories.contains(&PathBuf::from("/run/onload-ctk/@leases")));
     }
 }

@@ -48,20 +48,14 @@ enum Need {
 }
 
 /// Towards the Data Direct function: its requests go to the GPU at once.
-const TO_FUNCTION: Need = Need::DataDirect(
-    UPSTREAM_FORWARDING | COMPLETION_REDIRECT | VALIDATION,
-    REQUEST_REDIRECT,
-);
+const TO_FUNCTION: Need =
+    Need::DataDirect(UPSTREAM_FORWARDING | COMPLETION_REDIRECT | VALIDATION, REQUEST_REDIRECT);
 /// Towards the GPU: its answers do.
-const TO_GPU: Need = Need::DataDirect(
-    UPSTREAM_FORWARDING | REQUEST_REDIRECT | VALIDATION,
-    COMPLETION_REDIRECT,
-);
+const TO_GPU: Need =
+    Need::DataDirect(UPSTREAM_FORWARDING | REQUEST_REDIRECT | VALIDATION, COMPLETION_REDIRECT);
 /// The root port: so that the kernel makes one IOMMU group of all that is below.
-const ROOT_PORT: Need = Need::DataDirect(
-    UPSTREAM_FORWARDING | COMPLETION_REDIRECT | REQUEST_REDIRECT,
-    VALIDATION,
-);
+const ROOT_PORT: Need =
+    Need::DataDirect(UPSTREAM_FORWARDING | COMPLETION_REDIRECT | REQUEST_REDIRECT, VALIDATION);
 
 impl Need {
     /// What the port's control has to be, by what it is.
@@ -179,9 +173,7 @@ fn between(
         ports.map(|port| (Some(port), Need::NoRedirect)).collect()
     };
     let ports = ports.into_iter();
-    ports
-        .filter_map(|(port, need)| Some((*port?, need)))
-        .collect()
+    ports.filter_map(|(port, need)| Some((*port?, need))).collect()
 }
 
 fn judge(examined: &Examined<'_>, ports: &[Port]) -> Findings {

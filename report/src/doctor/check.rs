@@ -87,16 +87,11 @@ pub enum Remedy {
 
 impl Remedy {
     pub(super) fn install(install: impl Into<String>, from: impl Into<String>) -> Remedy {
-        Remedy::Install {
-            install: install.into(),
-            from: from.into(),
-        }
+        Remedy::Install { install: install.into(), from: from.into() }
     }
 
     pub(super) fn run(command: impl Into<String>) -> Remedy {
-        Remedy::Run {
-            run: command.into(),
-        }
+        Remedy::Run { run: command.into() }
     }
 
     /// For what discovery could not read: another user lacks the right, and root is not told to be root.
@@ -109,11 +104,7 @@ impl Remedy {
     }
 
     pub(super) fn write(file: impl AsRef<Path>, line: impl Into<String>) -> Remedy {
-        Remedy::Write {
-            file: file.as_ref().to_owned(),
-            section: None,
-            line: line.into(),
-        }
+        Remedy::Write { file: file.as_ref().to_owned(), section: None, line: line.into() }
     }
 
     pub(super) fn write_under(
@@ -133,31 +124,19 @@ impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Remedy::Run { run } => write!(f, "run: {run}"),
-            Remedy::Write {
-                file,
-                section,
-                line,
-            } => {
+            Remedy::Write { file, section, line } => {
                 write!(f, "write to {}", file.display())?;
                 if let Some(section) = section {
                     write!(f, " under {section}")?;
                 }
                 write!(f, ": {line}")
             }
-            Remedy::KernelLine {
-                kernel_line,
-                replaces: None,
-            } => write!(
-                f,
-                "add to the kernel's line in the boot loader: {kernel_line}"
-            ),
-            Remedy::KernelLine {
-                kernel_line,
-                replaces: Some(old),
-            } => write!(
-                f,
-                "replace in the kernel's line in the boot loader: {old} by {kernel_line}"
-            ),
+            Remedy::KernelLine { kernel_line, replaces: None } => {
+                write!(f, "add to the kernel's line in the boot loader: {kernel_line}")
+            }
+            Remedy::KernelLine { kernel_line, replaces: Some(old) } => {
+                write!(f, "replace in the kernel's line in the boot loader: {old} by {kernel_line}")
+            }
             Remedy::Install { install, from } => write!(f, "install {install} from {from}"),
         }
     }
@@ -185,13 +164,7 @@ pub struct Finding {
 
 impl Finding {
     fn new(verdict: Verdict, finding: impl Into<String>, remedy: Vec<Remedy>) -> Finding {
-        Finding {
-            subject: None,
-            verdict,
-            finding: finding.into(),
-            looked_at: Vec::new(),
-            remedy,
-        }
+        Finding { subject: None, verdict, finding: finding.into(), looked_at: Vec::new(), remedy }
     }
 
     pub(super) fn pass(finding: impl Into<String>) -> Finding {

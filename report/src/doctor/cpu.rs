@@ -116,10 +116,7 @@ fn isolate(examined: &Examined<'_>, node: u32, cpus: &BTreeSet<u32>) -> Result<F
             Finding::warn(text, change).at(kernel_line::SHOWN)
         }
         // They are isolated by a cpuset.
-        None => Finding::warn(
-            text,
-            kernel_line::write(examined, &format!("{ISOLATE}{cpus}"))?,
-        ),
+        None => Finding::warn(text, kernel_line::write(examined, &format!("{ISOLATE}{cpus}"))?),
     };
     kernel_line::then_reboot(examined, finding)
 }

@@ -114,11 +114,7 @@ impl Distribution {
     }
 
     pub(super) fn reboot(self) -> &'static str {
-        if self.has_systemd() {
-            "systemctl reboot"
-        } else {
-            "reboot"
-        }
+        if self.has_systemd() { "systemctl reboot" } else { "reboot" }
     }
 
     pub(super) fn restart(self, service: &str) -> Remedy {
@@ -149,68 +145,29 @@ mod tests {
     /// The lines of os-release that count, as each release has them.
     const RELEASES: [(&str, Option<Distribution>); 24] = [
         ("ID=debian\nVERSION_ID=\"13\"\n", Some(Distribution::Debian)),
-        (
-            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"22.04\"\n",
-            Some(Distribution::Ubuntu),
-        ),
-        (
-            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\n",
-            Some(Distribution::Ubuntu),
-        ),
-        (
-            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"26.04\"\n",
-            Some(Distribution::Ubuntu),
-        ),
-        (
-            "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n",
-            Some(Distribution::Ubuntu),
-        ),
+        ("ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"22.04\"\n", Some(Distribution::Ubuntu)),
+        ("ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\n", Some(Distribution::Ubuntu)),
+        ("ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"26.04\"\n", Some(Distribution::Ubuntu)),
+        ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", Some(Distribution::Ubuntu)),
         ("ID=raspbian\nID_LIKE=debian\n", Some(Distribution::Debian)),
-        (
-            "ID=\"rhel\"\nID_LIKE=\"fedora\"\nVERSION_ID=\"9.6\"\n",
-            Some(Distribution::RedHat),
-        ),
+        ("ID=\"rhel\"\nID_LIKE=\"fedora\"\nVERSION_ID=\"9.6\"\n", Some(Distribution::RedHat)),
         (
             "ID=\"rhel\"\nID_LIKE=\"centos fedora\"\nVERSION_ID=\"10.0\"\n",
             Some(Distribution::RedHat),
         ),
-        (
-            "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",
-            Some(Distribution::RedHat),
-        ),
-        (
-            "ID=\"almalinux\"\nID_LIKE=\"rhel centos fedora\"\n",
-            Some(Distribution::RedHat),
-        ),
-        (
-            "ID=\"centos\"\nID_LIKE=\"rhel fedora\"\n",
-            Some(Distribution::RedHat),
-        ),
-        (
-            "ID=\"ol\"\nID_LIKE=\"fedora\"\n",
-            Some(Distribution::RedHat),
-        ),
-        (
-            "ID=\"amzn\"\nID_LIKE=\"fedora\"\n",
-            Some(Distribution::RedHat),
-        ),
+        ("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", Some(Distribution::RedHat)),
+        ("ID=\"almalinux\"\nID_LIKE=\"rhel centos fedora\"\n", Some(Distribution::RedHat)),
+        ("ID=\"centos\"\nID_LIKE=\"rhel fedora\"\n", Some(Distribution::RedHat)),
+        ("ID=\"ol\"\nID_LIKE=\"fedora\"\n", Some(Distribution::RedHat)),
+        ("ID=\"amzn\"\nID_LIKE=\"fedora\"\n", Some(Distribution::RedHat)),
         ("ID=fedora\n", Some(Distribution::RedHat)),
         (
             "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\nVERSION_ID=\"15.6\"\n",
             Some(Distribution::Suse),
         ),
-        (
-            "ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"\n",
-            Some(Distribution::Suse),
-        ),
-        (
-            "ID=\"sles\"\nID_LIKE=\"suse\"\nVERSION_ID=\"15.7\"\n",
-            Some(Distribution::Suse),
-        ),
-        (
-            "ID=\"sle-micro\"\nID_LIKE=\"suse\"\n",
-            Some(Distribution::Suse),
-        ),
+        ("ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"\n", Some(Distribution::Suse)),
+        ("ID=\"sles\"\nID_LIKE=\"suse\"\nVERSION_ID=\"15.7\"\n", Some(Distribution::Suse)),
+        ("ID=\"sle-micro\"\nID_LIKE=\"suse\"\n", Some(Distribution::Suse)),
         ("ID=arch\nBUILD_ID=rolling\n", Some(Distribution::Arch)),
         ("ID=manjaro\nID_LIKE=arch\n", Some(Distribution::Arch)),
         ("ID=alpine\nVERSION_ID=3.22.0\n", Some(Distribution::Alpine)),
@@ -230,18 +187,8 @@ mod tests {
     fn each_distribution_is_told_of_its_own_packages() {
         use Distribution::{Alpine, Arch, Debian, RedHat, RpmOstree, Suse, Transactional, Ubuntu};
         for (distribution, cpupower, verbs, rdmacm) in [
-            (
-                Debian,
-                "linux-cpupower",
-                "ibverbs-providers",
-                "rdmacm-utils",
-            ),
-            (
-                Ubuntu,
-                "linux-tools-$(uname -r)",
-                "ibverbs-providers",
-                "rdmacm-utils",
-            ),
+            (Debian, "linux-cpupower", "ibverbs-providers", "rdmacm-utils"),
+            (Ubuntu, "linux-tools-$(uname -r)", "ibverbs-providers", "rdmacm-utils"),
             (RedHat, "kernel-tools", "libibverbs", "librdmacm"),
             (RpmOstree, "kernel-tools", "libibverbs", "librdmacm"),
             (Suse, "cpupower", "libibverbs", "librdmacm1"),

@@ -24,10 +24,8 @@ const PEER_MEMORY: &[u8] = b"ib_register_peer_memory_client";
 const FIRST_OPEN: u32 = 515;
 const FIRST_KERNEL: (u32, u32) = (5, 12);
 /// As RCCL looks for them (src/misc/rocmwrap.cc and src/transport/net_ib).
-const AMD_PEERS: [&str; 2] = [
-    "/sys/kernel/mm/memory_peers/amdkfd/version",
-    "/sys/memory_peers/amdkfd/version",
-];
+const AMD_PEERS: [&str; 2] =
+    ["/sys/kernel/mm/memory_peers/amdkfd/version", "/sys/memory_peers/amdkfd/version"];
 const AMD_OPTIONS: [&str; 2] = ["CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY"];
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
@@ -65,10 +63,8 @@ fn nvidia_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
     } else {
         let text = "nvidia_peermem is not loaded, and the driver does not give memory as dma-buf: programs copy what they send from GPUs by the CPU";
         if can_load_peermem(examined)? {
-            Finding::warn(text, Remedy::run("modprobe nvidia-peermem")).then(Remedy::write(
-                "/etc/modules-load.d/onload-ctk.conf",
-                "nvidia-peermem",
-            ))
+            Finding::warn(text, Remedy::run("modprobe nvidia-peermem"))
+                .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
         } else {
             let text =
                 format!("{text}; nvidia_peermem does not load with the ib_core of this kernel");
@@ -94,9 +90,7 @@ fn gives_dma_buf(examined: &Examined<'_>) -> Result<bool, HostError> {
 /// The first number of a version such as `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
 /// Build`; none of the closed modules.
 fn open_version(text: &str) -> Option<u32> {
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("NVRM version:"))?;
+    let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let (_, version) = line.split_once(" Open Kernel Module ")?;
     let mut words = version.split_whitespace();
     words.find_map(|word| word.split_once('.')?.0.parse().ok())
@@ -119,10 +113,7 @@ fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
         }
     }
     let release = examined.attribute(RELEASE)?.unwrap_or_default();
-    for file in [
-        format!("/boot/config-{release}"),
-        format!("/lib/modules/{release}/config"),
-    ] {
+    for file in [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")] {
         let Some(text) = examined.host.text(file.as_ref())? else {
             continue;
         };
@@ -144,9 +135,7 @@ fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
             );
             let kernel = format!(
                 "a kernel with {}",
-                AMD_OPTIONS
-                    .map(|option| format!("{option}=y"))
-                    .join(" and ")
+                AMD_OPTIONS.map(|option| format!("{option}=y")).join(" and ")
             );
             Finding::warn(
                 text,
@@ -185,25 +174,15 @@ pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
     translated.dedup();
     let Some((_, group, kind)) = translated.first() else {
         let text = "the IOMMU translates nothing between a GPU and its NIC";
-        return Ok(seen
-            .then(|| Finding::pass(text).at(GROUPS))
-            .into_iter()
-            .collect());
+        return Ok(seen.then(|| Finding::pass(text).at(GROUPS)).into_iter().collect());
     };
-    let names: Vec<String> = translated
-        .iter()
-        .map(|(address, ..)| address.to_string())
-        .collect();
+    let names: Vec<String> = translated.iter().map(|(address, ..)| address.to_string()).collect();
     let text = format!(
         "the IOMMU translates ({kind}) what {} {}: what goes between a GPU and its NIC passes the CPU",
         Listed(&names),
         if names.len() == 1 { "does" } else { "do" }
     );
-    let words = if examined.is_arm()? {
-        "iommu.passthrough=1"
-    } else {
-        "iommu=pt"
-    };
+    let words = if examined.is_arm()? { "iommu.passthrough=1" } else { "iommu=pt" };
     let finding = Finding::warn(text, kernel_line::write(examined, words)?);
     let finding = kernel_line::then_reboot(examined, finding)?;
     Ok(vec![finding.at(format!("{GROUPS}/{group}/type"))])
@@ -264,11 +243,7 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
     if let Some(why) = inventory.data_direct.obstacle() {
         let text = format!("which NIC has which Data Direct function is not known: {why}");
         let look = Remedy::run("onload-ctk discover --explain");
-        let finding = if inventory
-            .unread
-            .iter()
-            .any(|unread| why.contains(&unread.reason))
-        {
+        let finding = if inventory.unread.iter().any(|unread| why.contains(&unread.reason)) {
             Finding::unknown(text, Remedy::unread())
         } else {
             Finding::warn(text, look)
@@ -277,23 +252,17 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
     }
     let mut findings = Vec::new();
     for (nic, function) in inventory.data_direct.iter() {
-        let driver = inventory
-            .functions
-            .get(function)
-            .and_then(|function| function.driver.as_deref());
+        let driver =
+            inventory.functions.get(function).and_then(|function| function.driver.as_deref());
         if driver.is_none() {
             let text = format!(
                 "no driver has the Data Direct function {function} of the NIC {nic}: it reaches GPUs by its own place"
             );
             let finding = Finding::warn(text, Remedy::run("modprobe mlx5_ib"));
-            let finding = finding.then(Remedy::run(format!(
-                "echo {function} > /sys/bus/pci/drivers_probe"
-            )));
-            findings.push(
-                finding
-                    .of(function.to_string())
-                    .at(format!("{DEVICES}/{function}/driver")),
-            );
+            let finding =
+                finding.then(Remedy::run(format!("echo {function} > /sys/bus/pci/drivers_probe")));
+            findings
+                .push(finding.of(function.to_string()).at(format!("{DEVICES}/{function}/driver")));
         }
     }
     findings.extend(apart_groups(examined, &near)?);
@@ -302,11 +271,7 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
     if count > 0 && has_nvidia && !gives_dma_buf(examined)? {
         let text =
             "Data Direct takes memory of a GPU as dma-buf alone, which the driver does not give";
-        findings.push(
-            Finding::warn(text, open_modules())
-                .at(NVIDIA_VERSION)
-                .at(RELEASE),
-        );
+        findings.push(Finding::warn(text, open_modules()).at(NVIDIA_VERSION).at(RELEASE));
     }
     if findings.is_empty() && count > 0 {
         let text = counted(count, "NIC reaches", "NICs reach");
@@ -318,11 +283,7 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
 /// A GPU and the function beside it have to be of one IOMMU group, else NVIDIA's driver refuses (`check` of rdma_topo).
 fn apart_groups(examined: &Examined<'_>, near: &Near<'_>) -> Findings {
     let functions = &examined.inventory.functions;
-    let group = |address| {
-        functions
-            .get(address)
-            .and_then(|function| function.iommu_group)
-    };
+    let group = |address| functions.get(address).and_then(|function| function.iommu_group);
     let mut findings = Vec::new();
     for (gpu, nic) in near.pairs() {
         let [_, function] = near.ends(gpu, nic);

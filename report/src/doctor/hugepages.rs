@@ -81,9 +81,7 @@ fn counts(examined: &Examined<'_>, node: u32, kib: u64) -> bool {
 fn is_configured(examined: &Examined<'_>, node: u32) -> bool {
     let sizes = examined.config.host.hugepages.iter();
     let large = sizes.filter(|(size, _)| counts(examined, node, size.kib()));
-    large
-        .flat_map(|(_, nodes)| nodes.keys())
-        .any(|one| one.0 == node)
+    large.flat_map(|(_, nodes)| nodes.keys()).any(|one| one.0 == node)
 }
 
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
@@ -92,9 +90,7 @@ fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Re
     let size = pages.entry(PageSize::of_kib(SMALLEST_KIB)).or_default();
     size.extend(nodes.map(|node| (NumaNode(*node), PAGES)));
     let sizes = pages.iter().map(|(size, nodes)| {
-        let nodes = nodes
-            .iter()
-            .map(|(node, count)| format!("{} = {count}", node.0));
+        let nodes = nodes.iter().map(|(node, count)| format!("{} = {count}", node.0));
         format!("{size} = {{ {} }}", nodes.collect::<Vec<_>>().join(", "))
     });
     let line = format!("hugepages = {{ {} }}", sizes.collect::<Vec<_>>().join(", "));

@@ -17,9 +17,7 @@ const FIRMWARE: &str = "systemctl reboot --firmware-setup";
 pub(super) fn on(examined: &Examined<'_>) -> Findings {
     let functions = || examined.inventory.functions.iter();
     let vfio = functions().filter(|function| is_held(function)).count();
-    let virtual_functions = functions()
-        .filter(|f| f.physical_function.is_some())
-        .count();
+    let virtual_functions = functions().filter(|f| f.physical_function.is_some()).count();
     if vfio == 0 && virtual_functions == 0 && examined.config.sriov.is_empty() {
         return Ok(Vec::new());
     }
@@ -109,9 +107,9 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
         let functions = counted(count, "virtual function", "virtual functions");
         let finding = match (parent.driver.as_deref(), idle) {
             // To leave vfio would remove them (`vfio_pci_core_unregister_device`).
-            (Some(driver), _) if is_held(parent) => Finding::pass(format!(
-                "it has {functions} and is bound to {driver}: {NEEDS_TOKEN}"
-            )),
+            (Some(driver), _) if is_held(parent) => {
+                Finding::pass(format!("it has {functions} and is bound to {driver}: {NEEDS_TOKEN}"))
+            }
             (Some(_), Some((_, name))) => Finding::warn(
                 format!("its interface {name} is down: {NO_LINK}"),
                 Remedy::run(format!("ip link set dev {} up", shell_word(name))),

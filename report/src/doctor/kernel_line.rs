@@ -33,10 +33,7 @@ pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, Host
         let is_script = words.contains('"')
             && (examined.exists("/boot/grub2")? || examined.exists("/boot/grub")?);
         let not_read: &[char] = if is_script { &['\\'] } else { &['\\', '"'] };
-        Remedy::KernelLine {
-            kernel_line: words.replace(not_read, ""),
-            replaces: None,
-        }
+        Remedy::KernelLine { kernel_line: words.replace(not_read, ""), replaces: None }
     })
 }
 
@@ -56,16 +53,11 @@ pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<R
     Ok(if is_ostree(examined)? {
         Remedy::run(format!("rpm-ostree kargs --delete={old} --append={new}"))
     } else if examined.is_file(GRUBBY)? {
-        Remedy::run(format!(
-            "grubby --update-kernel=ALL --remove-args={old} --args={new}"
-        ))
+        Remedy::run(format!("grubby --update-kernel=ALL --remove-args={old} --args={new}"))
     } else if examined.is_file(GRUB)? {
         Remedy::run(format!("sed -i 's|{old}|{new}|' {GRUB}"))
     } else {
-        Remedy::KernelLine {
-            kernel_line: new.to_owned(),
-            replaces: Some(old.to_owned()),
-        }
+        Remedy::KernelLine { kernel_line: new.to_owned(), replaces: Some(old.to_owned()) }
     })
 }
 

@@ -98,11 +98,7 @@ pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> 
     let mut checks = Vec::new();
     let mut add = |family, name, found: Findings| {
         let findings = found.unwrap_or_else(|error| vec![not_read(&error)]);
-        checks.extend(findings.into_iter().map(|finding| Check {
-            family,
-            name,
-            finding,
-        }));
+        checks.extend(findings.into_iter().map(|finding| Check { family, name, finding }));
     };
     for (family, name, look) in OF_HOST {
         begin(name);
@@ -115,11 +111,7 @@ pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> 
         Ok(engines) => look(examined, engines),
         Err(error) => Ok(vec![not_read(error)]),
     };
-    add(
-        Family::Engines,
-        ENGINE,
-        of_engines(engines::installed, &engines),
-    );
+    add(Family::Engines, ENGINE, of_engines(engines::installed, &engines));
     if let Ok(engines) = &mut engines {
         engines.retain(|engine| engine.is_used);
     }

@@ -32,14 +32,10 @@ pub(super) fn modules(examined: &Examined<'_>) -> Findings {
         missing => {
             let load = Remedy::run(format!("modprobe --all {}", missing.join(" ")));
             let finding = Finding::fail(format!("not loaded: {}", missing.join(", ")), load);
-            settings_again(examined)?
-                .into_iter()
-                .fold(finding, Finding::then)
+            settings_again(examined)?.into_iter().fold(finding, Finding::then)
         }
     };
-    Ok(vec![
-        finding.at("/sys/class/onload").at("/sys/class/sfc_char"),
-    ])
+    Ok(vec![finding.at("/sys/class/onload").at("/sys/class/sfc_char")])
 }
 
 pub(super) fn library(examined: &Examined<'_>) -> Findings {
@@ -121,11 +117,7 @@ pub(super) fn interface(examined: &Examined<'_>) -> Findings {
     if !inventory.onload.as_ref().is_some_and(is_offered) {
         return Ok(Vec::new());
     }
-    let names: Vec<&str> = inventory
-        .nics
-        .iter()
-        .map(|nic| nic.device.as_str())
-        .collect();
+    let names: Vec<&str> = inventory.nics.iter().map(|nic| nic.device.as_str()).collect();
     let finding = if names.is_empty() {
         let explain = Remedy::run(EXPLAIN);
         let text = "Onload works, and no interface is accelerated";

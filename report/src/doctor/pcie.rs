@@ -33,9 +33,7 @@ pub(super) fn links(examined: &Examined<'_>) -> Findings {
                 format!(
                     "the link runs at {now}, and card and slot give {best}: seat the card anew"
                 ),
-                Remedy::run(format!(
-                    "lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\""
-                )),
+                Remedy::run(format!("lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\"")),
             )
             .after(examined.program("lspci")?)
         } else {
@@ -51,10 +49,7 @@ pub(super) fn links(examined: &Examined<'_>) -> Findings {
 fn cards(examined: &Examined<'_>) -> BTreeSet<PciAddress> {
     let inventory = examined.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.pci_address);
-    let rdma = inventory
-        .rdma
-        .iter()
-        .filter_map(|device| device.pci_address);
+    let rdma = inventory.rdma.iter().filter_map(|device| device.pci_address);
     let vfio = inventory.vfio.iter().map(|device| device.pci_address);
     let physical = |address: PciAddress| {
         let function = inventory.functions.get(address);

@@ -94,10 +94,8 @@ fn served(
     install: &dyn Fn(&str) -> Remedy,
 ) -> onload_sys::error::Result<Finding> {
     let its_own = |whose: &str| {
-        let library = format!(
-            "the provider library that belongs to the driver {}{whose}",
-            device.driver
-        );
+        let library =
+            format!("the provider library that belongs to the driver {}{whose}", device.driver);
         Remedy::install(library, "where the driver comes from")
     };
     if !device.has_known_driver() {
@@ -105,25 +103,19 @@ fn served(
         return Ok(Finding::unknown(finding, its_own(" in the images")));
     }
     let devices = slice::from_ref(device);
-    Ok(
-        if let Some(Misfit { why, is_there, .. }) = misfit(host, "the host", None, devices)? {
-            Finding::warn(
-                format!("{why}: only images with provider libraries of their own can use it"),
-                if is_there {
-                    its_own("")
-                } else {
-                    install(LIBIBVERBS)
-                },
-            )
-        } else if lacks_rdmacm(host, None)? {
-            Finding::warn(
-                format!(
-                    "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
-                ),
-                install(LIBRDMACM),
-            )
-        } else {
-            Finding::pass("images without provider libraries are given the host's")
-        },
-    )
+    Ok(if let Some(Misfit { why, is_there, .. }) = misfit(host, "the host", None, devices)? {
+        Finding::warn(
+            format!("{why}: only images with provider libraries of their own can use it"),
+            if is_there { its_own("") } else { install(LIBIBVERBS) },
+        )
+    } else if lacks_rdmacm(host, None)? {
+        Finding::warn(
+            format!(
+                "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
+            ),
+            install(LIBRDMACM),
+        )
+    } else {
+        Finding::pass("images without provider libraries are given the host's")
+    })
 }

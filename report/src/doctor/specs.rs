@@ -84,10 +84,9 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
             format!("changed by somebody else: {}", foreign.join(", ")),
             Remedy::run("onload-ctk cdi generate --force"),
         ),
-        (stale, _) if existing.is_empty() && manifest.is_none() => Finding::fail(
-            format!("not written yet: {}", stale.join(", ")),
-            write_anew(examined)?,
-        ),
+        (stale, _) if existing.is_empty() && manifest.is_none() => {
+            Finding::fail(format!("not written yet: {}", stale.join(", ")), write_anew(examined)?)
+        }
         (stale, _) => Finding::fail(
             format!("not as the host is now: {}", stale.join(", ")),
             write_anew(examined)?,
@@ -114,10 +113,7 @@ pub(super) fn valid(examined: &Examined<'_>) -> Findings {
     let findings = errors.filter_map(|(path, errors)| {
         let error = errors.first()?;
         let validate = Remedy::run(format!("onload-ctk cdi validate {}", shell_word(path)));
-        let text = format!(
-            "engines do not read it: {}; correct it, or put it aside",
-            Chain(error)
-        );
+        let text = format!("engines do not read it: {}; correct it, or put it aside", Chain(error));
         let finding = Finding::fail(text, validate).then(Remedy::run(put_aside(path)));
         let finding = finding.at(path);
         Some(finding.of(path.display().to_string()))
@@ -136,10 +132,7 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
     let mut findings = Vec::new();
     let mut files: BTreeSet<Vec<PathBuf>> = BTreeSet::new();
     for conflict in examined.specs.conflicts() {
-        let Some(last) = conflict
-            .paths
-            .last()
-            .filter(|_| files.insert(conflict.paths.clone()))
+        let Some(last) = conflict.paths.last().filter(|_| files.insert(conflict.paths.clone()))
         else {
             continue;
         };
@@ -195,10 +188,7 @@ pub(super) fn readable(examined: &Examined<'_>) -> Findings {
     });
     let mut findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
-        let text = format!(
-            "every user can read {}",
-            counted(paths.len(), "file", "files")
-        );
+        let text = format!("every user can read {}", counted(paths.len(), "file", "files"));
         findings.push(Finding::pass(text).at(OUTPUT_DIR));
     }
     Ok(findings)

@@ -41,11 +41,7 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
     if findings.is_empty() {
         let text = format!(
             "only root can change {}",
-            counted(
-                paths.len(),
-                "security-relevant file",
-                "security-relevant files"
-            )
+            counted(paths.len(), "security-relevant file", "security-relevant files")
         );
         let finding = Finding::pass(text);
         findings.push(paths.iter().fold(finding, Finding::at));
@@ -62,10 +58,9 @@ fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Op
     let (place, finding) = match error {
         TrustError::Owner { path: place, .. } => (place, fails("chown root:root", place)),
         TrustError::Writable { path: place, .. } => (place, fails("chmod go-w", place)),
-        TrustError::Open {
-            path: place,
-            source,
-        } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+        TrustError::Open { path: place, source }
+            if source.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
             let again = Remedy::run("sudo onload-ctk doctor");
             (place, Finding::unknown(text, again))
         }
@@ -89,9 +84,7 @@ fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
     }
     for directory in DEFAULT_DIRS.map(Path::new) {
         let names = examined.host.list(directory)?.names;
-        let names = names
-            .into_iter()
-            .filter(|name| name.starts_with(FILE_PREFIX));
+        let names = names.into_iter().filter(|name| name.starts_with(FILE_PREFIX));
         wanted.extend(names.map(|name| directory.join(name)));
     }
     let mut there = Vec::new();

@@ -45,10 +45,7 @@ fn unit_finding(examined: &Examined<'_>, unit: &str, target: &str) -> Result<Fin
     } else if examined.host.link(&wanted)?.is_some() {
         Finding::pass("starts at boot")
     } else {
-        Finding::fail(
-            "not enabled: it does not start at boot",
-            Remedy::run(enable),
-        )
+        Finding::fail("not enabled: it does not start at boot", Remedy::run(enable))
     };
     Ok(finding.at(wanted).of(unit))
 }

@@ -56,12 +56,7 @@ impl Family {
         kind: Kind,
         samples: impl IntoIterator<Item = (Labels, f64)>,
     ) -> Family {
-        Family {
-            name,
-            help,
-            kind,
-            samples: samples.into_iter().collect(),
-        }
+        Family { name, help, kind, samples: samples.into_iter().collect() }
     }
 }
 

@@ -16,14 +16,8 @@ const MOST_RDMA: usize = 32;
 /// Counters of one port that are shown; drivers have about thirty.
 const MOST_COUNTERS: usize = 96;
 /// What is counted of an interface (`Documentation/ABI/testing/sysfs-class-net-statistics`).
-const STATISTICS: [&str; 6] = [
-    "rx_dropped",
-    "rx_errors",
-    "rx_missed_errors",
-    "rx_over_errors",
-    "tx_dropped",
-    "tx_errors",
-];
+const STATISTICS: [&str; 6] =
+    ["rx_dropped", "rx_errors", "rx_missed_errors", "rx_over_errors", "tx_dropped", "tx_errors"];
 const STACKS: &str = "/proc/driver/onload/stacks_ul";
 
 fn is_virtual(inventory: &Inventory, address: Option<PciAddress>) -> bool {
@@ -57,12 +51,7 @@ pub(super) fn interfaces(host: &Host, inventory: &Inventory) -> [Family; 2] {
         }
         for counter in STATISTICS {
             let value = number(host, &directory.join("statistics").join(counter));
-            let labels = || {
-                vec![
-                    ("interface", name.to_owned()),
-                    ("counter", counter.to_owned()),
-                ]
-            };
+            let labels = || vec![("interface", name.to_owned()), ("counter", counter.to_owned())];
             counted.extend(value.map(|value| (labels(), value)));
         }
     }

@@ -46,10 +46,7 @@ pub fn openmetrics(measured: Measured<'_>) -> Result<String, HostError> {
         undecided(inventory),
     ];
     if !inventory.drain.is_empty() {
-        families.extend([
-            offers::drained(measured.offers),
-            offers::drained_since(inventory),
-        ]);
+        families.extend([offers::drained(measured.offers), offers::drained_since(inventory)]);
     }
     families.extend(hugepages(inventory));
     families.extend([
@@ -120,10 +117,7 @@ fn specifications(host: &Host) -> Result<Family, HostError> {
     let directory = Path::new(OUTPUT_DIR);
     let names = host.list(directory)?.names;
     let mut samples = Vec::new();
-    for name in names
-        .into_iter()
-        .filter(|name| name.starts_with(FILE_PREFIX))
-    {
+    for name in names.into_iter().filter(|name| name.starts_with(FILE_PREFIX)) {
         if let Some(written) = host.modified(&directory.join(&name))? {
             samples.push((vec![("file", name)], seconds(written)));
         }

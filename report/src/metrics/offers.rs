@@ -47,12 +47,7 @@ pub(super) fn devices(offers: &[Offer]) -> [Family; 3] {
         (labels, count(number))
     });
     [
-        Family::new(
-            "devices",
-            "Devices that are offered, by health",
-            Kind::Count,
-            counts,
-        ),
+        Family::new("devices", "Devices that are offered, by health", Kind::Count, counts),
         by_class(
             "devices_held",
             "Devices that are offered and that a container holds by lease",

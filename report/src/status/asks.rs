@@ -36,10 +36,7 @@ pub enum Evidence {
 
 pub(super) fn grants<'v>(variables: impl Iterator<Item = &'v str>, by: Evidence) -> Vec<Grant> {
     let devices = variables.filter_map(device_of).take(MOST);
-    let grants = devices.map(|(class, name)| Grant {
-        device: format!("{class}={name}"),
-        by,
-    });
+    let grants = devices.map(|(class, name)| Grant { device: format!("{class}={name}"), by });
     let mut grants: Vec<Grant> = grants.collect();
     grants.sort();
     grants.dedup();
@@ -57,13 +54,7 @@ pub(super) fn unanswered(
     }
     let nothing =
         |reason: String, remedy: &str| Some(Verdict::bad(State::NothingGiven, reason, remedy));
-    let variables = || {
-        config
-            .process
-            .env
-            .iter()
-            .filter_map(|variable| variable.split_once('='))
-    };
+    let variables = || config.process.env.iter().filter_map(|variable| variable.split_once('='));
     let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
     let annotation = config.annotations.keys().find(|key| is_ours(key));
     // One that is for another container of its pod asks for nothing here.
@@ -91,27 +82,20 @@ pub(super) fn unanswered(
         };
     }
     if let Some(key) = labels.keys().find(|key| is_ours(key) || is_near(key)) {
-        let reason = format!(
-            "it has the label {}, and labels ask for nothing",
-            Quoted(key)
-        );
+        let reason = format!("it has the label {}, and labels ask for nothing", Quoted(key));
         return nothing(
             reason,
             "write it as an annotation (--annotation), and start it with --runtime onload",
         );
     }
     if let Some(key) = config.annotations.keys().find(|key| is_near(key)) {
-        let reason = format!(
-            "its annotation {} resembles {PREFIX}CLASS, and nothing reads it",
-            Quoted(key)
-        );
+        let reason =
+            format!("its annotation {} resembles {PREFIX}CLASS, and nothing reads it", Quoted(key));
         return nothing(reason, "correct it, and start it with the runtime onload");
     }
     let (name, _) = variables().find(|(name, _)| is_near_variable(name))?;
-    let reason = format!(
-        "its variable {} resembles {VARIABLE}, and nothing reads it",
-        Quoted(name)
-    );
+    let reason =
+        format!("its variable {} resembles {VARIABLE}, and nothing reads it", Quoted(name));
     nothing(reason, "correct it, and start it with the runtime onload")
 }
 
@@ -170,21 +154,13 @@ mod tests {
         ] {
             assert!(!is_near(other), "{other}");
         }
-        for near in [
-            "ONLOAD_CTK_REQEUST",
-            "onload_ctk_request",
-            "ONLOAD_CTK_REQUESTS",
-            "ONLOAD_REQUEST",
-        ] {
+        for near in
+            ["ONLOAD_CTK_REQEUST", "onload_ctk_request", "ONLOAD_CTK_REQUESTS", "ONLOAD_REQUEST"]
+        {
             assert!(is_near_variable(near), "{near}");
         }
-        for other in [
-            "ONLOAD_CTK_REQUEST",
-            "ONLOAD_CTK_NIC_ENS1",
-            "ONLOAD_CTK_RDMA_X",
-            "PATH",
-            "",
-        ] {
+        for other in ["ONLOAD_CTK_REQUEST", "ONLOAD_CTK_NIC_ENS1", "ONLOAD_CTK_RDMA_X", "PATH", ""]
+        {
             assert!(!is_near_variable(other), "{other}");
         }
     }

@@ -30,10 +30,7 @@ pub(super) struct ByKernelReader<'l> {
 
 impl<'l> ByKernelReader<'l> {
     pub(super) fn new(looked: Looked<'l>) -> Self {
-        ByKernelReader {
-            looked,
-            failures: OnceCell::new(),
-        }
+        ByKernelReader { looked, failures: OnceCell::new() }
     }
 
     pub(super) fn read(
@@ -54,9 +51,7 @@ impl<'l> ByKernelReader<'l> {
         let found = found.filter(|one| one.has_kernel_socket == Some(true) && !one.has_stack);
         let mut by_kernel = Vec::new();
         for (at, process) in found.enumerate() {
-            let has_library = process
-                .preload
-                .is_some_and(|preload| preload != Preload::No);
+            let has_library = process.preload.is_some_and(|preload| preload != Preload::No);
             let is_asked = has_library && at < MOST;
             let (cause, logged) = if is_asked {
                 let variables = started_with(&self.looked, process, config, budget);
@@ -85,9 +80,7 @@ impl<'l> ByKernelReader<'l> {
             let Some(pid) = own.first().map(|process| process.pid) else {
                 continue;
             };
-            let sockets = own
-                .iter()
-                .flat_map(|process| process.sockets.iter().copied());
+            let sockets = own.iter().flat_map(|process| process.sockets.iter().copied());
             let sockets: BTreeSet<u64> = sockets.collect();
             let look = move |host: &Host| of_kernel(host, pid, &sockets);
             let found = budget.wait(|left| patiently(self.looked.host, PATIENCE.min(left), look));
@@ -171,11 +164,7 @@ fn without_log(process: &Process, variables: &[u8]) -> Cause {
         && process.open.is_some()
         && !process.has_driver()
         && logs_by_driver(process, variables);
-    if is_refused {
-        Cause::OtherBuild
-    } else {
-        Cause::Unknown
-    }
+    if is_refused { Cause::OtherBuild } else { Cause::Unknown }
 }
 
 /// What the lists of a program's variables leave it of the accelerated interfaces.
@@ -200,26 +189,19 @@ fn left(variables: &[u8], (interfaces, are_all_names): (&[Interface], bool)) -> 
             let found = all
                 .find(|one| one.name == name || one.other_names.iter().any(|other| other == name));
             is_known &= found.map_or(are_all_names, |found| found.is_accelerated.is_some());
-            ports.extend(
-                found
-                    .into_iter()
-                    .flat_map(|found| found.ports.iter().copied()),
-            );
+            ports.extend(found.into_iter().flat_map(|found| found.ports.iter().copied()));
         }
         (ports, is_known)
     };
-    let mut left: BTreeSet<Port> = interfaces
-        .iter()
-        .flat_map(|one| one.ports.iter().copied())
-        .collect();
+    let mut left: BTreeSet<Port> =
+        interfaces.iter().flat_map(|one| one.ports.iter().copied()).collect();
     if left.is_empty() {
         return Left::Something;
     }
     let mut is_known = interfaces.iter().all(|one| one.is_accelerated.is_some());
-    for (list, is_left) in [
-        (list("EF_INTERFACE_WHITELIST"), true),
-        (list("EF_INTERFACE_BLACKLIST"), false),
-    ] {
+    for (list, is_left) in
+        [(list("EF_INTERFACE_WHITELIST"), true), (list("EF_INTERFACE_BLACKLIST"), false)]
+    {
         let Some((variable, text)) = list else {
             continue;
         };

@@ -74,13 +74,7 @@ fn of_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
         let user = part.strip_prefix("user-")?.strip_suffix(".slice")?;
         user.parse().ok()
     });
-    Some(Named {
-        path: parts.get(..=index)?.join("/"),
-        outer,
-        engine,
-        id,
-        user,
-    })
+    Some(Named { path: parts.get(..=index)?.join("/"), outer, engine, id, user })
 }
 
 fn of_part(
@@ -129,10 +123,10 @@ mod tests {
     const A: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
 
     fn found(path: &str) -> Option<(Engine, Option<u32>)> {
-        let named = named(
-            format!("0::{}\n", path.replace("ID", A)).as_bytes(),
-            &|namespace, id| (namespace, id) == ("default", "redis"),
-        )?;
+        let named =
+            named(format!("0::{}\n", path.replace("ID", A)).as_bytes(), &|namespace, id| {
+                (namespace, id) == ("default", "redis")
+            })?;
         assert!([A, "redis"].contains(&named.id.as_str()), "{named:?}");
         Some((named.engine, named.user))
     }
@@ -143,11 +137,7 @@ mod tests {
             ("/system.slice/docker-ID.scope", Engine::Docker, None),
             ("/docker/ID", Engine::Docker, None),
             ("/docker/ID/child", Engine::Docker, None),
-            (
-                "/machine.slice/libpod-ID.scope/container",
-                Engine::Podman,
-                None,
-            ),
+            ("/machine.slice/libpod-ID.scope/container", Engine::Podman, None),
             (
                 "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope",
                 Engine::Podman,
@@ -164,11 +154,7 @@ mod tests {
             ("/default/redis/child", Engine::Containerd, None),
             ("/team/ID", Engine::Unknown, None),
             ("/docker/ID/user-1000.slice/x", Engine::Docker, None),
-            (
-                "/kubepods.slice/kubepods-pod1.slice/crio-ID.scope",
-                Engine::Crio,
-                None,
-            ),
+            ("/kubepods.slice/kubepods-pod1.slice/crio-ID.scope", Engine::Crio, None),
         ];
         for (path, engine, user) in cases {
             assert_eq!(found(path), Some((engine, user)), "{path}");

@@ -192,11 +192,7 @@ fn state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
     };
     let (major, minor) = text.split_once(':')?;
     let now = (major.parse().ok()?, minor.parse().ok()?);
-    Some(if now == was {
-        NodeState::Good
-    } else {
-        NodeState::Renumbered { was, now }
-    })
+    Some(if now == was { NodeState::Good } else { NodeState::Renumbered { was, now } })
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -307,10 +303,7 @@ impl Facts {
 
     /// Descriptors of all processes that lead below a path.
     pub(super) fn descriptors(&self, path: &str) -> usize {
-        let open = self
-            .processes
-            .iter()
-            .filter_map(|process| process.open.as_ref());
+        let open = self.processes.iter().filter_map(|process| process.open.as_ref());
         let open = open.flatten();
         open.filter(|target| {
             let below = target.strip_prefix(path);
@@ -335,10 +328,7 @@ impl Facts {
     }
 
     pub(super) fn has_node(&self, start: &str) -> bool {
-        self.within
-            .nodes
-            .iter()
-            .any(|node| node.path.starts_with(start))
+        self.within.nodes.iter().any(|node| node.path.starts_with(start))
     }
 
     /// The smallest limit of the processes that have a device open that pins memory, or else that of the first process.

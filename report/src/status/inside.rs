@@ -41,12 +41,7 @@ impl Inside<'_> {
         let found = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         let stat = rustix::fs::fstat(&found).ok()?;
         let is_node = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-        is_node.then(|| {
-            (
-                rustix::fs::major(stat.st_rdev),
-                rustix::fs::minor(stat.st_rdev),
-            )
-        })
+        is_node.then(|| (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
     }
 
     /// The names in a directory, sorted; those of a captured host's table too. No more than `most`.
@@ -99,10 +94,7 @@ impl Inside<'_> {
         let device = |fd: &OwnedFd| rustix::fs::fstat(fd).ok().map(|stat| stat.st_dev);
         let own = self.open(Path::new(DEVICES), OFlags::PATH);
         let hosts = self.host.directory(Path::new(DEVICES)).ok().flatten();
-        let (own, hosts) = (
-            own.as_ref().and_then(device),
-            hosts.as_ref().and_then(device),
-        );
+        let (own, hosts) = (own.as_ref().and_then(device), hosts.as_ref().and_then(device));
         self.host.is_running() && own.is_some() && own != hosts
     }
 }

@@ -101,12 +101,8 @@ mod tests {
     fn a_line_is_of_a_program_though_the_log_has_another_clock_for_days() {
         let day = 24 * 60 * 60 * 100;
         let is_of = |at, started| {
-            let failure = Failure {
-                at,
-                pid: 7,
-                name: "redis".to_owned(),
-                error: Error::NoInterface,
-            };
+            let failure =
+                Failure { at, pid: 7, name: "redis".to_owned(), error: Error::NoInterface };
             let process = Process {
                 own_pid: Some(7),
                 started,
@@ -133,10 +129,7 @@ mod tests {
             "[onload] oo:redis-server[7]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)",
         );
         let found = found.unwrap();
-        assert_eq!(
-            (found.at, found.pid, found.error),
-            (9327, 7, Error::Refused(-16))
-        );
+        assert_eq!((found.at, found.pid, found.error), (9327, 7, Error::Refused(-16)));
         let mut process = Process {
             own_pid: Some(7),
             started: 9000,

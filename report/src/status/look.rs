@@ -128,8 +128,7 @@ impl<'l> Look<'l> {
             for process in &mut facts.processes {
                 process.has_stack = self.has_stack(process, config.as_ref(), budget);
             }
-            self.by_kernel
-                .read(&mut facts, config.as_ref(), &self.accelerators, budget);
+            self.by_kernel.read(&mut facts, config.as_ref(), &self.accelerators, budget);
         } else if facts.has_node("/dev/onload") {
             facts.start = self.start(&facts, config.as_ref(), budget);
         }
@@ -270,9 +269,7 @@ impl<'l> Look<'l> {
         let mut processes = facts.processes.iter();
         let mut has_file = |process| {
             let mounted = budget.wait(|_| self.mounts.of_process(process));
-            mounted
-                .flatten()
-                .is_some_and(|mounted| mounted.has_preload_file)
+            mounted.flatten().is_some_and(|mounted| mounted.has_preload_file)
         };
         let has_preload_file = processes.any(&mut has_file);
         Start {

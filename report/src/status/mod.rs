@@ -100,9 +100,7 @@ pub struct Container {
 
 impl Container {
     pub fn state(&self) -> State {
-        self.verdicts
-            .first()
-            .map_or(State::Ready, |verdict| verdict.state)
+        self.verdicts.first().map_or(State::Ready, |verdict| verdict.state)
     }
 
     /// Whether people may mean it by that word: its name, or the beginning of its id.
@@ -129,20 +127,15 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
         all.extend(facts);
     }
     look.settle(&mut all);
-    let (shown, others): (Vec<Facts>, Vec<Facts>) = all
-        .into_iter()
-        .partition(|facts| facts.is_of_interest() || facts.unanswered.is_some());
+    let (shown, others): (Vec<Facts>, Vec<Facts>) =
+        all.into_iter().partition(|facts| facts.is_of_interest() || facts.unanswered.is_some());
     let judged = |facts: Vec<Facts>| {
         let judged = facts.into_iter().map(|facts| container(facts, host_facts));
         judged.collect::<Vec<Container>>()
     };
     let (mut containers, others) = (judged(shown), judged(others));
     containers.sort();
-    Ok(Status {
-        containers,
-        others,
-        unseen,
-    })
+    Ok(Status { containers, others, unseen })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -186,10 +179,7 @@ pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
 fn container(facts: Facts, host: HostFacts) -> Container {
     let verdicts = decide(&facts, host);
     let hidden = hidden(&facts);
-    let open = facts
-        .processes
-        .iter()
-        .flat_map(|process| process.open.iter().flatten());
+    let open = facts.processes.iter().flat_map(|process| process.open.iter().flatten());
     let open = open.filter(|target| target.starts_with("/dev/"));
     let open = open.cloned().collect();
     let nodes = facts.within.nodes.into_iter();
@@ -204,9 +194,7 @@ fn container(facts: Facts, host: HostFacts) -> Container {
         nodes: nodes.map(|node| node.path).collect(),
         open,
         hidden,
-        leases: leases
-            .map(|(class, name)| format!("{class}={name}"))
-            .collect(),
+        leases: leases.map(|(class, name)| format!("{class}={name}")).collect(),
         devices: facts.grants,
         processes: processes.map(|one| (one.pid, one.name)).collect(),
     }
@@ -217,10 +205,7 @@ fn host_facts(looked: &Looked<'_>) -> HostFacts {
     let veth = looked.host.attribute(Path::new(VETH)).ok().flatten();
     HostFacts {
         has_nic: !inventory.attached.is_empty(),
-        library_matches: inventory
-            .onload
-            .as_ref()
-            .and_then(|onload| onload.library_matches),
+        library_matches: inventory.onload.as_ref().and_then(|onload| onload.library_matches),
         is_rdma_exclusive: inventory.is_rdma_exclusive(),
         accelerates_veth: veth.map(|veth| matches!(veth.as_str(), "Y" | "1")),
     }

@@ -35,13 +35,7 @@ const LOOKED_INTO: [&[u8]; 17] = [
 ];
 const OVERLAY: &[u8] = b"overlay";
 /// Options of an overlay that name its layers (Documentation/filesystems/overlayfs.rst).
-const LAYERS: [&[u8]; 5] = [
-    b"lowerdir",
-    b"lowerdir+",
-    b"datadir+",
-    b"upperdir",
-    b"workdir",
-];
+const LAYERS: [&[u8]; 5] = [b"lowerdir", b"lowerdir+", b"datadir+", b"upperdir", b"workdir"];
 /// Overlays on overlays that are followed.
 const DEPTH: usize = 2;
 const PRELOAD_FILE: &[u8] = b"/etc/ld.so.preload";
@@ -83,10 +77,7 @@ impl HostMounts {
             self.others.extend(last.map(<[u8]>::to_owned));
         }
         let options = if is_overlay { mount.options } else { b"" };
-        let kept = HostMount {
-            fs_type: mount.fs_type.to_owned(),
-            options: options.to_owned(),
-        };
+        let kept = HostMount { fs_type: mount.fs_type.to_owned(), options: options.to_owned() };
         self.by_point.insert(mount.point.to_owned(), kept);
     }
 }
@@ -105,10 +96,7 @@ impl<'h> Mounts<'h> {
     /// each root: it may have 100,000 lines, and shows what is below the root.
     pub(super) fn of_process(&mut self, process: &Process) -> Option<Mounted> {
         let root = self.host.link(&directory(process.pid).join("root"));
-        let place = process
-            .mounts
-            .clone()
-            .map(|namespace| (namespace, root.ok().flatten()));
+        let place = process.mounts.clone().map(|namespace| (namespace, root.ok().flatten()));
         let known = place.as_ref().and_then(|place| self.by_place.get(place));
         if let Some(known) = known {
             return Some(*known);
@@ -169,10 +157,7 @@ impl<'h> Mounts<'h> {
             // Engines shorten long lists of layers, and where these begin is not known: no other file system may be
             // mounted at such a place.
             let parts = || layer.split(|byte| *byte == b'/');
-            return !own
-                .others
-                .iter()
-                .any(|last| parts().any(|part| part == last));
+            return !own.others.iter().any(|last| parts().any(|part| part == last));
         }
         let mut place = layer;
         let mount = loop {
@@ -207,31 +192,18 @@ impl<'h> Mounts<'h> {
             let path = Path::new(FUSE_CONNECTIONS).join(name);
             let directory = self.host.directory(&path);
             // One that has gone meanwhile is nobody's.
-            directory
-                .ok()
-                .flatten()
-                .and_then(owner)
-                .is_some_and(|owner| owner != 0)
+            directory.ok().flatten().and_then(owner).is_some_and(|owner| owner != 0)
         })
     }
 }
 
 /// Whether something is looked at where that is mounted.
 fn is_looked_at(point: &[u8]) -> bool {
-    const PLACES: [&[u8]; 6] = [
-        b"/",
-        b"/dev",
-        b"/sys",
-        b"/sys/class",
-        b"/sys/class/net",
-        b"/sys/class/infiniband",
-    ];
+    const PLACES: [&[u8]; 6] =
+        [b"/", b"/dev", b"/sys", b"/sys/class", b"/sys/class/net", b"/sys/class/infiniband"];
     let is_node = |below: &[u8]| {
         let directories: [&[u8]; 2] = [b"infiniband/", b"vfio/"];
-        !below.contains(&b'/')
-            || directories
-                .iter()
-                .any(|directory| below.starts_with(directory))
+        !below.contains(&b'/') || directories.iter().any(|directory| below.starts_with(directory))
     };
     PLACES.contains(&point) || point.strip_prefix(b"/dev/").is_some_and(is_node)
 }
@@ -240,9 +212,7 @@ fn is_looked_at(point: &[u8]) -> bool {
 /// be read.
 fn host_mounts(host: &Host) -> HostMounts {
     let tables = ["/proc/1/mountinfo", "/proc/self/mountinfo"];
-    let mut tables = tables
-        .iter()
-        .filter_map(|path| host.file(Path::new(path)).ok()?);
+    let mut tables = tables.iter().filter_map(|path| host.file(Path::new(path)).ok()?);
     let mut mounts = HostMounts::default();
     let read = tables.next().map(|table| {
         each_line(table, &mut |line| {

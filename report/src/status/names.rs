@@ -64,10 +64,7 @@ pub(super) struct OciProcess {
 
 impl<'h> Names<'h> {
     pub(super) fn new(host: &'h Host) -> Self {
-        Names {
-            host,
-            podman: HashMap::new(),
-        }
+        Names { host, podman: HashMap::new() }
     }
 
     /// None where its engine's files do not say, or are not ours to read.
@@ -131,19 +128,13 @@ impl<'h> Names<'h> {
             Engine::Crio => {
                 let sandbox = config.annotations.get("io.kubernetes.cri-o.SandboxID");
                 let sandbox = self.config(engine, sandbox.filter(|id| is_id(id))?)?;
-                let handler = sandbox
-                    .annotations
-                    .get("io.kubernetes.cri-o.RuntimeHandler");
+                let handler = sandbox.annotations.get("io.kubernetes.cri-o.RuntimeHandler");
                 handler.cloned().unwrap_or_default()
             }
             Engine::Podman | Engine::Unknown => return None,
         };
         let runtime: String = runtime.chars().take(NAME).collect();
-        Some(if runtime.is_empty() {
-            "the engine's default".to_owned()
-        } else {
-            runtime
-        })
+        Some(if runtime.is_empty() { "the engine's default".to_owned() } else { runtime })
     }
 
     fn bundles(&self, engine: Engine, id: &str) -> Vec<PathBuf> {
@@ -156,9 +147,7 @@ impl<'h> Names<'h> {
             }
             Engine::Podman | Engine::Crio => {
                 let drivers = bundles::of_storage(list).into_iter();
-                drivers
-                    .map(|driver| driver.join(id).join("userdata"))
-                    .collect()
+                drivers.map(|driver| driver.join(id).join("userdata")).collect()
             }
             Engine::Unknown => Vec::new(),
         }
@@ -212,9 +201,7 @@ fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
             let home = host.resolve(&home(host, user)?).ok()??;
             let mounts = Mounts::of(host);
             let file = |list: &&str| home.join(SHARE).join(list);
-            let lists = PODMAN
-                .into_iter()
-                .filter(|list| mounts.answers(&file(list)));
+            let lists = PODMAN.into_iter().filter(|list| mounts.answers(&file(list)));
             let lists: Vec<&str> = lists.collect();
             // It may be slow all the same.
             patiently(host, PATIENCE, move |host| {
@@ -225,9 +212,8 @@ fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
     };
     let lists = lists.into_iter();
     let stored = lists.filter_map(|bytes| serde_json::from_slice::<Vec<Stored>>(&bytes).ok());
-    let named = stored
-        .flatten()
-        .filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
+    let named =
+        stored.flatten().filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
     Some(named.collect())
 }
 

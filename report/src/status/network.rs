@@ -69,18 +69,12 @@ impl<'l> Accelerators<'l> {
         let links = links.map(|all| all.links).unwrap_or_default();
         let own = with_uppers(&here.values().copied().collect(), &links);
         let links = links.into_iter().map(|link| (link.name, link.index));
-        let hosts = here
-            .into_iter()
-            .chain(links)
-            .map(|(name, number)| Interface {
-                name,
-                is_accelerated: Some(own.contains_key(&number)),
-                ports: own
-                    .get(&number)
-                    .map(|own| own.ports.clone())
-                    .unwrap_or_default(),
-                ..Interface::default()
-            });
+        let hosts = here.into_iter().chain(links).map(|(name, number)| Interface {
+            name,
+            is_accelerated: Some(own.contains_key(&number)),
+            ports: own.get(&number).map(|own| own.ports.clone()).unwrap_or_default(),
+            ..Interface::default()
+        });
         Accelerators {
             functions: &looked.inventory.functions,
             hosts: hosts.collect(),
@@ -141,9 +135,7 @@ impl<'l> Accelerators<'l> {
     /// Whether Onload has an interface of a device. Its name is one of many; with its hardware address it is that one.
     fn has(&self, link: &Link) -> Option<bool> {
         // A kernel before 5.14 does not say the function.
-        let function = link
-            .function
-            .and_then(|function| self.functions.get(function));
+        let function = link.function.and_then(|function| self.functions.get(function));
         if function
             .is_some_and(|function| nic::is_supported(function.id.vendor, function.id.device))
         {
@@ -184,8 +176,6 @@ fn attached(host: &Host) -> Option<Vec<nic::Listed>> {
     host.entry(Path::new(DEBUGFS_NICS)).ok()??;
     let names = host.list(Path::new(DEBUGFS_NICS)).ok()?.names;
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
-    let found = names
-        .iter()
-        .filter_map(|entry| nic::Listed::read(entry, attribute));
+    let found = names.iter().filter_map(|entry| nic::Listed::read(entry, attribute));
     Some(found.collect())
 }

@@ -72,9 +72,7 @@ fn with_library(facts: &Facts, host: HostFacts) -> Option<Verdict> {
 }
 
 fn who(programs: &[&ByKernel]) -> String {
-    let names = programs
-        .iter()
-        .map(|one| format!("{} {}", one.pid, one.name));
+    let names = programs.iter().map(|one| format!("{} {}", one.pid, one.name));
     first_of(&names.collect::<Vec<_>>(), SHOWN)
 }
 
@@ -102,10 +100,7 @@ fn without_stack(facts: &Facts) -> Verdict {
     let is_unknown =
         |process: &Process| !process.sockets.is_empty() && process.has_kernel_socket.is_none();
     if facts.is_cut() {
-        return not_all(
-            facts,
-            "whether a program has a stack of Onload is not known",
-        );
+        return not_all(facts, "whether a program has a stack of Onload is not known");
     }
     if let Some(first) = with.first() {
         return no_stack(facts, &who(&with), &first.cause);
@@ -208,19 +203,11 @@ fn unknown_interfaces(facts: &Facts) -> Verdict {
 fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
     if facts.has_host_network == Some(true) {
         let reason = "it preloads the library, and the host has no accelerated interface";
-        return Verdict::bad(
-            State::NoInterface,
-            reason,
-            "run onload-ctk discover --explain",
-        );
+        return Verdict::bad(State::NoInterface, reason, "run onload-ctk discover --explain");
     }
     let names = facts.interfaces.iter().flatten();
     let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
-    let seen = if names.is_empty() {
-        "none but lo".to_owned()
-    } else {
-        names.join(", ")
-    };
+    let seen = if names.is_empty() { "none but lo".to_owned() } else { names.join(", ") };
     let stacks = match facts.stacks() {
         0 => "",
         _ => "; it has a stack of Onload, which has none to send on",

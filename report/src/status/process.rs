@@ -136,11 +136,8 @@ pub(super) struct Budget {
 
 impl Budget {
     /// What one container may have, with all that are in it, or all together that their users alone vouch for.
-    pub(super) const WHOLE: Budget = Budget {
-        descriptors: 1 << 18,
-        mappings: 1 << 22,
-        waiting: Duration::from_secs(5),
-    };
+    pub(super) const WHOLE: Budget =
+        Budget { descriptors: 1 << 18, mappings: 1 << 22, waiting: Duration::from_secs(5) };
 
     /// Looks at something that may not answer at once, as long as there is patience left, and takes from that by how much
     /// it was late. None where there is none left.
@@ -168,11 +165,7 @@ pub(super) struct Ended;
 
 impl<'h> Reader<'h> {
     pub(super) fn new(host: &'h Host, library: Option<u64>) -> Self {
-        Reader {
-            host,
-            user_namespace: own_namespace(host, "user"),
-            library,
-        }
+        Reader { host, user_namespace: own_namespace(host, "user"), library }
     }
 
     /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
@@ -186,10 +179,7 @@ impl<'h> Reader<'h> {
 
     /// When a process started; none where it has ended. A zombie has no memory, descriptors or root any more.
     fn start_time(&self, pid: u32) -> Option<u64> {
-        let stat = self
-            .host
-            .bytes(&directory(pid).join("stat"), SMALL)
-            .ok()??;
+        let stat = self.host.bytes(&directory(pid).join("stat"), SMALL).ok()??;
         (!is_zombie(&stat)).then(|| start_time(&stat)).flatten()
     }
 
@@ -369,10 +359,7 @@ fn seen<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, Ended> {
         Ok(Some(content)) => Ok(Some(content)),
         Ok(None) => Err(Ended),
         Err(HostError::Read { source, .. })
-            if matches!(
-                Errno::from_io_error(&source),
-                Some(Errno::NOENT | Errno::SRCH)
-            ) =>
+            if matches!(Errno::from_io_error(&source), Some(Errno::NOENT | Errno::SRCH)) =>
         {
             Err(Ended)
         }
@@ -449,10 +436,7 @@ mod tests {
         let line = |soft: &str| {
             format!("Limit  Soft Limit\nMax locked memory         {soft}    67108864   bytes\n")
         };
-        assert_eq!(
-            parse_memlock(&line("8388608")),
-            Some(Limit::Bytes(8_388_608))
-        );
+        assert_eq!(parse_memlock(&line("8388608")), Some(Limit::Bytes(8_388_608)));
         assert_eq!(parse_memlock(&line("unlimited")), Some(Limit::Unlimited));
         assert_eq!(parse_memlock("Max locked memory\n"), None);
         assert_eq!(parse_memlock(""), None);

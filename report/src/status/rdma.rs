@@ -81,9 +81,7 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
     let sysfs = host.outside_path(Path::new("/sys"));
     let devices = nodes.iter().filter_map(|node| {
         let node = node.strip_prefix("/dev/infiniband/")?;
-        let ibdev = Path::new("/sys/class/infiniband_verbs")
-            .join(node)
-            .join("ibdev");
+        let ibdev = Path::new("/sys/class/infiniband_verbs").join(node).join("ibdev");
         let name = host.attribute(&ibdev).ok()??;
         RdmaDevice::read(&sysfs, &name).filter(RdmaDevice::has_known_driver)
     });
@@ -104,10 +102,7 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
             };
             Libraries::Misfit { effect, why }
         }
-        Err(error) => Libraries::Misfit {
-            effect: NO_DEVICE.to_owned(),
-            why: format!("{error:#}"),
-        },
+        Err(error) => Libraries::Misfit { effect: NO_DEVICE.to_owned(), why: format!("{error:#}") },
     }
 }
 
@@ -118,10 +113,7 @@ pub(super) fn loaded(host: &Host, pid: u32, budget: &mut Budget) -> Libraries {
         return Libraries::Unknown;
     };
     let lines = String::from_utf8_lossy(&lines);
-    let path = lines
-        .lines()
-        .next()
-        .and_then(|line| Some(&line[line.find('/')?..]));
+    let path = lines.lines().next().and_then(|line| Some(&line[line.find('/')?..]));
     let Some(path) = path else {
         return Libraries::BuiltIn;
     };

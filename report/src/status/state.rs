@@ -71,11 +71,7 @@ pub struct Verdict {
 
 impl Verdict {
     pub(super) fn good(state: State, reason: impl Into<String>) -> Verdict {
-        Verdict {
-            state,
-            reason: reason.into(),
-            remedy: None,
-        }
+        Verdict { state, reason: reason.into(), remedy: None }
     }
 
     pub(super) fn bad(
@@ -83,10 +79,7 @@ impl Verdict {
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Verdict {
-        Verdict {
-            remedy: Some(remedy.into()),
-            ..Verdict::good(state, reason)
-        }
+        Verdict { remedy: Some(remedy.into()), ..Verdict::good(state, reason) }
     }
 }
 

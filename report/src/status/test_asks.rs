@@ -12,10 +12,7 @@ fn made_so(config: &str, runtime: &str) -> Made {
     made.file(&bundle, config);
     let docker = format!("/var/lib/docker/containers/{ID}");
     made.file(&format!("{docker}/config.v2.json"), r#"{"Name":"/redis"}"#);
-    made.file(
-        &format!("{docker}/hostconfig.json"),
-        format!(r#"{{"Runtime":"{runtime}"}}"#),
-    );
+    made.file(&format!("{docker}/hostconfig.json"), format!(r#"{{"Runtime":"{runtime}"}}"#));
     made
 }
 
@@ -47,10 +44,7 @@ fn a_container_that_asks_by_annotation_of_a_runtime_that_does_not_read_it_is_tol
 fn a_label_and_a_near_spelling_are_told() {
     let made = made_so("{}", "onload");
     let docker = format!("/var/lib/docker/containers/{ID}/config.v2.json");
-    made.file(
-        &docker,
-        r#"{"Name":"/redis","Config":{"Labels":{"onload.dev/nic":"all"}}}"#,
-    );
+    made.file(&docker, r#"{"Name":"/redis","Config":{"Labels":{"onload.dev/nic":"all"}}}"#);
     made.assert_is(
         State::NothingGiven,
         "the label \"onload.dev/nic\", and labels ask for nothing",
@@ -99,38 +93,25 @@ fn a_container_that_asks_for_nothing_here_is_not_shown() {
 #[test]
 fn a_container_of_containerd_is_told_the_runtime_that_its_shim_was_given() {
     let made = Made::new();
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"),
-    );
+    made.file("/proc/77/cgroup", format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"));
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}");
     made.file(&format!("{bundle}/config.json"), ASKS);
     made.file(&format!("{bundle}/runtime"), "/usr/bin/crun");
     made.assert_is(State::NothingGiven, "but its runtime is crun", "");
     // podman keeps it elsewhere.
     let made = Made::new();
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/machine.slice/libpod-{ID}.scope/container\n"),
-    );
+    made.file("/proc/77/cgroup", format!("0::/machine.slice/libpod-{ID}.scope/container\n"));
     made.file(
         &format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json"),
         ASKS,
     );
-    made.assert_is(
-        State::NothingGiven,
-        "neither its runtime nor a hook",
-        "doctor",
-    );
+    made.assert_is(State::NothingGiven, "neither its runtime nor a hook", "doctor");
 }
 
 #[test]
 fn a_container_of_crio_is_given_what_its_runtime_was_told_and_not_what_crio_keeps_a_copy_of() {
     let made = Made::new();
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/system.slice/crio-{ID}.scope\n"),
-    );
+    made.file("/proc/77/cgroup", format!("0::/system.slice/crio-{ID}.scope\n"));
     let userdata = format!("containers/storage/overlay-containers/{ID}/userdata/config.json");
     made.file(
         &format!("/run/{userdata}"),
@@ -145,10 +126,7 @@ fn a_container_of_crio_is_given_what_its_runtime_was_told_and_not_what_crio_keep
 fn the_runtime_of_a_container_of_crio_is_that_of_its_sandbox() {
     let sandbox = ID.replace('3', "4");
     let made = Made::new();
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/kubepods.slice/crio-{ID}.scope\n"),
-    );
+    made.file("/proc/77/cgroup", format!("0::/kubepods.slice/crio-{ID}.scope\n"));
     let bundle =
         |id: &str| format!("/run/containers/storage/overlay-containers/{id}/userdata/config.json");
     let of_sandbox = |id: &str| {
@@ -174,24 +152,15 @@ fn a_container_of_what_leaves_no_node_is_listed_with_it() {
     let config = r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_PROFILE_LATENCY=latency","ONLOAD_CTK_X=y"]}}"#;
     let made = made_so(config, "runc");
     made.assert_is(State::Ready, "it has what it was given", "");
-    let grant = |device: &str, by| Grant {
-        device: device.to_owned(),
-        by,
-    };
+    let grant = |device: &str, by| Grant { device: device.to_owned(), by };
     let by = Evidence::Configuration;
     let wanted = [grant("hugepages=2Mi", by), grant("profile=latency", by)];
     assert_eq!(made.status().containers[0].devices, wanted);
     // Where there is no bundle the environment says it, which a program may change.
     let made = Made::new();
-    made.file(
-        "/proc/77/environ",
-        b"ONLOAD_CTK_HUGEPAGES_2MI=2Mi\0\xff=1\0",
-    );
+    made.file("/proc/77/environ", b"ONLOAD_CTK_HUGEPAGES_2MI=2Mi\0\xff=1\0");
     let by = Evidence::Environment;
-    assert_eq!(
-        made.status().containers[0].devices,
-        [grant("hugepages=2Mi", by)]
-    );
+    assert_eq!(made.status().containers[0].devices, [grant("hugepages=2Mi", by)]);
 }
 
 #[test]
@@ -208,10 +177,7 @@ fn the_devices_of_containers_are_listed_without_a_look_at_their_processes() {
     };
     assert_eq!(listed, [wanted]);
     // One that was made so and has ended, and one of a user that is called as it is.
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/user.slice/user-1000.slice/docker-{ID}.scope\n"),
-    );
+    made.file("/proc/77/cgroup", format!("0::/user.slice/user-1000.slice/docker-{ID}.scope\n"));
     assert_eq!(grantees(&host).unwrap(), []);
     let made = made_so("{}", "runc");
     let host = made.tree.host();

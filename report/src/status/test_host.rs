@@ -41,30 +41,17 @@ pub(super) const ROOT: &str = "20 1 8:1 / / rw - ext4 /dev/sda rw\n";
 
 /// An interface in a container that is set up and has a link.
 pub(super) fn link(name: &str, kind: &str) -> Link {
-    Link {
-        index: 2,
-        flags: 0x1_1003,
-        name: name.into(),
-        kind: kind.into(),
-        ..Link::default()
-    }
+    Link { index: 2, flags: 0x1_1003, name: name.into(), kind: kind.into(), ..Link::default() }
 }
 
 /// One that is on an interface of the host.
 pub(super) fn on_host(name: &str, kind: &str, lower: u32) -> Link {
-    Link {
-        lower: Some(lower),
-        lower_namespace: Some(0),
-        ..link(name, kind)
-    }
+    Link { lower: Some(lower), lower_namespace: Some(0), ..link(name, kind) }
 }
 
 /// One of a PCI function.
 pub(super) fn of_function(name: &str, function: &str) -> Link {
-    Link {
-        function: Some(function.parse().unwrap()),
-        ..link(name, "")
-    }
+    Link { function: Some(function.parse().unwrap()), ..link(name, "") }
 }
 
 impl Made {
@@ -74,11 +61,7 @@ impl Made {
             leases: Vec::new(),
             attached: vec!["ens1".to_owned()],
             network: Some(Network {
-                links: vec![Link {
-                    index: 1,
-                    flags: 0x1_0049,
-                    ..link("lo", "")
-                }],
+                links: vec![Link { index: 1, flags: 0x1_0049, ..link("lo", "") }],
                 own: Some(0),
             }),
         };
@@ -119,10 +102,7 @@ impl Made {
         self.file(&format!("{dir}/auxv"), auxiliary(0));
         let heads = "Inter-|   Receive\n face |bytes\n    lo:       0\n";
         self.file(&format!("{dir}/net/dev"), heads);
-        self.file(
-            &format!("{dir}/root/sys/class/net/lo/operstate"),
-            "unknown\n",
-        );
+        self.file(&format!("{dir}/root/sys/class/net/lo/operstate"), "unknown\n");
         self.link(&format!("{dir}/ns/user"), HOST_USERS);
         self.file(&format!("{dir}/maps"), "");
         self.file(&format!("{dir}/mountinfo"), ROOT);
@@ -158,8 +138,7 @@ impl Made {
         now: Option<(u32, u32)>,
     ) -> &mut Made {
         let (major, minor) = number;
-        self.tree
-            .node(&format!("/proc/77/root{path}"), major, minor);
+        self.tree.node(&format!("/proc/77/root{path}"), major, minor);
         if let Some((major, minor)) = now {
             let name = path.rsplit('/').next().unwrap();
             let file = format!("/sys/class/{class}/{name}/dev");
@@ -173,10 +152,7 @@ impl Made {
     }
 
     pub(super) fn maps(&self, line: &str) -> &Made {
-        self.file(
-            "/proc/77/maps",
-            format!("7f00-7f01 r-xp 0 08:01 5 {line}\n"),
-        )
+        self.file("/proc/77/maps", format!("7f00-7f01 r-xp 0 08:01 5 {line}\n"))
     }
 
     pub(super) fn program(&self, loader: Option<&str>, environment: &str) -> &Made {
@@ -220,19 +196,12 @@ impl Made {
     }
 
     pub(super) fn lease(&mut self, device: &str, container: &str, pid: u32) -> &mut Made {
-        let process = Holding {
-            pid,
-            start_time: 7,
-            pid_namespace: 7,
-        };
+        let process = Holding { pid, start_time: 7, pid_namespace: 7 };
         let lease = Lease {
             boot: "b".to_owned(),
             container: container.parse().unwrap(),
             bundle: "/bundles/web".into(),
-            holder: Holder::Init {
-                process,
-                cgroup: None,
-            },
+            holder: Holder::Init { process, cgroup: None },
             entry_point: "createRuntime".to_owned(),
             since: 1_700_000_000,
             facts: BTreeMap::new(),
@@ -295,10 +264,7 @@ impl Made {
         let said = found.remedy.clone().unwrap_or_default();
         assert!(said.contains(remedy), "{remedy:?} in {found:?}");
         assert_eq!(state.is_good(), found.remedy.is_none(), "{found:?}");
-        assert_eq!(
-            verdicts[0].state,
-            verdicts.iter().map(|v| v.state).max().unwrap()
-        );
+        assert_eq!(verdicts[0].state, verdicts.iter().map(|v| v.state).max().unwrap());
     }
 }
 
@@ -336,16 +302,8 @@ pub(super) fn program(loader: Option<&str>, at: u64) -> Vec<u8> {
     };
     let length = loader.len() as u64 + 1;
     // PT_INTERP: type, flags, offset, two addresses, two sizes, alignment
-    for (size, value) in [
-        (4, 3),
-        (4, 4),
-        (8, at),
-        (8, 0),
-        (8, 0),
-        (8, length),
-        (8, length),
-        (8, 1),
-    ] {
+    for (size, value) in [(4, 3), (4, 4), (8, at), (8, 0), (8, 0), (8, length), (8, length), (8, 1)]
+    {
         put(size, value);
     }
     bytes.resize(usize::try_from(at).unwrap(), 0);

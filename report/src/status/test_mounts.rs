@@ -13,14 +13,8 @@ use super::*;
 fn is_looked_into(made: &Made, mounts: &str) -> bool {
     made.file("/proc/77/mountinfo", mounts);
     let verdicts = made.verdicts();
-    let is_told = verdicts
-        .iter()
-        .any(|one| one.reason.contains("of a kind that may never"));
-    let state = if is_told {
-        State::Unknown
-    } else {
-        State::Accelerated
-    };
+    let is_told = verdicts.iter().any(|one| one.reason.contains("of a kind that may never"));
+    let state = if is_told { State::Unknown } else { State::Accelerated };
     assert_eq!(verdicts[0].state, state, "{mounts}: {verdicts:?}");
     !is_told
 }
@@ -52,17 +46,10 @@ fn a_file_system_that_may_never_answer_is_not_looked_into() {
         ("/sys/devices/system/cpu", "fuse.lxcfs", true),
     ] {
         let mounts = format!("{ROOT}9 1 0:50 / {place} rw,nosuid shared:7 - {kind} x rw\n");
-        assert_eq!(
-            is_looked_into(&accelerated(), &mounts),
-            is_good,
-            "{place} {kind}"
-        );
+        assert_eq!(is_looked_into(&accelerated(), &mounts), is_good, "{place} {kind}");
     }
     // A process in a root below a mount does not see that one.
-    assert!(!is_looked_into(
-        &accelerated(),
-        "9 1 0:5 / /proc rw - proc proc rw\n"
-    ));
+    assert!(!is_looked_into(&accelerated(), "9 1 0:5 / /proc rw - proc proc rw\n"));
 }
 
 const LAYERS: &str = "/var/lib/docker/overlay2";
@@ -140,11 +127,7 @@ fn the_mounts_of_one_mount_namespace_are_read_once() {
     let made = accelerated();
     let host = made.tree.host();
     let mut mounts = mounts::Mounts::of(&host);
-    let process = |pid| Process {
-        pid,
-        mounts: Some("mnt:[5]".into()),
-        ..Process::default()
-    };
+    let process = |pid| Process { pid, mounts: Some("mnt:[5]".into()), ..Process::default() };
     let first = mounts.of_process(&process(77));
     assert!(first.unwrap().may_look);
     made.file("/proc/77/mountinfo", "");
@@ -155,9 +138,6 @@ fn the_mounts_of_one_mount_namespace_are_read_once() {
     made.file("/proc/78/mountinfo", "");
     made.link("/proc/78/root", "/mnt/fuse");
     assert!(!mounts.of_process(&process(78)).unwrap().may_look);
-    let other = Process {
-        mounts: Some("mnt:[6]".into()),
-        ..process(77)
-    };
+    let other = Process { mounts: Some("mnt:[6]".into()), ..process(77) };
     assert!(!mounts.of_process(&other).unwrap().may_look);
 }

@@ -50,8 +50,7 @@ fn one_descriptor_of_the_device_is_no_stack() {
     );
     // Nor are many of other devices of Onload, or of other anonymous files.
     let made = by_kernel();
-    made.open(4, "/dev/onload_epoll")
-        .open(5, "anon_inode:[eventpoll]");
+    made.open(4, "/dev/onload_epoll").open(5, "anon_inode:[eventpoll]");
     made.open(6, "/tmp/onload:[tcp:0:3]");
     assert_eq!(made.verdicts()[0].state, State::NoStack);
 }
@@ -141,10 +140,7 @@ fn a_child_that_inherited_a_stack_is_accelerated_though_the_driver_lists_its_par
 fn a_container_is_ready_while_no_program_has_a_socket() {
     let made = of_host();
     made.open(9, "socket:[901]");
-    made.file(
-        "/proc/77/net/tcp",
-        "  sl  local_address\n   0: 0:1 0:0 0A 0:0 0:0 0 0 0 902 1\n",
-    );
+    made.file("/proc/77/net/tcp", "  sl  local_address\n   0: 0:1 0:0 0A 0:0 0:0 0 0 0 902 1\n");
     made.assert_is(State::Ready, "no program has opened a socket yet", "");
     // Whether it is one of them cannot be seen.
     made.tree.remove("/proc/77/net/tcp");
@@ -203,10 +199,7 @@ fn stands_for_its_ports(made: &Made, name: &str) {
     let said = said_with(made, &format!("EF_INTERFACE_WHITELIST={name}"));
     assert!(said.contains("why is not known"), "{said}");
     let said = said_with(made, &format!("EF_INTERFACE_BLACKLIST={name}"));
-    assert!(
-        said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")), "{said}");
 }
 
 #[test]
@@ -222,10 +215,7 @@ fn a_bond_a_vlan_or_a_macvlan_in_a_list_stands_for_its_ports() {
     }
     let both = "EF_INTERFACE_WHITELIST=bond0\0EF_INTERFACE_BLACKLIST=ens1";
     let said = said_with(&made, both);
-    assert!(
-        said.contains("EF_INTERFACE_BLACKLIST=ens1 leaves no"),
-        "{said}"
-    );
+    assert!(said.contains("EF_INTERFACE_BLACKLIST=ens1 leaves no"), "{said}");
     // In a container by all names of an interface.
     let mut made = preloaded();
     made.interface(Link {
@@ -274,10 +264,7 @@ fn a_list_is_the_cause_of_an_interface_that_was_not_found_and_of_nothing_else_in
     log("ENODEV.");
     for list in ["WHITELIST=ens0", "WHITELIST=nosuch0", "BLACKLIST=nosuch0"] {
         let said = said_with(&made, &format!("EF_INTERFACE_{list}"));
-        assert!(
-            said.contains(&format!("EF_INTERFACE_{list} leaves no")),
-            "{said}"
-        );
+        assert!(said.contains(&format!("EF_INTERFACE_{list} leaves no")), "{said}");
     }
     let said = said_with(&made, "EF_INTERFACE_WHITELIST=ens1");
     assert!(said.contains("found no interface for it"), "{said}");
@@ -286,22 +273,13 @@ fn a_list_is_the_cause_of_an_interface_that_was_not_found_and_of_nothing_else_in
 #[test]
 fn the_variables_of_a_program_are_a_cause() {
     for (variables, reason) in [
-        (
-            "EF_DONT_ACCELERATE=1",
-            "EF_DONT_ACCELERATE is in its environment",
-        ),
+        ("EF_DONT_ACCELERATE=1", "EF_DONT_ACCELERATE is in its environment"),
         (
             "EF_INTERFACE_WHITELIST=ens0",
             "EF_INTERFACE_WHITELIST=ens0 leaves no accelerated interface (ens1)",
         ),
-        (
-            "EF_INTERFACE_BLACKLIST=ens0 ens1",
-            "EF_INTERFACE_BLACKLIST=ens0 ens1 leaves no",
-        ),
-        (
-            "EF_INTERFACE_BLACKLIST=ens1 nosuch0",
-            "EF_INTERFACE_BLACKLIST=ens1 nosuch0 leaves no",
-        ),
+        ("EF_INTERFACE_BLACKLIST=ens0 ens1", "EF_INTERFACE_BLACKLIST=ens0 ens1 leaves no"),
+        ("EF_INTERFACE_BLACKLIST=ens1 nosuch0", "EF_INTERFACE_BLACKLIST=ens1 nosuch0 leaves no"),
     ] {
         let made = by_kernel();
         made.file("/network.table", PORTS);
@@ -357,15 +335,9 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     );
     // Where EF_PACKET_BUFFER_MODE or the size of a ring is refused, none that another program gives up helps.
     for rc in [-1, -22] {
-        made.file(
-            "/dev/kmsg",
-            line(1, &refused.replace("-16", &rc.to_string())),
-        );
+        made.file("/dev/kmsg", line(1, &refused.replace("-16", &rc.to_string())));
         let verdict = made.verdicts().remove(0);
-        assert!(
-            verdict.reason.ends_with(&format!("(rc={rc})\" of it")),
-            "{verdict:?}"
-        );
+        assert!(verdict.reason.ends_with(&format!("(rc={rc})\" of it")), "{verdict:?}");
         let remedy = verdict.remedy.unwrap();
         assert!(
             remedy.contains("a line of the driver before") && remedy.contains("EF_…"),
@@ -412,17 +384,11 @@ fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     made.file("/proc/78/maps", maps).listens(78, 902);
     let both = said(&made);
     assert_eq!(both.len(), 2);
-    assert!(
-        both.iter().all(|one| one.contains("why is not known")),
-        "{both:?}"
-    );
+    assert!(both.iter().all(|one| one.contains("why is not known")), "{both:?}");
     // One that has another name, or a stack, is not the one that got none.
     called("other");
     let first = |made: &Made| {
-        said(made)
-            .into_iter()
-            .filter(|one| one.contains("no stack was free"))
-            .count()
+        said(made).into_iter().filter(|one| one.contains("no stack was free")).count()
     };
     assert_eq!(first(&made), 1);
     called("redis");
@@ -449,10 +415,7 @@ fn a_program_with_a_library_that_the_driver_refused_is_told_so() {
     made.assert_is(State::NoStack, "why is not known", "");
     made.tree.remove("/proc/77/fd/2");
     // Its variables take precedence: the library then asks the driver for nothing.
-    made.file(
-        "/proc/77/environ",
-        format!("{PRELOADED}EF_DONT_ACCELERATE=1\0"),
-    );
+    made.file("/proc/77/environ", format!("{PRELOADED}EF_DONT_ACCELERATE=1\0"));
     made.assert_is(State::NoStack, "EF_DONT_ACCELERATE is in", "leave EF_");
 }
 
@@ -486,18 +449,12 @@ fn an_interface_on_one_of_the_host_that_is_accelerated_is_accelerated() {
         with(on_host("eth0", kind, 5)).assert_is(State::Accelerated, "stack", "");
     }
     for (link, why) in [
-        (
-            on_host("eth0", "macvlan", 6),
-            "another interface of the host",
-        ),
+        (on_host("eth0", "macvlan", 6), "another interface of the host"),
         (on_host("eth0", "veth", 5), "the other end of a veth"),
         (on_host("eth0", "macsec", 5), "what Onload does not know"),
         (link("eth0", "tun"), "a tunnel"),
         (
-            Link {
-                lower_namespace: Some(3),
-                ..on_host("eth0", "macvlan", 5)
-            },
+            Link { lower_namespace: Some(3), ..on_host("eth0", "macvlan", 5) },
             "an interface of that number elsewhere",
         ),
     ] {
@@ -521,11 +478,7 @@ fn a_program_with_a_stack_keeps_its_interface_though_none_is_offered_any_more() 
     tree.auxiliary(&function, "sfc.onload.0", "sfc_resource.ef10", Some("1"));
     let offered = |inventory: &mut Inventory| assert_eq!(inventory.nics, []);
     let status = made.status_with(offered);
-    assert_eq!(
-        status.containers[0].state(),
-        State::Accelerated,
-        "{status:?}"
-    );
+    assert_eq!(status.containers[0].state(), State::Accelerated, "{status:?}");
     // So it is of the host's network, and where the operator ignores the interface.
     made.link("/proc/77/ns/net", HOST_NET);
     assert_eq!(made.verdicts()[0].state, State::Accelerated);
@@ -536,15 +489,9 @@ fn a_program_with_a_stack_keeps_its_interface_though_none_is_offered_any_more() 
 #[test]
 fn a_macvlan_on_a_vlan_of_the_host_is_accelerated() {
     let made = with(on_host("eth0", "macvlan", 9));
-    made.file(
-        "/network.table",
-        "link 5 ens1 - - - -\nlink 9 ens1.50 vlan - 5 -\n",
-    );
+    made.file("/network.table", "link 5 ens1 - - - -\nlink 9 ens1.50 vlan - 5 -\n");
     assert_eq!(made.verdicts()[0].state, State::Accelerated);
-    made.file(
-        "/network.table",
-        "link 5 ens1 - - - -\nlink 9 ens0.50 vlan - 4 -\n",
-    );
+    made.file("/network.table", "link 5 ens1 - - - -\nlink 9 ens0.50 vlan - 4 -\n");
     assert_eq!(made.verdicts()[0].state, State::NoInterface);
 }
 
@@ -558,10 +505,7 @@ fn an_ipvlan_is_accelerated_in_mode_l2_and_a_vlan_of_802_1q() {
         ("vlan", 0x88a8, State::NoInterface),
         ("macvlan", 4, State::Accelerated),
     ] {
-        let made = with(Link {
-            variant: Some(variant),
-            ..on_host("eth0", kind, 5)
-        });
+        let made = with(Link { variant: Some(variant), ..on_host("eth0", kind, 5) });
         assert_eq!(made.verdicts()[0].state, state, "{kind} {variant}");
     }
 }
@@ -579,26 +523,15 @@ fn a_vlan_on_a_vlan_is_not_accelerated_whatever_is_between_them() {
     let between = "link 8 ens1.50 vlan:33024 - 5 -\nlink 9 mac0 macvlan - 8 -\n";
     assert_eq!(made("ipvlan", between), State::Accelerated);
     assert_eq!(made("vlan", between), State::NoInterface);
-    assert_eq!(
-        made("macvlan", "link 9 ens1.50 vlan:34984 - 5 -\n"),
-        State::NoInterface
-    );
+    assert_eq!(made("macvlan", "link 9 ens1.50 vlan:34984 - 5 -\n"), State::NoInterface);
 }
 
 /// A bond with two members of its container: ens2, which is Onload's, and ens3.
 fn bond(kind: &str, variant: Option<u16>) -> Made {
-    let mut made = with(Link {
-        index: 7,
-        variant,
-        ..link("bond0", kind)
-    });
+    let mut made = with(Link { index: 7, variant, ..link("bond0", kind) });
     made.function("0000:05:00.0", "0x1924", "0x0b03");
     for (index, name, function) in [(3, "ens2", "0000:05:00.0"), (4, "ens3", "0000:05:00.1")] {
-        made.interface(Link {
-            index,
-            master: Some(7),
-            ..of_function(name, function)
-        });
+        made.interface(Link { index, master: Some(7), ..of_function(name, function) });
     }
     made
 }
@@ -656,36 +589,21 @@ fn a_bond_of_the_host_is_accelerated_if_all_its_members_are() {
 
 #[test]
 fn an_interface_that_is_registered_for_af_xdp_is_accelerated_in_its_container() {
-    let made = with(Link {
-        address: vec![2, 0, 0, 0, 0, 0x0a],
-        ..of_function("ens2", "0000:05:00.0")
-    });
+    let made =
+        with(Link { address: vec![2, 0, 0, 0, 0, 0x0a], ..of_function("ens2", "0000:05:00.0") });
     made.function("0000:05:00.0", "0x8086", "0x10ca");
     // One of another name, and one that is called so in another network.
     attached(&made, "ens1", "02:00:00:00:00:0a");
-    made.assert_is(
-        State::NoInterface,
-        "(ens2); it has a stack",
-        "onload.dev/netdev",
-    );
+    made.assert_is(State::NoInterface, "(ens2); it has a stack", "onload.dev/netdev");
     attached(&made, "ens2", "02:00:00:00:00:0b");
     made.assert_is(State::NoInterface, "(ens2)", "");
     attached(&made, "ens2", "02:00:00:00:00:0a");
     made.assert_is(State::Accelerated, "with a stack", "");
     // Without its address, or without debugfs, that is not known.
-    made.tree
-        .remove("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr");
-    made.assert_is(
-        State::Unknown,
-        "whether Onload has its interface ens2",
-        "debugfs",
-    );
+    made.tree.remove("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr");
+    made.assert_is(State::Unknown, "whether Onload has its interface ens2", "debugfs");
     made.tree.remove("/sys/kernel/debug");
-    made.assert_is(
-        State::Unknown,
-        "whether Onload has its interface ens2",
-        "debugfs",
-    );
+    made.assert_is(State::Unknown, "whether Onload has its interface ens2", "debugfs");
     // Links that lead to each other cannot be read, like what is only root's.
     made.tree.remove("/sys/kernel");
     made.link("/sys/kernel", "loop");
@@ -706,10 +624,7 @@ fn a_bridge_is_not_accelerated_and_its_other_ends_number_says_nothing() {
     // Where Onload is told to, it accelerates what leads to the host's own network.
     made.file(veth, "Y\n");
     assert_eq!(made.verdicts()[0].state, State::Accelerated);
-    let made = with(Link {
-        lower_namespace: Some(3),
-        ..on_host("eth0", "veth", 5)
-    });
+    let made = with(Link { lower_namespace: Some(3), ..on_host("eth0", "veth", 5) });
     made.file(veth, "Y\n");
     let verdicts = made.verdicts();
     assert_eq!(verdicts[0].state, State::NoInterface);
@@ -722,16 +637,9 @@ fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
     let mut made = preloaded();
     made.stack();
     made.network = None;
-    made.assert_is(
-        State::Unknown,
-        "its interfaces could not be looked at",
-        "root",
-    );
+    made.assert_is(State::Unknown, "its interfaces could not be looked at", "root");
     // Nor does one whose lower one is not in the list.
-    let made = with(Link {
-        lower: Some(99),
-        ..link("eth0", "macvlan")
-    });
+    let made = with(Link { lower: Some(99), ..link("eth0", "macvlan") });
     assert_eq!(made.verdicts()[0].state, State::Unknown);
     // Nor more than a network of somebody's who means well has.
     let mut made = with(on_host("eth0", "macvlan", 5));
@@ -740,11 +648,8 @@ fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
     }
     assert_eq!(made.verdicts()[0].state, State::Unknown);
     // Nor interfaces that are each on the other, which no kernel has.
-    let around = |index, lower| Link {
-        index,
-        lower: Some(lower),
-        ..link(&format!("v{index}"), "vlan")
-    };
+    let around =
+        |index, lower| Link { index, lower: Some(lower), ..link(&format!("v{index}"), "vlan") };
     let mut made = with(around(7, 8));
     made.interface(around(8, 7));
     assert_eq!(made.verdicts()[0].state, State::Unknown);

@@ -20,10 +20,7 @@ const OTHER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice";
 /// A container that was given the library and has lost it.
 fn bare() -> Made {
     let made = lost(STATIC, PRELOADED);
-    made.file(
-        &format!("/var/lib/docker/containers/{ID}/config.v2.json"),
-        r#"{"Name":"/redis"}"#,
-    );
+    made.file(&format!("/var/lib/docker/containers/{ID}/config.v2.json"), r#"{"Name":"/redis"}"#);
     made
 }
 
@@ -37,8 +34,7 @@ fn a_cgroup_that_a_user_calls_as_roots_container_is_another_container() {
         let maps = "7f00-7f01 r-xp 0 08:01 5 /home/u/libonload.so\n";
         made.file(&format!("/proc/{pid}/maps"), maps);
         made.link(&format!("/proc/{pid}/fd/3"), "/dev/onload");
-        made.tree
-            .node(&format!("/proc/{pid}/root/dev/onload"), 243, 0);
+        made.tree.node(&format!("/proc/{pid}/root/dev/onload"), 243, 0);
     }
     let status = made.status();
     let roots = status.containers.iter().find(|one| one.user.is_none());
@@ -79,10 +75,7 @@ fn the_hosts_sysfs_in_a_container_shows_nothing_of_its_network() {
 #[test]
 fn a_name_that_a_shell_would_run_stands_between_quotes() {
     let mut made = preloaded();
-    made.interface(Link {
-        flags: 0x1002,
-        ..of_function("$(reboot)", "0000:05:00.0")
-    });
+    made.interface(Link { flags: 0x1002, ..of_function("$(reboot)", "0000:05:00.0") });
     made.assert_is(
         State::InterfaceDown,
         "$(reboot) is in its network",
@@ -160,13 +153,11 @@ fn what_a_process_has_is_seen_though_its_first_thread_has_ended() {
     for gone in ["ns/net", "root", "mountinfo", "maps"] {
         made.tree.remove(&format!("/proc/77/{gone}"));
     }
-    made.file("/proc/77/maps", "")
-        .link("/proc/79/fd/3", "/dev/onload");
+    made.file("/proc/77/maps", "").link("/proc/79/fd/3", "/dev/onload");
     made.tree.directory("/proc/77/task/77");
     made.tree.directory("/proc/77/task/79");
     made.tree.directory("/proc/79/root/dev");
-    made.link("/proc/79/ns/net", OWN_NET)
-        .file("/proc/79/mountinfo", ROOT);
+    made.link("/proc/79/ns/net", OWN_NET).file("/proc/79/mountinfo", ROOT);
     made.file("/proc/79/maps", "");
     let status = made.status();
     let container = &status.containers[0];
@@ -183,11 +174,7 @@ fn a_program_with_file_capabilities_loses_the_preload_though_it_runs_as_who_star
     // Of a file too, the loader takes no library by its name alone: not where SELinux changed the label either.
     let file = format!("{ROOT}9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n");
     made.file("/proc/77/mountinfo", file);
-    made.assert_is(
-        State::PreloadLost,
-        "another SELinux label",
-        "docs/security.md",
-    );
+    made.assert_is(State::PreloadLost, "another SELinux label", "docs/security.md");
     // And a list without the word is told by the users.
     let made = lost(GLIBC, PRELOADED);
     made.file("/proc/77/auxv", "");
@@ -276,10 +263,7 @@ fn a_container_of_ctr_and_one_of_a_cgroup_parent_are_containers() {
 
 #[test]
 fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
-    let little = Budget {
-        descriptors: 3,
-        ..Budget::WHOLE
-    };
+    let little = Budget { descriptors: 3, ..Budget::WHOLE };
     let mut made = Made::new();
     made.lease("vfio:0000:81:10.0", ID, 77);
     made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
@@ -289,18 +273,12 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
     assert!(verdicts[0].reason.contains("more files open"));
     // Nor is a library that was not looked for said to be lost.
-    let none = Budget {
-        mappings: 0,
-        ..Budget::WHOLE
-    };
+    let none = Budget { mappings: 0, ..Budget::WHOLE };
     let made = preloaded();
     let verdicts = decided(&made, none);
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
     // Nor one that was not looked for since the process does not show what it maps: it is not even known to be absent.
-    let impatient = Budget {
-        waiting: Duration::ZERO,
-        ..Budget::WHOLE
-    };
+    let impatient = Budget { waiting: Duration::ZERO, ..Budget::WHOLE };
     let host = made.tree.host();
     let process = process::Reader::new(&host, None).read(77, &mut impatient.clone());
     let process = process.unwrap();
@@ -330,10 +308,7 @@ fn within(made: &Made, budget: Budget) -> Container {
 
 #[test]
 fn who_has_a_device_open_has_it_though_nothing_else_of_it_is_looked_at() {
-    let impatient = Budget {
-        waiting: Duration::ZERO,
-        ..Budget::WHOLE
-    };
+    let impatient = Budget { waiting: Duration::ZERO, ..Budget::WHOLE };
     let made = Made::new();
     made.open(3, "/dev/onload").open(4, "/home/onload");
     let container = within(&made, impatient);
@@ -345,10 +320,7 @@ const FUSE: &str = "9 1 0:50 / / rw - fuse x rw\n";
 
 #[test]
 fn what_may_have_more_than_was_found_is_told_though_nothing_was() {
-    let little = Budget {
-        descriptors: 1,
-        ..Budget::WHOLE
-    };
+    let little = Budget { descriptors: 1, ..Budget::WHOLE };
     let made = Made::new();
     made.open(1, "socket:[1]").open(2, "socket:[2]");
     let why = |made: &Made, budget| within(made, budget).hidden.map(|hidden| hidden.reason);

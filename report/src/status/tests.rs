@@ -37,37 +37,21 @@ fn a_program_of_musl_loses_the_preload() {
 fn a_set_user_id_program_loses_the_preload() {
     let made = lost(GLIBC, PRELOADED);
     made.file("/proc/77/auxv", auxiliary(1));
-    made.assert_is(
-        State::PreloadLost,
-        "set-user-ID",
-        "without the set-user-ID bit",
-    );
+    made.assert_is(State::PreloadLost, "set-user-ID", "without the set-user-ID bit");
 }
 
 #[test]
 fn an_environment_without_the_preload_loses_it() {
     let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0PATH=/bin\0");
-    made.assert_is(
-        State::PreloadLost,
-        "taken out of its environment",
-        "preload = \"file\"",
-    );
+    made.assert_is(State::PreloadLost, "taken out of its environment", "preload = \"file\"");
 }
 
 #[test]
 fn an_environment_that_was_cleared_is_told_from_one_that_never_had_the_preload() {
     let made = lost(GLIBC, "PATH=/bin\0");
-    made.assert_is(
-        State::Plain,
-        "or its first program cleared its environment",
-        "",
-    );
+    made.assert_is(State::Plain, "or its first program cleared its environment", "");
     made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
-    made.assert_is(
-        State::PreloadLost,
-        "or all of that was cleared",
-        "preload = \"file\"",
-    );
+    made.assert_is(State::PreloadLost, "or all of that was cleared", "preload = \"file\"");
     // Without a preload as the operator or the container wants it.
     let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0");
     made_with(&made, r#""PATH=/bin","ONLOAD_CTK_NIC_ENS1=ens1""#);
@@ -77,15 +61,8 @@ fn an_environment_that_was_cleared_is_told_from_one_that_never_had_the_preload()
 #[test]
 fn a_preload_that_the_user_set_to_something_else_loses_it() {
     for value in ["", "libjemalloc.so"] {
-        let made = lost(
-            GLIBC,
-            &format!("LD_PRELOAD={value}\0ONLOAD_CTK_NIC_ENS1=ens1\0"),
-        );
-        made.assert_is(
-            State::PreloadLost,
-            "set to something else",
-            "LD_PRELOAD=libonload.so",
-        );
+        let made = lost(GLIBC, &format!("LD_PRELOAD={value}\0ONLOAD_CTK_NIC_ENS1=ens1\0"));
+        made.assert_is(State::PreloadLost, "set to something else", "LD_PRELOAD=libonload.so");
     }
 }
 
@@ -125,11 +102,9 @@ fn a_title_over_the_environment_does_not_say_that_the_preload_was_taken_out() {
 
 #[test]
 fn nodes_without_a_preload_are_as_asked_for() {
-    for environment in [
-        "PATH=/bin\0",
-        "ONLOAD_CTK_NIC_PLAIN_ENS1=ens1\0",
-        "ONLOAD_CTK_ZF_ENS1=ens1\0",
-    ] {
+    for environment in
+        ["PATH=/bin\0", "ONLOAD_CTK_NIC_PLAIN_ENS1=ens1\0", "ONLOAD_CTK_ZF_ENS1=ens1\0"]
+    {
         lost(GLIBC, environment).assert_is(State::Plain, "no preload", "");
     }
 }
@@ -140,11 +115,7 @@ fn a_program_and_environment_that_cannot_be_read_give_no_bad_verdict() {
     made.onload();
     let verdicts = made.verdicts();
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
-    assert!(
-        verdicts
-            .iter()
-            .all(|verdict| verdict.state != State::PreloadLost)
-    );
+    assert!(verdicts.iter().all(|verdict| verdict.state != State::PreloadLost));
 }
 
 #[test]
@@ -152,11 +123,7 @@ fn a_library_that_was_replaced_by_an_upgrade_is_told() {
     let made = preloaded();
     made.maps("/usr/lib64/libonload.so (deleted)");
     made.link("/proc/77/ns/net", HOST_NET);
-    made.assert_is(
-        State::OtherLibrary,
-        "Onload was upgraded",
-        "start the container again",
-    );
+    made.assert_is(State::OtherLibrary, "Onload was upgraded", "start the container again");
     // One that has a stack keeps it, as beside a real Onload.
     made.stack();
     made.assert_is(
@@ -179,18 +146,8 @@ fn a_library_of_another_build_than_the_driver_is_told() {
     assert_eq!(status.containers.len(), 1);
     let verdicts = decide(&facts, host);
     assert_eq!(verdicts[0].state, State::OtherLibrary, "{verdicts:?}");
-    let verdicts = decide(
-        &facts,
-        HostFacts {
-            library_matches: Some(true),
-            ..host
-        },
-    );
-    assert!(
-        verdicts
-            .iter()
-            .all(|verdict| verdict.state != State::OtherLibrary)
-    );
+    let verdicts = decide(&facts, HostFacts { library_matches: Some(true), ..host });
+    assert!(verdicts.iter().all(|verdict| verdict.state != State::OtherLibrary));
 }
 
 #[test]
@@ -198,23 +155,14 @@ fn a_device_that_is_gone_is_told_and_nothing_else_of_it() {
     let mut made = Made::new();
     made.node("/dev/onload", (243, 0), "onload", None);
     made.program(GLIBC, PRELOADED);
-    made.assert_is(
-        State::DeviceGone,
-        "/dev/onload leads to a device",
-        "load its driver again",
-    );
+    made.assert_is(State::DeviceGone, "/dev/onload leads to a device", "load its driver again");
     assert_eq!(made.verdicts().len(), 1, "{:?}", made.verdicts());
 }
 
 #[test]
 fn a_device_that_has_another_number_now_is_told() {
     let mut made = Made::new();
-    made.node(
-        "/dev/infiniband/uverbs0",
-        (231, 192),
-        "infiniband_verbs",
-        Some((231, 193)),
-    );
+    made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 193)));
     made.assert_is(
         State::DeviceRenumbered,
         "/dev/infiniband/uverbs0 is 231:192, and the device is 231:193 now",
@@ -249,42 +197,24 @@ fn every_kind_of_node_is_compared_with_its_own_class() {
 #[test]
 fn a_limit_that_is_too_small_for_rdma_is_told() {
     let mut made = Made::new();
-    made.node(
-        "/dev/infiniband/uverbs0",
-        (231, 192),
-        "infiniband_verbs",
-        Some((231, 192)),
-    );
+    made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
     let limits = "Max locked memory         8388608              8388608              bytes\n";
     made.file("/proc/77/limits", limits);
     made.assert_is(State::Memlock, "8388608 bytes", "--ulimit memlock=-1");
     // Onload pins nothing of the process.
     let mut made = Made::new();
     made.onload().file("/proc/77/limits", limits);
-    assert!(
-        made.verdicts()
-            .iter()
-            .all(|verdict| verdict.state != State::Memlock)
-    );
+    assert!(made.verdicts().iter().all(|verdict| verdict.state != State::Memlock));
 }
 
 #[test]
 fn an_rdma_device_of_another_namespace_is_told() {
     let mut made = Made::new();
-    made.node(
-        "/dev/infiniband/uverbs0",
-        (231, 192),
-        "infiniband_verbs",
-        Some((231, 192)),
-    );
+    made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
     let exclusive =
         |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     let status = made.status_with(exclusive);
-    assert_eq!(
-        status.containers[0].state(),
-        State::RdmaNamespace,
-        "{status:?}"
-    );
+    assert_eq!(status.containers[0].state(), State::RdmaNamespace, "{status:?}");
     // What it has lost is said as such.
     made.lease("rdma:mlx5_0", ID, 77);
     let moved = r#"{"rdma":{"name":"mlx5_0","pci":"0000:05:00.2","index":0},"namespace":7}"#;
@@ -292,16 +222,10 @@ fn an_rdma_device_of_another_namespace_is_told() {
     let status = made.status_with(exclusive);
     let verdicts = &status.containers[0].verdicts;
     assert_eq!(verdicts.len(), 1, "{verdicts:?}");
-    assert!(
-        verdicts[0].reason.contains("mlx5_0 has left its network"),
-        "{verdicts:?}"
-    );
+    assert!(verdicts[0].reason.contains("mlx5_0 has left its network"), "{verdicts:?}");
     made.leases.clear();
     // One that is in the container's namespace is its own.
-    made.file(
-        "/proc/77/root/sys/class/infiniband/mlx5_0/node_type",
-        "1: CA\n",
-    );
+    made.file("/proc/77/root/sys/class/infiniband/mlx5_0/node_type", "1: CA\n");
     let status = made.status_with(exclusive);
     assert!(status.containers[0].state().is_good(), "{status:?}");
     assert!(made.status().containers[0].state().is_good());
@@ -310,12 +234,7 @@ fn an_rdma_device_of_another_namespace_is_told() {
 /// A container with a device of soft-RoCE, in whose root is what a loader needs.
 fn with_rdma() -> Made {
     let mut made = Made::new();
-    made.node(
-        "/dev/infiniband/uverbs0",
-        (231, 192),
-        "infiniband_verbs",
-        Some((231, 192)),
-    );
+    made.node("/dev/infiniband/uverbs0", (231, 192), "infiniband_verbs", Some((231, 192)));
     made.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0\n");
     made.file("/sys/class/infiniband/rxe0/node_type", "1: CA\n");
     let libc = SharedLibrary::new("libc.so.6").defines("GLIBC_2.34", &["malloc"]);
@@ -353,20 +272,11 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
     made.file("/proc/77/root/etc/libibverbs.d/rxe.driver", "driver rxe\n");
     let without = "no program has opened one; it has no librdmacm.so.1, without which programs that connect by it, such as rping, do not load";
     made.assert_is(State::Ready, without, "");
-    place(
-        &made,
-        "librdmacm.so.1",
-        &SharedLibrary::new("librdmacm.so.1"),
-    );
+    place(&made, "librdmacm.so.1", &SharedLibrary::new("librdmacm.so.1"));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
     assert_eq!(reason, "it has RDMA devices, and no program has opened one");
     // Another device, whose provider is not there.
-    made.node(
-        "/dev/infiniband/uverbs1",
-        (231, 193),
-        "infiniband_verbs",
-        Some((231, 193)),
-    );
+    made.node("/dev/infiniband/uverbs1", (231, 193), "infiniband_verbs", Some((231, 193)));
     made.file("/sys/class/infiniband_verbs/uverbs1/ibdev", "siw0\n");
     made.file("/sys/class/infiniband/siw0/node_type", "4: RNIC\n");
     made.assert_is(
@@ -382,10 +292,7 @@ fn a_container_without_libraries_for_a_device_in_its_own_namespace_is_told() {
     made.tree.remove("/sys/class/infiniband/rxe0");
     let driver = "/sys/class/infiniband_verbs/uverbs0/device/driver";
     made.link(driver, "/sys/bus/pci/drivers/mlx5_core");
-    made.file(
-        "/proc/77/root/sys/class/infiniband/rxe0/node_type",
-        "1: CA\n",
-    );
+    made.file("/proc/77/root/sys/class/infiniband/rxe0/node_type", "1: CA\n");
     let exclusive =
         |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     let status = made.status_with(exclusive);
@@ -410,13 +317,9 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
         "do what that says",
     );
     let reason = made.status().containers[0].verdicts[0].reason.clone();
-    assert!(
-        reason.starts_with("programs find no RDMA device; "),
-        "{reason}"
-    );
+    assert!(reason.starts_with("programs find no RDMA device; "), "{reason}");
     // The host does not show which device the node is of.
-    made.tree
-        .remove("/sys/class/infiniband_verbs/uverbs0/ibdev");
+    made.tree.remove("/sys/class/infiniband_verbs/uverbs0/ibdev");
     made.assert_is(
         State::NoProvider,
         "programs may find no RDMA device; when it started, onload.dev/rdma=rxe0: not mounted",
@@ -447,10 +350,7 @@ fn libraries_that_nothing_judges_are_named_once_a_program_has_the_device_open() 
     let maps = |path: &str| format!("7f0000000000-7f0000001000 r-xp 00000000 08:01 9 {path}\n");
     made.file("/proc/77/maps", maps("/opt/hpcx/lib/libibverbs.so.1.14"));
     made.assert_is(State::Ready, "by \"/opt/hpcx/lib/libibverbs.so.1.14\"", "");
-    made.file(
-        "/proc/77/maps",
-        maps(&format!("{MULTIARCH}/libibverbs.so.1.14")),
-    );
+    made.file("/proc/77/maps", maps(&format!("{MULTIARCH}/libibverbs.so.1.14")));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
     assert_eq!(reason, "its programs have 1 descriptors of RDMA devices");
 }
@@ -460,11 +360,7 @@ fn a_function_that_is_held_and_not_used_is_told() {
     let mut made = Made::new();
     made.lease("vfio:0000:81:10.0", ID, 77);
     made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
-    made.assert_is(
-        State::Unused,
-        "it holds vfio 0000:81:10.0",
-        "stop the container",
-    );
+    made.assert_is(State::Unused, "it holds vfio 0000:81:10.0", "stop the container");
     made.open(3, "/dev/vfio/vfio");
     made.assert_is(State::Unused, "", "");
     made.open(4, "/dev/vfio/15");
@@ -473,10 +369,7 @@ fn a_function_that_is_held_and_not_used_is_told() {
 
 #[test]
 fn an_interface_that_was_moved_in_and_is_down_is_told() {
-    let down = |flags: u32| Link {
-        flags,
-        ..of_function("ens2", "0000:05:00.0")
-    };
+    let down = |flags: u32| Link { flags, ..of_function("ens2", "0000:05:00.0") };
     let mut made = preloaded();
     made.interface(down(0x1002));
     made.assert_is(
@@ -494,15 +387,8 @@ fn an_interface_that_was_moved_in_and_is_down_is_told() {
     );
     // One of software is nobody's device.
     let mut made = preloaded();
-    made.interface(Link {
-        flags: 0x1002,
-        ..link("eth0", "veth")
-    });
-    assert!(
-        made.verdicts()
-            .iter()
-            .all(|verdict| verdict.state != State::InterfaceDown)
-    );
+    made.interface(Link { flags: 0x1002, ..link("eth0", "veth") });
+    assert!(made.verdicts().iter().all(|verdict| verdict.state != State::InterfaceDown));
 }
 
 #[test]
@@ -519,8 +405,7 @@ fn an_interface_that_was_moved_in_and_is_gone_is_told() {
         lease.moved = Some(serde_json::from_str(&moved).unwrap());
         if is_there {
             made.function(PCI, "0x1924", "0x1b03");
-            made.tree
-                .bind(&format!("/sys/bus/pci/devices/{PCI}"), "sfc");
+            made.tree.bind(&format!("/sys/bus/pci/devices/{PCI}"), "sfc");
             made.interface(of_function("ens2v0", PCI));
         }
         made
@@ -579,10 +464,7 @@ fn a_container_that_no_engine_names_has_the_name_of_its_lease() {
     let status = made.status();
     assert_eq!(status.containers.len(), 1, "{status:#?}");
     let container = &status.containers[0];
-    assert_eq!(
-        (container.engine, container.id.as_str()),
-        (Engine::Unknown, "web")
-    );
+    assert_eq!((container.engine, container.id.as_str()), (Engine::Unknown, "web"));
     let pids: Vec<u32> = container.processes.iter().map(|(pid, _)| *pid).collect();
     assert_eq!(pids, [80, 81]);
     assert_eq!(container.leases, ["vfio=0000:81:10.0"]);
@@ -594,10 +476,7 @@ fn a_sandbox_of_the_host_with_a_dev_of_its_own_is_no_container() {
     made.process(90, "0::/user.slice\n", "browser", HOST_NET, "pid:[9]");
     made.tree.node("/proc/90/root/dev/onload", 243, 0);
     assert_eq!(made.status().containers, []);
-    made.file(
-        "/proc/90/maps",
-        "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n",
-    );
+    made.file("/proc/90/maps", "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n");
     assert_eq!(made.status().containers[0].id, "pidns-9");
 }
 
@@ -613,10 +492,7 @@ fn names_come_from_what_engines_keep() {
     let list = format!(r#"[{{"id":"{ID}","names":["web"]}},{{"id":"00"}}]"#);
     let podman = "containers/storage/overlay-containers/containers.json";
     made.file(&format!("/var/lib/{podman}"), &list);
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/machine.slice/libpod-{ID}.scope/container\n"),
-    );
+    made.file("/proc/77/cgroup", format!("0::/machine.slice/libpod-{ID}.scope/container\n"));
     assert_eq!(made.status().containers[0].name.as_deref(), Some("web"));
     // One of `podman run --rm`.
     made.file(&format!("/var/lib/{podman}"), "[]");
@@ -626,22 +502,13 @@ fn names_come_from_what_engines_keep() {
 
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/config.json");
     made.file(&bundle, r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#);
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"),
-    );
+    made.file("/proc/77/cgroup", format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"));
     assert_eq!(made.status().containers[0].name.as_deref(), Some("pod/app"));
 
     let bundle =
         format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json");
-    made.file(
-        &bundle,
-        r#"{"annotations":{"io.kubernetes.cri-o.Name":"k8s_app"}}"#,
-    );
-    made.file(
-        "/proc/77/cgroup",
-        format!("0::/kubepods.slice/crio-{ID}.scope\n"),
-    );
+    made.file(&bundle, r#"{"annotations":{"io.kubernetes.cri-o.Name":"k8s_app"}}"#);
+    made.file("/proc/77/cgroup", format!("0::/kubepods.slice/crio-{ID}.scope\n"));
     assert_eq!(made.status().containers[0].name.as_deref(), Some("k8s_app"));
     // CRI-O hands on what the pod says with containerd's keys.
     let annotations = |id: &str| {
@@ -659,10 +526,7 @@ fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing()
     let annotations = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
     for state in bundles::CONTAINERD {
         let made = preloaded();
-        made.file(
-            "/proc/77/cgroup",
-            format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"),
-        );
+        made.file("/proc/77/cgroup", format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"));
         let other = ID.replace('3', "4");
         let tasks = format!("{state}/{}/k8s.io", bundles::TASKS);
         made.file(&format!("{tasks}/{other}/config.json"), annotations);
@@ -677,10 +541,7 @@ fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing()
 #[test]
 fn a_users_podman_is_named_from_the_users_home_and_no_link_in_it_is_followed() {
     let made = preloaded();
-    made.file(
-        "/etc/passwd",
-        "root:x:0:0::/root:/bin/sh\nu:x:1000:1000::/home/u:/bin/sh\n",
-    );
+    made.file("/etc/passwd", "root:x:0:0::/root:/bin/sh\nu:x:1000:1000::/home/u:/bin/sh\n");
     let cgroup = format!("0::/user.slice/user-1000.slice/user@1000.service/libpod-{ID}.scope\n");
     made.file("/proc/77/cgroup", cgroup);
     let list = format!(r#"[{{"id":"{ID}","names":["mine"]}}]"#);
@@ -697,10 +558,7 @@ fn a_users_podman_is_named_from_the_users_home_and_no_link_in_it_is_followed() {
     assert!(made.status().containers[0].name.is_some());
     // The file of another, by a link.
     made.file("/srv/secret.json", &list);
-    made.link(
-        &format!("/home/u/.local/share/{stored}"),
-        "/srv/secret.json",
-    );
+    made.link(&format!("/home/u/.local/share/{stored}"), "/srv/secret.json");
     assert_eq!(made.status().containers[0].name, None);
 }
 

@@ -35,10 +35,7 @@ impl Judged {
     /// Of one that sends by these ports, if it is accelerated.
     pub(super) fn of(is_accelerated: Option<bool>, ports: BTreeSet<Port>) -> Judged {
         match is_accelerated {
-            Some(true) => Judged::Yes(Carried {
-                ports,
-                ..Carried::default()
-            }),
+            Some(true) => Judged::Yes(Carried { ports, ..Carried::default() }),
             Some(false) => Judged::No,
             None => Judged::Unknown,
         }
@@ -124,10 +121,9 @@ impl Judge<'_> {
                 };
                 match below {
                     Judged::Yes(below) if is_vlan && below.by_vlan => Judged::No,
-                    Judged::Yes(below) => Judged::Yes(Carried {
-                        by_vlan: is_vlan || below.by_vlan,
-                        ..below
-                    }),
+                    Judged::Yes(below) => {
+                        Judged::Yes(Carried { by_vlan: is_vlan || below.by_vlan, ..below })
+                    }
                     other => other,
                 }
             }
@@ -151,11 +147,7 @@ fn all_of(members: impl Iterator<Item = Judged>) -> Judged {
     match (is_known, ports.is_empty()) {
         (false, _) => Judged::Unknown,
         (true, true) => Judged::No,
-        (true, false) => Judged::Yes(Carried {
-            by_bond: true,
-            ports,
-            ..Carried::default()
-        }),
+        (true, false) => Judged::Yes(Carried { by_bond: true, ports, ..Carried::default() }),
     }
 }
 
@@ -182,13 +174,7 @@ pub(super) fn with_uppers(
     });
     let own = numbers.iter().map(|number| {
         let ports = ports(*number);
-        (
-            *number,
-            Carried {
-                ports,
-                ..Carried::default()
-            },
-        )
+        (*number, Carried { ports, ..Carried::default() })
     });
     own.chain(on_them).collect()
 }
@@ -200,13 +186,7 @@ mod tests {
     use super::*;
 
     fn link(index: u32, kind: &str, lower: Option<u32>, master: Option<u32>) -> Link {
-        Link {
-            index,
-            kind: kind.into(),
-            lower,
-            master,
-            ..Link::default()
-        }
+        Link { index, kind: kind.into(), lower, master, ..Link::default() }
     }
 
     #[test]
@@ -227,10 +207,7 @@ mod tests {
 
     #[test]
     fn of_interfaces_that_are_on_each_other_nothing_is_known() {
-        let links = [
-            link(1, "macvlan", Some(2), None),
-            link(2, "macvlan", Some(1), None),
-        ];
+        let links = [link(1, "macvlan", Some(2), None), link(2, "macvlan", Some(1), None)];
         let judged = judge(&links, &|_| Judged::No);
         let known: Vec<_> = judged.values().map(Judged::is_accelerated).collect();
         assert_eq!(known, [None, None]);

@@ -77,10 +77,7 @@ fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
             )),
             NodeState::Renumbered { was, now } => Some(Verdict::bad(
                 State::DeviceRenumbered,
-                format!(
-                    "{path} is {}:{}, and the device is {}:{} now",
-                    was.0, was.1, now.0, now.1
-                ),
+                format!("{path} is {}:{}, and the device is {}:{} now", was.0, was.1, now.0, now.1),
                 "run systemctl start onload-cdi.service, and start a new container",
             )),
         }
@@ -151,10 +148,7 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
         return None;
     }
     let names = first_of(&held, 1);
-    let groups = facts
-        .processes
-        .iter()
-        .filter_map(|process| process.open.as_ref());
+    let groups = facts.processes.iter().filter_map(|process| process.open.as_ref());
     let is_used = groups.flatten().any(|target| {
         let group = target.strip_prefix("/dev/vfio/");
         group.is_some_and(|group| group != "vfio") || target.starts_with("anon_inode:[vfio")

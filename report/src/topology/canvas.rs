@@ -69,12 +69,7 @@ pub enum Style {
 
 impl Rect {
     pub fn new(x: i32, y: i32, width: i32, height: i32) -> Rect {
-        Rect {
-            x,
-            y,
-            width,
-            height,
-        }
+        Rect { x, y, width, height }
     }
 
     pub fn right(&self) -> i32 {
@@ -149,12 +144,7 @@ pub(super) struct Canvas {
 
 impl Canvas {
     pub(super) fn add(&mut self, parent: Option<usize>, rect: Rect, shape: Shape) -> usize {
-        self.items.push(Item {
-            rect,
-            parent,
-            shape,
-            note: None,
-        });
+        self.items.push(Item { rect, parent, shape, note: None });
         self.items.len() - 1
     }
 

@@ -25,18 +25,10 @@ pub(super) fn place(
     function: &Function,
 ) -> i32 {
     let card = canvas.add(Some(panel), Rect::new(x, y, width, 0), Shape::Card);
-    let stripe = canvas.add(
-        Some(card),
-        Rect::new(x, y, STRIPE, 0),
-        Shape::Segment(paint(function)),
-    );
-    let mut inside = Inside {
-        canvas,
-        card,
-        x: x + STRIPE + PAD,
-        y: y + PAD,
-        width: width - STRIPE - 2 * PAD,
-    };
+    let stripe =
+        canvas.add(Some(card), Rect::new(x, y, STRIPE, 0), Shape::Segment(paint(function)));
+    let mut inside =
+        Inside { canvas, card, x: x + STRIPE + PAD, y: y + PAD, width: width - STRIPE - 2 * PAD };
     inside.heading(function);
     let telling: Vec<&Device> = function.telling().collect();
     inside.chips(&telling, function);
@@ -59,20 +51,13 @@ pub(super) fn chips<'d>(
     for (device, label) in devices {
         let label = plain(&label);
         let room = width - 2 * INSIDE;
-        let paint = Paint {
-            class: Some(device.class),
-            state: device.state,
-        };
+        let paint = Paint { class: Some(device.class), state: device.state };
         let style = Style::Chip(paint);
         let wanted = style.width(&label).min(room) + 2 * INSIDE;
         if x > left && x + wanted > left + width {
             (x, y) = (left, y + CHIP + GAP);
         }
-        let chip = canvas.add(
-            Some(parent),
-            Rect::new(x, y, wanted, CHIP),
-            Shape::Chip(paint),
-        );
+        let chip = canvas.add(Some(parent), Rect::new(x, y, wanted, CHIP), Shape::Chip(paint));
         let text = canvas.text(
             Some(chip),
             (x + INSIDE, y + (CHIP - style.height()) / 2),
@@ -97,10 +82,7 @@ pub(super) fn chips<'d>(
 }
 
 fn paint(function: &Function) -> Paint {
-    Paint {
-        class: function.class(),
-        state: function.state(),
-    }
+    Paint { class: function.class(), state: function.state() }
 }
 
 struct Inside<'c> {
@@ -119,15 +101,11 @@ impl Inside<'_> {
         let mut room = self.width;
         if names.is_some() {
             let place = (right, self.y + 1);
-            let taken = self
-                .canvas
-                .text_ending(parent, place, room, Style::Detail, &address);
+            let taken = self.canvas.text_ending(parent, place, room, Style::Detail, &address);
             room -= taken.width + GAP;
         }
         let name = names.unwrap_or(address);
-        let line = self
-            .canvas
-            .text(parent, (self.x, self.y), room, Style::Name, &name);
+        let line = self.canvas.text(parent, (self.x, self.y), room, Style::Name, &name);
         self.y = line.bottom();
         let driver = function.driver.as_deref().unwrap_or("no driver");
         let mut details = vec![driver.to_owned(), function.id.clone()];
@@ -142,9 +120,7 @@ impl Inside<'_> {
     fn line(&mut self, indent: i32, text: &str) {
         let place = (self.x + indent, self.y);
         let room = self.width - indent;
-        let line = self
-            .canvas
-            .text(Some(self.card), place, room, Style::Detail, text);
+        let line = self.canvas.text(Some(self.card), place, room, Style::Detail, text);
         self.y = line.bottom() + 2;
     }
 
@@ -153,9 +129,7 @@ impl Inside<'_> {
             return;
         }
         self.y += 2;
-        let labels = devices
-            .iter()
-            .map(|device| (*device, label(device, function)));
+        let labels = devices.iter().map(|device| (*device, label(device, function)));
         let place = (self.x, self.y, self.width);
         self.y = chips(self.canvas, self.card, place, labels) + GAP;
     }
@@ -208,21 +182,14 @@ impl Inside<'_> {
     fn group(&mut self, group: &Group) {
         let (parent, indent) = (Some(self.card), SWATCH + GAP);
         let swatch = Rect::new(self.x, self.y + 4, SWATCH, SWATCH);
-        self.canvas
-            .add(parent, swatch, Shape::Segment(of_group(group)));
+        self.canvas.add(parent, swatch, Shape::Segment(of_group(group)));
         let place = (self.x + self.width, self.y);
         let room = self.width - indent;
         let what =
-            self.canvas
-                .text_ending(parent, place, room * 2 / 3, Style::Detail, &group.what());
+            self.canvas.text_ending(parent, place, room * 2 / 3, Style::Detail, &group.what());
         let place = (self.x + indent, self.y);
-        let line = self.canvas.text(
-            parent,
-            place,
-            room - what.width - GAP,
-            Style::Detail,
-            &group.name(),
-        );
+        let line =
+            self.canvas.text(parent, place, room - what.width - GAP, Style::Detail, &group.name());
         self.y = line.bottom() + 2;
         if let Some(held) = held_by(&group.holders) {
             self.line(indent, &held);
@@ -231,10 +198,7 @@ impl Inside<'_> {
 }
 
 fn of_group(group: &Group) -> Paint {
-    Paint {
-        class: group.classes.first().copied(),
-        state: group.state,
-    }
+    Paint { class: group.classes.first().copied(), state: group.state }
 }
 
 fn state_and_speed(interface: &Interface) -> Option<String> {

@@ -70,24 +70,22 @@ pub(super) fn fold(functions: &[Function]) -> Vec<Group> {
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.sort_by_key(|(_, members)| members.first().map(|(at, _)| *at));
-    let groups = groups
-        .into_iter()
-        .map(|((driver, classes, state), members)| {
-            let number = |(at, function): &(usize, &Function)| {
-                let place = u32::try_from(*at).unwrap_or(u32::MAX);
-                function.index.unwrap_or(place)
-            };
-            let numbers: BTreeSet<u32> = members.iter().map(number).collect();
-            let devices = members.iter().flat_map(|(_, function)| function.telling());
-            let holders: BTreeSet<&String> = devices.flat_map(|device| &device.holders).collect();
-            Group {
-                count: members.len(),
-                numbers: cpu_list::text(&numbers),
-                driver: driver.map(str::to_owned),
-                classes,
-                state,
-                holders: holders.into_iter().cloned().collect(),
-            }
-        });
+    let groups = groups.into_iter().map(|((driver, classes, state), members)| {
+        let number = |(at, function): &(usize, &Function)| {
+            let place = u32::try_from(*at).unwrap_or(u32::MAX);
+            function.index.unwrap_or(place)
+        };
+        let numbers: BTreeSet<u32> = members.iter().map(number).collect();
+        let devices = members.iter().flat_map(|(_, function)| function.telling());
+        let holders: BTreeSet<&String> = devices.flat_map(|device| &device.holders).collect();
+        Group {
+            count: members.len(),
+            numbers: cpu_list::text(&numbers),
+            driver: driver.map(str::to_owned),
+            classes,
+            state,
+            holders: holders.into_iter().cloned().collect(),
+        }
+    });
     groups.collect()
 }

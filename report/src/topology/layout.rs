@@ -28,11 +28,7 @@ pub fn draw(topology: &Topology) -> Drawing {
         }
     }
     let end = columns.into_iter().map(|(_, end)| end).max().unwrap_or(top);
-    Drawing {
-        width: WIDTH,
-        height: end - GAP + MARGIN,
-        items: canvas.items,
-    }
+    Drawing { width: WIDTH, height: end - GAP + MARGIN, items: canvas.items }
 }
 
 /// Title, what there is in numbers, and the legend; gives the lower edge.
@@ -59,11 +55,8 @@ fn summary(topology: &Topology) -> String {
         0 => String::new(),
         drained => format!(", {drained} drained"),
     };
-    let known = if topology.holders_known {
-        ""
-    } else {
-        "; who holds them is not known to this user"
-    };
+    let known =
+        if topology.holders_known { "" } else { "; who holds them is not known to this user" };
     let free = counted(count(State::Free), "device", "devices");
     let (held, not_offered) = (count(State::Held), count(State::NotOffered));
     format!("{free} free, {held} held{drained}, {not_offered} not offered{known}")
@@ -94,17 +87,12 @@ fn legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {
         x = text.right() + 18;
     };
     for class in Class::ALL.into_iter().filter(|class| class.is_drawn()) {
-        let paint = Paint {
-            class: Some(class),
-            state: State::Held,
-        };
+        let paint = Paint { class: Some(class), state: State::Held };
         sample(canvas, Shape::Segment(paint), class.as_str());
     }
-    for (state, text) in [
-        (State::Free, "free"),
-        (State::Held, "held"),
-        (State::NotOffered, "not offered"),
-    ] {
+    for (state, text) in
+        [(State::Free, "free"), (State::Held, "held"), (State::NotOffered, "not offered")]
+    {
         let paint = Paint { class: None, state };
         sample(canvas, Shape::Segment(paint), text);
     }

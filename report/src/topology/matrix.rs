@@ -57,10 +57,7 @@ pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
     }
     lines.extend(LEGEND.lines().map(str::to_owned));
     lines.push(String::new());
-    let gpus = near
-        .gpus
-        .iter()
-        .map(|(address, vendor)| format!("{address} {vendor}"));
+    let gpus = near.gpus.iter().map(|(address, vendor)| format!("{address} {vendor}"));
     let nics = near.nics.iter().map(|nic| nic.name.clone());
     for (title, names) in [("GPU", gpus.collect::<Vec<_>>()), ("NIC", nics.collect())] {
         if !names.is_empty() {
@@ -70,10 +67,7 @@ pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
             lines.push(String::new());
         }
     }
-    Some(Matrix {
-        lines,
-        obstacle: near.obstacle.map(str::to_owned),
-    })
+    Some(Matrix { lines, obstacle: near.obstacle.map(str::to_owned) })
 }
 
 /// CPUs and number of the node of a GPU, and that its memory is no node.

@@ -176,10 +176,7 @@ impl Nearest {
 impl Function {
     /// What it is called first: as a GPU, or by its interfaces.
     pub(super) fn names(&self, separator: &str) -> Option<String> {
-        let interfaces = self
-            .interfaces
-            .iter()
-            .map(|interface| interface.name.clone());
+        let interfaces = self.interfaces.iter().map(|interface| interface.name.clone());
         let names: Vec<String> = self.gpu.iter().map(Gpu::title).chain(interfaces).collect();
         (!names.is_empty()).then(|| names.join(separator))
     }
@@ -206,9 +203,7 @@ impl Function {
     pub(super) fn class(&self) -> Option<Class> {
         let state = self.state();
         let mut telling = self.telling();
-        telling
-            .find(|device| device.state == state)
-            .map(|device| device.class)
+        telling.find(|device| device.state == state).map(|device| device.class)
     }
 }
 

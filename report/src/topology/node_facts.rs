@@ -47,11 +47,7 @@ fn pages(inventory: &Inventory, number: u32) -> Vec<Pages> {
     let sizes = inventory.hugepages.iter().filter_map(|size| {
         let mut nodes = size.nodes.iter();
         let node = nodes.find(|node| node.node == number && node.total > 0)?;
-        Some(Pages {
-            name: size.name.clone(),
-            total: node.total,
-            free: node.free,
-        })
+        Some(Pages { name: size.name.clone(), total: node.total, free: node.free })
     });
     sizes.collect()
 }
@@ -60,11 +56,7 @@ fn pages(inventory: &Inventory, number: u32) -> Vec<Pages> {
 pub(super) fn without_node(inventory: &Inventory) -> impl Iterator<Item = Pages> {
     let sizes = inventory.hugepages.iter();
     let sizes = sizes.filter(|size| size.nodes.is_empty() && size.total > 0);
-    sizes.map(|size| Pages {
-        name: size.name.clone(),
-        total: size.total,
-        free: size.free,
-    })
+    sizes.map(|size| Pages { name: size.name.clone(), total: size.total, free: size.free })
 }
 
 /// Reads `Node 0 MemTotal:       32789440 kB` and its like.
@@ -73,10 +65,7 @@ fn parse_memory(lines: &[u8]) -> Option<Memory> {
         let mut lines = lines.split(|byte| *byte == b'\n');
         lines.find_map(|line| value(line, name))
     };
-    Some(Memory {
-        total_kib: find("MemTotal")?,
-        free_kib: find("MemFree")?,
-    })
+    Some(Memory { total_kib: find("MemTotal")?, free_kib: find("MemFree")? })
 }
 
 fn value(line: &[u8], name: &str) -> Option<u64> {

@@ -26,12 +26,8 @@ pub(super) struct Cards {
 impl Cards {
     pub(super) fn add(&mut self, function: &Function, top: i32) {
         let y = top + DOWN;
-        let rdma = function
-            .devices
-            .iter()
-            .filter(|device| device.class == Class::Rdma);
-        self.nics
-            .extend(rdma.map(|device| (device.name.clone(), y)));
+        let rdma = function.devices.iter().filter(|device| device.class == Class::Rdma);
+        self.nics.extend(rdma.map(|device| (device.name.clone(), y)));
         for name in function.gpu.iter().flat_map(|gpu| &gpu.rdma) {
             self.gpus.entry(name.clone()).or_default().push(y);
         }

@@ -41,13 +41,8 @@ pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
 fn placed(node: &NumaNode, width: i32, beside: i32) -> Inside {
     let mut canvas = Canvas::default();
     let panel = canvas.add(None, Rect::new(0, 0, width, 0), Shape::Panel);
-    let mut inside = Inside {
-        canvas,
-        panel,
-        y: PAD,
-        right: width - PAD - beside,
-        cards: Cards::default(),
-    };
+    let mut inside =
+        Inside { canvas, panel, y: PAD, right: width - PAD - beside, cards: Cards::default() };
     inside.heading(node);
     inside.cpus(node);
     for pages in &node.hugepages {
@@ -89,24 +84,18 @@ impl Inside {
             let text = format!("memory {}", memory(found));
             let place = (self.right, self.y + 3);
             let style = Style::Detail;
-            let taken = self
-                .canvas
-                .text_ending(parent, place, room / 2, style, &text);
+            let taken = self.canvas.text_ending(parent, place, room / 2, style, &text);
             room -= taken.width + GAP;
         }
         let place = (PAD, self.y);
         let title = node.title();
-        let line = self
-            .canvas
-            .text(parent, place, room, Style::Heading, &title);
+        let line = self.canvas.text(parent, place, room, Style::Heading, &title);
         self.y = line.bottom() + GAP;
     }
 
     fn line(&mut self, text: &str) {
         let (place, room) = ((PAD, self.y), self.right - PAD);
-        let line = self
-            .canvas
-            .text(Some(self.panel), place, room, Style::Detail, text);
+        let line = self.canvas.text(Some(self.panel), place, room, Style::Detail, text);
         self.y = line.bottom() + GAP;
     }
 
@@ -140,9 +129,7 @@ impl Inside {
         let parent = Some(self.panel);
         let room = self.right - PAD;
         let (style, y) = (Style::Detail, self.y);
-        let line = self
-            .canvas
-            .text(parent, (PAD, y), LABEL - GAP, style, &pages.name);
+        let line = self.canvas.text(parent, (PAD, y), LABEL - GAP, style, &pages.name);
         let bar = Rect::new(PAD + LABEL, y + 4, BAR, 10);
         let item = self.canvas.add(parent, bar, Shape::Pages);
         let used = pages.total.saturating_sub(pages.free);
@@ -154,17 +141,13 @@ impl Inside {
         }
         let text = format!("{} of {} huge pages free", pages.free, pages.total);
         let taken = LABEL + BAR + GAP;
-        self.canvas
-            .text(parent, (PAD + taken, y), room - taken, style, &text);
+        self.canvas.text(parent, (PAD + taken, y), room - taken, style, &text);
         self.y = line.bottom() + BETWEEN;
     }
 
     fn bus(&mut self, bus: &Bus, left: i32, level: usize) {
-        let (indent, top) = if level < MOST_LEVELS {
-            (INDENT, self.y - GAP / 2)
-        } else {
-            (0, self.y)
-        };
+        let (indent, top) =
+            if level < MOST_LEVELS { (INDENT, self.y - GAP / 2) } else { (0, self.y) };
         let mut last = top;
         for bridge in &bus.bridges {
             last = self.elbow(left, indent, Style::Detail.height() / 2 + 1);
@@ -174,9 +157,7 @@ impl Inside {
             let room = self.right - place.0 - 6;
             let pill = Rect::new(left + indent, self.y, 0, Style::Detail.height() + 4);
             let pill = self.canvas.add(Some(self.panel), pill, Shape::Bridge);
-            let text = self
-                .canvas
-                .text(Some(pill), place, room, Style::Detail, &text);
+            let text = self.canvas.text(Some(pill), place, room, Style::Detail, &text);
             self.canvas.items[pill].rect.width = text.width + 12;
             self.y = text.bottom() + 2 + GAP;
             self.bus(&bridge.bus, left + indent, level + 1);
@@ -209,9 +190,8 @@ impl Inside {
         }
         self.y += GAP;
         self.line("not on PCI");
-        let labels = devices
-            .iter()
-            .map(|device| (device, format!("{} {}", device.class, device.name)));
+        let labels =
+            devices.iter().map(|device| (device, format!("{} {}", device.class, device.name)));
         let place = (PAD, self.y, self.right - PAD);
         self.y = card::chips(&mut self.canvas, self.panel, place, labels) + GAP;
     }
@@ -223,10 +203,7 @@ mod tests {
 
     #[test]
     fn memory_is_told_in_tenths_of_a_gib() {
-        let found = Memory {
-            total_kib: 64 * 1024 * 1024,
-            free_kib: 1024 * 1024 / 2,
-        };
+        let found = Memory { total_kib: 64 * 1024 * 1024, free_kib: 1024 * 1024 / 2 };
         assert_eq!(memory(&found), "64.0 GiB, 0.5 GiB free");
     }
 }

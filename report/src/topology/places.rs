@@ -56,10 +56,7 @@ impl<'s> Places<'s> {
             elsewhere: Vec::new(),
         };
         let mut holders = Holders::of(seen);
-        for offered in inventory
-            .with_drained()
-            .filter(|device| is_shown(device, inventory))
-        {
+        for offered in inventory.with_drained().filter(|device| is_shown(device, inventory)) {
             let device = holders.device(offered);
             let numa_node = offered.numa_node;
             offered
@@ -71,11 +68,7 @@ impl<'s> Places<'s> {
         // Devices that are held and were not asked for: their holders took them away.
         for ((class, name), holders) in holders.by_device {
             let address = name.parse().ok();
-            let device = Device {
-                state: State::Held,
-                holders,
-                ..device(class, name)
-            };
+            let device = Device { state: State::Held, holders, ..device(class, name) };
             let known = address.filter(|address| inventory.functions.get(*address).is_some());
             places.put(known, None, device);
         }
@@ -97,9 +90,8 @@ impl<'s> Places<'s> {
             by_name.extend(interface.pci().map(|pci| (interface.name.as_str(), pci)));
         }
         let drained = self.inventory.drained.iter();
-        let drained: BTreeSet<(Class, &str)> = drained
-            .map(|device| (device.class, device.name.as_str()))
-            .collect();
+        let drained: BTreeSet<(Class, &str)> =
+            drained.map(|device| (device.class, device.name.as_str())).collect();
         for entry in &self.inventory.not_offered {
             let Subject::Device(class) = entry.kind else {
                 continue;
@@ -134,11 +126,7 @@ impl<'s> Places<'s> {
         function.is_network()
             || self.interfaces.contains_key(&function.address)
             || self.devices.contains_key(&function.address)
-            || self
-                .near
-                .gpus
-                .iter()
-                .any(|(gpu, _)| *gpu == function.address)
+            || self.near.gpus.iter().any(|(gpu, _)| *gpu == function.address)
     }
 
     /// A function without its link and its virtual functions.
@@ -194,13 +182,7 @@ fn is_shown(device: &Offered, inventory: &Inventory) -> bool {
 }
 
 fn device(class: Class, name: String) -> Device {
-    Device {
-        class,
-        name,
-        state: State::Free,
-        reason: None,
-        holders: Vec::new(),
-    }
+    Device { class, name, state: State::Free, reason: None, holders: Vec::new() }
 }
 
 /// The containers of leases that are not over, by device, and how many may have each.
@@ -217,10 +199,7 @@ impl<'s> Holders<'s> {
             let key = (listed.device.class, listed.device.name.to_string());
             by_device.entry(key).or_default().push(container(listed));
         }
-        Holders {
-            by_device,
-            seen: *seen,
-        }
+        Holders { by_device, seen: *seen }
     }
 
     /// Takes its holders out.
@@ -240,12 +219,7 @@ impl<'s> Holders<'s> {
             (None, true) => State::Held,
             (None, false) => State::Free,
         };
-        Device {
-            state,
-            reason,
-            holders,
-            ..device(class, name)
-        }
+        Device { state, reason, holders, ..device(class, name) }
     }
 
     /// How many containers may have a device at once; `None` if nobody counts.
@@ -290,9 +264,7 @@ fn gpu(near: &Near<'_>, address: PciAddress) -> Option<Gpu> {
 fn nearest(near: &Near<'_>, gpu: PciAddress) -> Nearest {
     let has_rdma = near.nics.iter().any(|nic| nic.is_rdma);
     let candidates = near.nics.iter().filter(|nic| nic.is_rdma || !has_rdma);
-    let candidates: Vec<_> = candidates
-        .map(|nic| (near.distance(gpu, nic.address), nic))
-        .collect();
+    let candidates: Vec<_> = candidates.map(|nic| (near.distance(gpu, nic.address), nic)).collect();
     let least = candidates.iter().filter_map(|(at, _)| *at).min();
     // A NIC at an unknown distance is below another root: it may be as near as any that is.
     let is_open = candidates.iter().any(|(at, _)| at.is_none());

@@ -46,21 +46,14 @@ pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
         node(&mut nodes, number).devices.push(device);
     }
     nodes.sort_by_key(|node| (node.number.is_none(), node.number));
-    Ok(Topology {
-        holders_known: seen.leases.is_some(),
-        nodes,
-        containers: seen.grantees.to_vec(),
-    })
+    Ok(Topology { holders_known: seen.leases.is_some(), nodes, containers: seen.grantees.to_vec() })
 }
 
 fn node(nodes: &mut Vec<NumaNode>, number: Option<u32>) -> &mut NumaNode {
     let at = nodes.iter().position(|node| node.number == number);
     let at = at.unwrap_or(nodes.len());
     if at == nodes.len() {
-        nodes.push(NumaNode {
-            number,
-            ..NumaNode::default()
-        });
+        nodes.push(NumaNode { number, ..NumaNode::default() });
     }
     &mut nodes[at]
 }
@@ -83,10 +76,7 @@ fn put(
     let at = node.roots.iter().position(|known| known.name == root);
     let at = at.unwrap_or(node.roots.len());
     if at == node.roots.len() {
-        node.roots.push(Root {
-            name: root.to_owned(),
-            ..Root::default()
-        });
+        node.roots.push(Root { name: root.to_owned(), ..Root::default() });
     }
     let mut bus = &mut node.roots[at].bus;
     for &bridge in functions.bridges(function.address) {

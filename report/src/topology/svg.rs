@@ -113,8 +113,5 @@ fn rectangle(rect: &Rect, rounded: i32) -> Rectangle {
 /// A line of text, whose letters stand on a line a little below its middle.
 fn line(rect: &Rect, style: Style, text: &str, class: String) -> Text {
     let y = rect.y + style.height() / 2 + style.size() * 7 / 20;
-    Text::new(text)
-        .set("x", rect.x)
-        .set("y", y)
-        .set("class", class)
+    Text::new(text).set("x", rect.x).set("y", y).set("class", class)
 }

@@ -19,14 +19,7 @@ fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
 
 fn configured(host: &Host, config: &Config, leases: Option<&[Listed]>) -> Topology {
     let (inventory, pools) = survey(host, config);
-    read(Seen {
-        host,
-        inventory: &inventory,
-        pools: &pools,
-        leases,
-        grantees: &[],
-    })
-    .unwrap()
+    read(Seen { host, inventory: &inventory, pools: &pools, leases, grantees: &[] }).unwrap()
 }
 
 fn of_sample(name: &str) -> Topology {
@@ -35,10 +28,7 @@ fn of_sample(name: &str) -> Topology {
 
 fn held(class: Class, name: &str) -> Listed {
     Listed {
-        device: LeasedDevice {
-            class,
-            name: name.try_into().unwrap(),
-        },
+        device: LeasedDevice { class, name: name.try_into().unwrap() },
         slot: 0,
         lease: Err("it is no lease".to_owned()),
         is_over: false,
@@ -55,9 +45,7 @@ fn functions(topology: &Topology) -> BTreeMap<String, Function> {
                 found.insert(each.address.to_string(), each.clone());
             }
         }
-        bus.bridges
-            .iter()
-            .for_each(|bridge| add(&bridge.bus, found));
+        bus.bridges.iter().for_each(|bridge| add(&bridge.bus, found));
     }
     let mut found = BTreeMap::new();
     let roots = topology.nodes.iter().flat_map(|node| &node.roots);
@@ -76,34 +64,12 @@ fn device(class: Class, name: &str, state: State, holders: usize) -> Device {
 }
 
 fn virtual_function(nic: u32, index: u32) -> Function {
-    let address = format!(
-        "0000:{:02x}:{:02x}.{}",
-        nic + 0x40,
-        index / 8 + 1,
-        index % 8
-    );
+    let address = format!("0000:{:02x}:{:02x}.{}", nic + 0x40, index / 8 + 1, index % 8);
     let (driver, devices) = match index % 5 {
-        0 => (
-            Some("vfio-pci"),
-            vec![device(Class::Vfio, &address, State::Held, 1)],
-        ),
-        1 | 2 => (
-            Some("vfio-pci"),
-            vec![device(Class::Vfio, &address, State::Free, 0)],
-        ),
-        3 => (
-            Some("sfc"),
-            vec![device(
-                Class::Nic,
-                &format!("ens{nic}v{index}"),
-                State::Free,
-                9,
-            )],
-        ),
-        _ => (
-            None,
-            vec![device(Class::Vfio, &address, State::NotOffered, 0)],
-        ),
+        0 => (Some("vfio-pci"), vec![device(Class::Vfio, &address, State::Held, 1)]),
+        1 | 2 => (Some("vfio-pci"), vec![device(Class::Vfio, &address, State::Free, 0)]),
+        3 => (Some("sfc"), vec![device(Class::Nic, &format!("ens{nic}v{index}"), State::Free, 9)]),
+        _ => (None, vec![device(Class::Vfio, &address, State::NotOffered, 0)]),
     };
     Function {
         address: address.parse().unwrap(),
@@ -120,11 +86,8 @@ fn virtual_function(nic: u32, index: u32) -> Function {
 
 fn nic(number: u32) -> Function {
     let name = format!("enp{number}s0f0np0");
-    let interface = Interface {
-        name: name.clone(),
-        state: Some("up".to_owned()),
-        speed_mbps: Some(100_000),
-    };
+    let interface =
+        Interface { name: name.clone(), state: Some("up".to_owned()), speed_mbps: Some(100_000) };
     Function {
         address: format!("0000:{:02x}:00.0", number + 0x40).parse().unwrap(),
         id: "1924:0b03".to_owned(),
@@ -140,9 +103,7 @@ fn nic(number: u32) -> Function {
             device(Class::Ptp, &format!("ptp{number}"), State::Free, 0),
             device(Class::Pps, &format!("pps{number}"), State::NotOffered, 0),
         ],
-        virtual_functions: (0..64)
-            .map(|index| virtual_function(number, index))
-            .collect(),
+        virtual_functions: (0..64).map(|index| virtual_function(number, index)).collect(),
     }
 }
 
@@ -176,19 +137,10 @@ fn large() -> Topology {
             link: Some("16.0 GT/s on 16 lanes".to_owned()),
             bus,
         };
-        let direct = Bus {
-            bridges: Vec::new(),
-            functions: vec![nic(number * 2)],
-        };
-        let behind = Bus {
-            bridges: Vec::new(),
-            functions: vec![nic(number * 2 + 1)],
-        };
+        let direct = Bus { bridges: Vec::new(), functions: vec![nic(number * 2)] };
+        let behind = Bus { bridges: Vec::new(), functions: vec![nic(number * 2 + 1)] };
         let switch = bridge(format!("0000:{number:02x}:03.0"), behind);
-        let bus = Bus {
-            bridges: vec![switch],
-            functions: Vec::new(),
-        };
+        let bus = Bus { bridges: vec![switch], functions: Vec::new() };
         let bridges = vec![
             bridge(format!("0000:{number:02x}:01.0"), direct),
             bridge(format!("0000:{number:02x}:02.0"), bus),
@@ -199,77 +151,41 @@ fn large() -> Topology {
             isolated_cpus: number
                 .is_multiple_of(2)
                 .then(|| format!("{}-{}", first + 8, first + 15)),
-            memory: Some(Memory {
-                total_kib: 263_000_000,
-                free_kib: 98_000_000,
-            }),
+            memory: Some(Memory { total_kib: 263_000_000, free_kib: 98_000_000 }),
             hugepages: vec![
-                Pages {
-                    name: "2Mi".to_owned(),
-                    total: 4096,
-                    free: 1024,
-                },
-                Pages {
-                    name: "1Gi".to_owned(),
-                    total: 16,
-                    free: 16,
-                },
+                Pages { name: "2Mi".to_owned(), total: 4096, free: 1024 },
+                Pages { name: "1Gi".to_owned(), total: 16, free: 16 },
             ],
             roots: vec![Root {
                 name: format!("pci0000:{number:02x}"),
-                bus: Bus {
-                    bridges,
-                    functions: Vec::new(),
-                },
+                bus: Bus { bridges, functions: Vec::new() },
             }],
             devices: Vec::new(),
         }
     };
-    Topology {
-        holders_known: true,
-        nodes: (0..4).map(node).collect(),
-        containers: Vec::new(),
-    }
+    Topology { holders_known: true, nodes: (0..4).map(node).collect(), containers: Vec::new() }
 }
 
 /// Names that no kernel would like, deep below bridges, and of any length.
 fn hostile() -> Topology {
     let mut topology = large();
     let mut function = nic(1);
-    let names = [
-        "</text><script>",
-        "a\"b'&c",
-        "\u{1b}[31m\u{0}\u{fffe}",
-        "wöïd🦀",
-    ];
+    let names = ["</text><script>", "a\"b'&c", "\u{1b}[31m\u{0}\u{fffe}", "wöïd🦀"];
     for name in names.into_iter().chain(["x".repeat(400).as_str()]) {
         function.interfaces.push(Interface {
             name: name.to_owned(),
             state: Some(name.to_owned()),
             speed_mbps: Some(u64::MAX),
         });
-        function
-            .devices
-            .push(device(Class::Rdma, name, State::Held, 40));
-        function
-            .devices
-            .push(device(Class::Vfio, name, State::NotOffered, 0));
+        function.devices.push(device(Class::Rdma, name, State::Held, 40));
+        function.devices.push(device(Class::Vfio, name, State::NotOffered, 0));
         function.driver = Some(name.to_owned());
     }
-    let mut bus = Bus {
-        bridges: Vec::new(),
-        functions: vec![function],
-    };
+    let mut bus = Bus { bridges: Vec::new(), functions: vec![function] };
     for level in 0..30 {
-        let bridge = Bridge {
-            address: format!("0001:{level:02x}:00.0").parse().unwrap(),
-            link: None,
-            bus,
-        };
-        bus = Bus {
-            bridges: vec![bridge],
-            functions: vec![nic(level)],
-        };
+        let bridge =
+            Bridge { address: format!("0001:{level:02x}:00.0").parse().unwrap(), link: None, bus };
+        bus = Bus { bridges: vec![bridge], functions: vec![nic(level)] };
     }
     topology.nodes[0].roots[0].bus = bus;
     topology.nodes[0].roots[0].name = "</svg>".repeat(40);
@@ -343,17 +259,9 @@ fn nothing_overlaps_and_all_is_inside_of_what_it_belongs_to() {
         let page = Rect::new(0, 0, drawing.width, drawing.height);
         let mut by_parent: BTreeMap<Option<usize>, Vec<&Item>> = BTreeMap::new();
         for item in &drawing.items {
-            let outer = item
-                .parent
-                .map_or(page, |parent| drawing.items[parent].rect);
-            assert!(
-                is_inside(&item.rect, &outer),
-                "{name}: {item:?} in {outer:?}"
-            );
-            assert!(
-                item.rect.width > 0 && item.rect.height > 0,
-                "{name}: {item:?}"
-            );
+            let outer = item.parent.map_or(page, |parent| drawing.items[parent].rect);
+            assert!(is_inside(&item.rect, &outer), "{name}: {item:?} in {outer:?}");
+            assert!(item.rect.width > 0 && item.rect.height > 0, "{name}: {item:?}");
             by_parent.entry(item.parent).or_default().push(item);
         }
         for items in by_parent.values() {
@@ -398,10 +306,7 @@ fn a_picture_is_one_document_whatever_names_are_in_it() {
             }
         }
         let known = ["g", "rect", "style", "svg", "text", "title"];
-        assert!(
-            tags.keys().all(|tag| known.contains(tag)),
-            "{name}: {tags:?}"
-        );
+        assert!(tags.keys().all(|tag| known.contains(tag)), "{name}: {tags:?}");
         assert_eq!(tags.get("g"), Some(&(2 * drawing.items.len())), "{name}");
         let is_allowed = |c: char| c == '\n' || !c.is_control();
         assert!(text.chars().all(is_allowed), "{name}");
@@ -441,23 +346,14 @@ fn virtual_functions_stand_below_their_physical_one_and_are_folded() {
 #[test]
 fn a_function_stands_on_its_node_below_its_bridge() {
     let topology = of_sample("x2-2port-sriov");
-    let node = topology
-        .nodes
-        .iter()
-        .find(|node| node.number == Some(1))
-        .unwrap();
+    let node = topology.nodes.iter().find(|node| node.number == Some(1)).unwrap();
     assert_eq!(node.roots.len(), 1);
     let root = &node.roots[0];
     assert_eq!(root.name, "pci0000:64");
     assert_eq!(root.bus.functions, []);
     let bridge = &root.bus.bridges[0];
     assert_eq!(bridge.address.to_string(), "0000:64:00.0");
-    let ports: Vec<String> = bridge
-        .bus
-        .functions
-        .iter()
-        .map(|f| f.address.to_string())
-        .collect();
+    let ports: Vec<String> = bridge.bus.functions.iter().map(|f| f.address.to_string()).collect();
     assert_eq!(ports, ["0000:65:00.0", "0000:65:00.1"]);
     let first = &bridge.bus.functions[0];
     assert_eq!(first.interfaces[0].name, "enp101s0f0np0");
@@ -475,10 +371,9 @@ fn an_interface_that_may_move_stands_on_its_function() {
     tree.file("/network.table", "link 4 enp101s0f0v0 - - - -\n");
     let text = "[discover]\noffer-netdevs = [\"enp101s0f0v0\"]\n";
     let (config, _) = Config::parse_leniently(text);
-    for (leases, state) in [
-        (vec![], State::Free),
-        (vec![held(Class::Netdev, "enp101s0f0v0")], State::Held),
-    ] {
+    for (leases, state) in
+        [(vec![], State::Free), (vec![held(Class::Netdev, "enp101s0f0v0")], State::Held)]
+    {
         let topology = configured(&tree.host(), &config, Some(&leases));
         let function = &functions(&topology)["0000:65:00.2"];
         let found = function.devices.iter();
@@ -492,11 +387,7 @@ fn a_device_without_a_function_stands_beside_the_tree() {
     let topology = of_sample("debian13-2numa-onload-rxe-vfio");
     let last = topology.nodes.last().unwrap();
     assert_eq!(last.number, None);
-    let names: Vec<&str> = last
-        .devices
-        .iter()
-        .map(|device| device.name.as_str())
-        .collect();
+    let names: Vec<&str> = last.devices.iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["rxe0", "rxe1"]);
 }
 
@@ -507,18 +398,11 @@ fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
         let topology = topology(&host, leases);
         assert_eq!(topology.holders_known, leases.is_some());
         let function = &functions(&topology)[address];
-        let device = function
-            .devices
-            .iter()
-            .find(|d| d.class == Class::Vfio)
-            .unwrap();
+        let device = function.devices.iter().find(|d| d.class == Class::Vfio).unwrap();
         (device.state, device.holders.len())
     };
     let lease = held(Class::Vfio, "0000:65:00.3");
-    let over = Listed {
-        is_over: true,
-        ..held(Class::Vfio, "0000:65:00.6")
-    };
+    let over = Listed { is_over: true, ..held(Class::Vfio, "0000:65:00.6") };
     let leases = [lease, over];
     assert_eq!(state(Some(&leases), "0000:65:00.3"), (State::Held, 1));
     assert_eq!(state(Some(&leases), "0000:65:00.6"), (State::Free, 0));
@@ -531,11 +415,9 @@ fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
     let host = sample("rdma-hcas");
     let (inventory, _) = survey(&host, &Config::default());
     let device = inventory.rdma[0].device.clone();
-    for (share, expected) in [
-        ("", State::Free),
-        ("rdma = 2", State::Free),
-        ("rdma = 1", State::Held),
-    ] {
+    for (share, expected) in
+        [("", State::Free), ("rdma = 2", State::Free), ("rdma = 1", State::Held)]
+    {
         let config = Config::parse(&format!("[leases]\nshare = {{ {share} }}\n")).unwrap();
         let (inventory, pools) = survey(&host, &config);
         let leases = [held(Class::Rdma, &device)];
@@ -548,10 +430,7 @@ fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
         });
         let found = functions(&topology.unwrap());
         let devices = found.values().flat_map(|function| &function.devices);
-        let held: Vec<State> = devices
-            .filter(|d| d.holders.len() == 1)
-            .map(|d| d.state)
-            .collect();
+        let held: Vec<State> = devices.filter(|d| d.holders.len() == 1).map(|d| d.state).collect();
         assert_eq!(held, [expected], "{share}");
     }
 }
@@ -559,16 +438,10 @@ fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
 #[test]
 fn what_a_holder_took_away_is_still_shown_as_held() {
     let host = sample("x2-2port-sriov");
-    let leases = [
-        held(Class::Rdma, "mlx5_7"),
-        held(Class::Vfio, "0000:65:00.2"),
-    ];
+    let leases = [held(Class::Rdma, "mlx5_7"), held(Class::Vfio, "0000:65:00.2")];
     let topology = topology(&host, Some(&leases));
     let last = topology.nodes.last().unwrap();
-    assert_eq!(
-        (last.devices[0].name.as_str(), last.devices[0].state),
-        ("mlx5_7", State::Held)
-    );
+    assert_eq!((last.devices[0].name.as_str(), last.devices[0].state), ("mlx5_7", State::Held));
     let function = &functions(&topology)["0000:65:00.2"];
     let mut devices = function.devices.iter();
     assert!(devices.any(|device| device.class == Class::Vfio && device.state == State::Held));
@@ -579,10 +452,7 @@ fn a_node_has_its_cpus_memory_and_pages_as_far_as_sysfs_says() {
     let tree = Tree::new();
     let node = "/sys/devices/system/node/node2";
     tree.file(&format!("{node}/cpulist"), "8-15\n");
-    tree.file(
-        &format!("{node}/meminfo"),
-        "Node 2 MemTotal:  2048 kB\nNode 2 MemFree:  1024 kB\n",
-    );
+    tree.file(&format!("{node}/meminfo"), "Node 2 MemTotal:  2048 kB\nNode 2 MemFree:  1024 kB\n");
     tree.directory("/sys/devices/system/node/node5");
     tree.file("/sys/devices/system/cpu/isolated", "2-3,12-13,20\n");
     let found = topology(&tree.host(), None);
@@ -591,25 +461,15 @@ fn a_node_has_its_cpus_memory_and_pages_as_far_as_sysfs_says() {
     };
     assert_eq!(first.cpus.as_deref(), Some("8-15"));
     assert_eq!(first.isolated_cpus.as_deref(), Some("12-13"));
-    let memory = Memory {
-        total_kib: 2048,
-        free_kib: 1024,
-    };
+    let memory = Memory { total_kib: 2048, free_kib: 1024 };
     assert_eq!(first.memory, Some(memory));
-    assert_eq!(
-        (second.number, &second.cpus, second.memory),
-        (Some(5), &None, None)
-    );
+    assert_eq!((second.number, &second.cpus, second.memory), (Some(5), &None, None));
 }
 
 #[test]
 fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
     let mut topology = of_sample("debian13-no-hardware");
-    assert!(
-        !lines(&topology)
-            .iter()
-            .any(|line| line.text.starts_with("Containers"))
-    );
+    assert!(!lines(&topology).iter().any(|line| line.text.starts_with("Containers")));
     topology.containers = vec![Grantee {
         container: "redis".to_owned(),
         engine: Engine::Docker,
@@ -619,10 +479,8 @@ fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
     let lines = lines(&topology);
     let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
     assert!(
-        texts.ends_with(&[
-            "Containers, as they were made",
-            "redis: hugepages=2Mi, profile=latency"
-        ]),
+        texts
+            .ends_with(&["Containers, as they were made", "redis: hugepages=2Mi, profile=latency"]),
         "{texts:?}"
     );
 }

@@ -124,10 +124,5 @@ fn device_text(device: &Device) -> String {
 }
 
 fn line(kind: Kind, first: &str, rest: &str, text: String) -> Line {
-    Line {
-        first: first.to_owned(),
-        rest: rest.to_owned(),
-        text,
-        kind,
-    }
+    Line { first: first.to_owned(), rest: rest.to_owned(), text, kind }
 }

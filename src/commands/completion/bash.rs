@@ -59,11 +59,8 @@ impl EnvCompleter for Bash {
             ("@ANY@", ANY),
             ("@PROGRAM@", program),
         ];
-        let text = values
-            .iter()
-            .fold(SCRIPT.to_owned(), |text, (name, value)| {
-                text.replace(name, value)
-            });
+        let text =
+            values.iter().fold(SCRIPT.to_owned(), |text, (name, value)| text.replace(name, value));
         script.write_all(text.as_bytes())
     }
 
@@ -144,11 +141,7 @@ impl Line {
                     piece = 0;
                 }
                 (Quote::None, b'\'' | b'"') => {
-                    quote = if byte == b'"' {
-                        Quote::Double
-                    } else {
-                        Quote::Single
-                    };
+                    quote = if byte == b'"' { Quote::Double } else { Quote::Single };
                     opened = word.get_or_insert_default().len();
                 }
                 (Quote::Single, b'\'') | (Quote::Double, b'"') => quote = Quote::None,
@@ -185,10 +178,7 @@ mod tests {
     #[test]
     fn a_name_with_the_characters_at_which_bash_breaks_words_is_one_word() {
         let (words, piece) = read("onload-ctk cdi  show onload.dev/vfio=0000:3b:0");
-        assert_eq!(
-            words,
-            ["onload-ctk", "cdi", "show", "onload.dev/vfio=0000:3b:0"]
-        );
+        assert_eq!(words, ["onload-ctk", "cdi", "show", "onload.dev/vfio=0000:3b:0"]);
         assert_eq!(piece, "0");
         assert_eq!(read("a --color=").1, "");
         assert_eq!(read("a --color").1, "--color");
@@ -199,14 +189,8 @@ mod tests {
 
     #[test]
     fn quotes_are_read_as_a_shell_reads_them_and_may_be_open() {
-        assert_eq!(
-            read(r#"a 'b c' "d \" e" f\ g"#).0,
-            ["a", "b c", "d \" e", "f g"]
-        );
-        assert_eq!(
-            read("a 'b=c d"),
-            (vec!["a".into(), "b=c d".into()], "b=c d".into())
-        );
+        assert_eq!(read(r#"a 'b c' "d \" e" f\ g"#).0, ["a", "b c", "d \" e", "f g"]);
+        assert_eq!(read("a 'b=c d"), (vec!["a".into(), "b=c d".into()], "b=c d".into()));
         assert_eq!(read("a b='c=d").1, "c=d");
         assert_eq!(read("a 'b'=c").1, "c");
         assert_eq!(read(r"a b=c\:d").1, "c:d");

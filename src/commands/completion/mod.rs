@@ -58,15 +58,9 @@ pub fn answer() -> Result<bool, clap::Error> {
     }
     let command = || {
         let command = devices::offer(Cli::command(), &typed);
-        if is_bash {
-            paths::leave_to_shell(command)
-        } else {
-            command
-        }
+        if is_bash { paths::leave_to_shell(command) } else { command }
     };
     let asked = CompleteEnv::with_factory(command).var(VARIABLE);
     let directory = env::current_dir().ok();
-    asked
-        .shells(SHELLS)
-        .try_complete(env::args_os(), directory.as_deref())
+    asked.shells(SHELLS).try_complete(env::args_os(), directory.as_deref())
 }

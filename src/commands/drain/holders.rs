@@ -79,12 +79,7 @@ impl<'s> Searched<'s> {
             };
             Some((path, called))
         });
-        Searched {
-            host,
-            inventory,
-            drain,
-            nodes: nodes.collect(),
-        }
+        Searched { host, inventory, drain, nodes: nodes.collect() }
     }
 
     pub(super) fn holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<Holder>> {
@@ -131,9 +126,7 @@ impl<'s> Searched<'s> {
         }
         for container in found.containers.iter().chain(&found.others) {
             if let Some(hidden) = &container.hidden {
-                by_id
-                    .entry(container.id.clone())
-                    .or_insert_with(|| unknown(container, hidden));
+                by_id.entry(container.id.clone()).or_insert_with(|| unknown(container, hidden));
             }
         }
         let mut holders: Vec<Holder> = by_id.into_values().collect();

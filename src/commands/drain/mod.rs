@@ -175,12 +175,7 @@ fn print(shown: &Drain, holders: &[Holder], printer: &mut Printer) -> anyhow::Re
     let rows = shown.iter().map(|one| {
         let until = if one.boot.is_some() { "reboot" } else { "-" };
         let reason = one.reason.as_deref().unwrap_or("-");
-        [
-            harmless(&one.target),
-            timestamp::rfc3339(one.since),
-            until.to_owned(),
-            harmless(reason),
-        ]
+        [harmless(&one.target), timestamp::rfc3339(one.since), until.to_owned(), harmless(reason)]
     });
     let header = ["DRAINED", "SINCE", "UNTIL", "REASON"];
     printer.print(table(header, rows, columns))?;

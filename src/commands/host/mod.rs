@@ -19,13 +19,7 @@ fn wants_nothing(config: &Config) -> bool {
 }
 
 fn line(step: &Step) -> String {
-    let Step {
-        subject,
-        setting,
-        now,
-        wanted,
-        ..
-    } = step;
+    let Step { subject, setting, now, wanted, .. } = step;
     format!("{subject}: {setting}: {now} -> {wanted}")
 }
 

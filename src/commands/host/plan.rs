@@ -46,9 +46,5 @@ pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::R
     }
     let refused = plan.refused.iter().map(ToString::to_string);
     all_or_error(refused.collect(), printer)?;
-    Ok(if plan.steps.is_empty() {
-        Answer::Yes
-    } else {
-        Answer::No
-    })
+    Ok(if plan.steps.is_empty() { Answer::Yes } else { Answer::No })
 }

@@ -31,21 +31,9 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
     match args.format {
         Listing::Table if listed.is_empty() => printer.note("no device is leased"),
         Listing::Table => {
-            let header = [
-                "DEVICE",
-                "STATE",
-                "CONTAINER",
-                "SINCE",
-                "PROCESS",
-                "CGROUP",
-                "TICKET",
-            ];
+            let header = ["DEVICE", "STATE", "CONTAINER", "SINCE", "PROCESS", "CGROUP", "TICKET"];
             let columns = printer.columns();
-            printer.print(table(
-                header,
-                listed.iter().map(|one| row(one, &drain)),
-                columns,
-            ))?;
+            printer.print(table(header, listed.iter().map(|one| row(one, &drain)), columns))?;
         }
         Listing::Json => {
             let leases: Vec<Value> = listed.iter().map(|one| object(one, &drain)).collect();
@@ -106,10 +94,7 @@ fn state(listed: &Listed) -> &'static str {
     match &listed.lease {
         _ if listed.is_over => "ended",
         _ if listed.is_returning => "returning",
-        Ok(Lease {
-            holder: Holder::Reservation { .. },
-            ..
-        }) => "reserved",
+        Ok(Lease { holder: Holder::Reservation { .. }, .. }) => "reserved",
         Ok(_) => "held",
         Err(_) => "unknown",
     }

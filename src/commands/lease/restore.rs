@@ -67,9 +67,7 @@ fn until_none_comes(
 fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
     let restored = moves::restore(leases, &StandIns::default())?.into_iter();
     let why = |error: Error| Chain(&error).to_string();
-    Ok(restored
-        .map(|one| (one.device, one.result.err().map(why)))
-        .collect())
+    Ok(restored.map(|one| (one.device, one.result.err().map(why))).collect())
 }
 
 #[cfg(test)]
@@ -90,11 +88,8 @@ mod tests {
 
     #[test]
     fn what_comes_back_while_another_one_is_restored_is_restored_too() {
-        let told = looks(vec![
-            vec![restored("ens1v0", None)],
-            vec![restored("ens1v1", None)],
-            vec![],
-        ]);
+        let told =
+            looks(vec![vec![restored("ens1v0", None)], vec![restored("ens1v1", None)], vec![]]);
         let both = vec![restored("ens1v0", None), restored("ens1v1", None)];
         assert_eq!(told.unwrap(), both);
     }

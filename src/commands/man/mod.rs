@@ -19,11 +19,8 @@ use crate::files::Files;
 
 const SECTION: &str = "1";
 /// The pages that are written by hand, in packaging/man/.
-const BY_HAND: [(&str, &str); 3] = [
-    ("onload-ctk.toml", "5"),
-    ("onload-container-runtime", "8"),
-    ("onload-hook", "8"),
-];
+const BY_HAND: [(&str, &str); 3] =
+    [("onload-ctk.toml", "5"), ("onload-container-runtime", "8"), ("onload-hook", "8")];
 
 pub fn run(args: &Man) -> anyhow::Result<Answer> {
     let directory = &args.directory;
@@ -48,16 +45,10 @@ fn with_words_in_a_line(command: Command) -> Command {
         }
         let names: Vec<&str> = values.iter().map(PossibleValue::get_name).collect();
         let help = argument.get_help().map(ToString::to_string);
-        let help = format!(
-            "{}. Known are {}",
-            help.unwrap_or_default(),
-            names.join(", ")
-        );
+        let help = format!("{}. Known are {}", help.unwrap_or_default(), names.join(", "));
         argument.long_help(help).hide_possible_values(true)
     };
-    command
-        .mut_args(in_a_line)
-        .mut_subcommands(with_words_in_a_line)
+    command.mut_args(in_a_line).mut_subcommands(with_words_in_a_line)
 }
 
 fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Result<()> {
@@ -70,15 +61,11 @@ fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Resul
 }
 
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
-    command
-        .get_subcommands()
-        .filter(|below| !below.is_hide_set())
+    command.get_subcommands().filter(|below| !below.is_hide_set())
 }
 
 fn name(command: &Command) -> &str {
-    command
-        .get_display_name()
-        .unwrap_or_else(|| command.get_name())
+    command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
 /// The text of a page. What clap_mangen says of a command is its own; the rest is ours.
@@ -178,10 +165,7 @@ fn examples(command: &Command) -> Vec<String> {
     let help = command.get_after_long_help().map(ToString::to_string);
     let help = help.unwrap_or_default();
     let examples = help.strip_prefix(FIRST).unwrap_or_default();
-    examples
-        .lines()
-        .map(|line| line.trim().to_owned())
-        .collect()
+    examples.lines().map(|line| line.trim().to_owned()).collect()
 }
 
 fn example_lines(roff: &mut Roff, examples: &[String]) {
@@ -199,9 +183,7 @@ fn see_also(roff: &mut Roff, command: &Command) {
     let above = own.rsplit_once('-').map(|(above, _)| above);
     // The program's own name holds a hyphen.
     let above = above.filter(|above| *above != "onload");
-    let program = above
-        .filter(|above| *above != "onload-ctk")
-        .map(|_| "onload-ctk");
+    let program = above.filter(|above| *above != "onload-ctk").map(|_| "onload-ctk");
     let below = shown(command).map(name);
     let pages = program.into_iter().chain(above).chain(below);
     let mut pages: Vec<(&str, &str)> = pages.map(|page| (page, SECTION)).collect();

@@ -8,11 +8,7 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 pub(super) fn render(roff: &mut Roff, command: &Command) {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let mut line = vec![bold(name)];
-    let shown = || {
-        command
-            .get_arguments()
-            .filter(|argument| !argument.is_hide_set())
-    };
+    let shown = || command.get_arguments().filter(|argument| !argument.is_hide_set());
     let (of_all, own): (Vec<_>, Vec<_>) = shown()
         .filter(|argument| !argument.is_positional())
         .partition(|argument| is_of_all(argument));

@@ -41,10 +41,7 @@ pub fn run(args: &Probe, printer: &mut Printer) -> anyhow::Result<Answer> {
         }
         Class::Vfio => vfio::used(name)?,
         Class::Netdev => netdev(name)?,
-        class => bail!(
-            "trying {}: there is no probe for this class",
-            class.as_str()
-        ),
+        class => bail!("trying {}: there is no probe for this class", class.as_str()),
     };
     printer.print(format_args!("{seen}\n{READY}\n"))?;
     printer.flush()?;
@@ -69,10 +66,7 @@ fn hugepages(size: &str) -> anyhow::Result<String> {
     fs::remove_file(&path)?;
     file.set_len(bytes)?;
     match system::touch(&file, usize::try_from(bytes)?) {
-        Ok(_) => Ok(format!(
-            "a page of {size} was mapped and written below {}",
-            mount.display()
-        )),
+        Ok(_) => Ok(format!("a page of {size} was mapped and written below {}", mount.display())),
         Err(Errno::NOMEM) => bail!(
             "mapping a page of {size}: none is free; free one, or raise hugepages-{}kB/nr_hugepages below /sys/kernel/mm/hugepages (onload-ctk discover shows how many are free)",
             bytes / 1024
@@ -83,9 +77,8 @@ fn hugepages(size: &str) -> anyhow::Result<String> {
 
 fn page_bytes(size: &str) -> Option<u64> {
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
-    let (number, shift) = units
-        .iter()
-        .find_map(|(unit, shift)| Some((size.strip_suffix(unit)?, shift)))?;
+    let (number, shift) =
+        units.iter().find_map(|(unit, shift)| Some((size.strip_suffix(unit)?, shift)))?;
     number.parse::<u64>().ok()?.checked_shl(*shift)
 }
 
@@ -116,9 +109,7 @@ fn netdev(name: &str) -> anyhow::Result<String> {
         let now = sent()?;
         if now > before {
             let packets = onload_sys::text::counted(now - before, "packet", "packets");
-            return Ok(format!(
-                "{name} is in the container's network, and {packets} left it"
-            ));
+            return Ok(format!("{name} is in the container's network, and {packets} left it"));
         }
         if Instant::now() > deadline {
             result.with_context(|| format!("sending by {name}"))?;
@@ -172,10 +163,7 @@ mod tests {
             "{error}"
         );
         let error = said(hugepages("3Mi"));
-        assert!(
-            error.contains("no hugetlbfs of that size is mounted"),
-            "{error}"
-        );
+        assert!(error.contains("no hugetlbfs of that size is mounted"), "{error}");
         let error = said(hugepages("many"));
         assert!(error.contains("it is not like 2Mi or 1Gi"), "{error}");
     }

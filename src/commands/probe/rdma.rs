@@ -52,11 +52,7 @@ fn node(name: &str) -> anyhow::Result<PathBuf> {
 
 fn active_port(name: &str, device: &Path) -> anyhow::Result<PathBuf> {
     let mut states = Vec::new();
-    for port in fs::read_dir(device.join("ports"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    for port in fs::read_dir(device.join("ports")).into_iter().flatten().flatten() {
         let state = attribute(&port.path().join("state")).unwrap_or_default();
         if state.ends_with(": ACTIVE") {
             return Ok(port.path());
@@ -85,9 +81,7 @@ fn no_message(device: &Path) -> Option<String> {
 /// From one queue pair of the port to another and back, by two processes.
 fn ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
     let number = port.file_name().unwrap_or_default().to_string_lossy();
-    let mut options = ["-d", name, "-i", &number, "-n", MESSAGES]
-        .map(str::to_owned)
-        .to_vec();
+    let mut options = ["-d", name, "-i", &number, "-n", MESSAGES].map(str::to_owned).to_vec();
     if attribute(&port.join("link_layer")).is_ok_and(|layer| layer == "Ethernet") {
         let gid = gid_index(&port.join("gids")).with_context(|| {
             format!("looking for an address of {name}: port {number} has no GID; give its interface an address")
@@ -99,18 +93,14 @@ fn ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
     let _ = server.kill();
     let _ = server.wait();
     sent.with_context(|| format!("sending messages over {name}"))?;
-    Ok(format!(
-        "{MESSAGES} messages went over port {number} to another queue pair and back"
-    ))
+    Ok(format!("{MESSAGES} messages went over port {number} to another queue pair and back"))
 }
 
 fn start(options: &[String]) -> anyhow::Result<Child> {
     let mut command = Command::new(PINGPONG);
     command.args(options).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    command
-        .spawn()
-        .with_context(|| format!("running {PINGPONG}"))
+    command.spawn().with_context(|| format!("running {PINGPONG}"))
 }
 
 fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
@@ -140,9 +130,8 @@ fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
 /// One that stands for an IPv4 address, as every RoCE network has, else the first that is set.
 fn gid_index(gids: &Path) -> Option<usize> {
     let gids = (0..).map_while(|index: usize| attribute(&gids.join(index.to_string())).ok());
-    let set = gids
-        .enumerate()
-        .filter(|(_, gid)| gid.contains(|digit| !['0', ':'].contains(&digit)));
+    let set =
+        gids.enumerate().filter(|(_, gid)| gid.contains(|digit| !['0', ':'].contains(&digit)));
     let set: Vec<(usize, String)> = set.collect();
     let ipv4 = set.iter().find(|(_, gid)| gid.contains(":ffff:"));
     ipv4.or(set.first()).map(|(index, _)| *index)
@@ -160,10 +149,7 @@ mod tests {
     #[test]
     fn a_device_that_the_container_does_not_have_is_said_by_name() {
         let error = format!("{:#}", used("nonexistent0").unwrap_err());
-        assert!(
-            error.contains("looking for RDMA device nonexistent0"),
-            "{error}"
-        );
+        assert!(error.contains("looking for RDMA device nonexistent0"), "{error}");
     }
 
     #[test]
@@ -171,10 +157,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         file(dir.path().join("ports/1/state"), "1: DOWN\n");
         let error = active_port("rxe0", dir.path()).unwrap_err().to_string();
-        assert!(
-            error.contains("no port is active (port 1 is 1: DOWN)"),
-            "{error}"
-        );
+        assert!(error.contains("no port is active (port 1 is 1: DOWN)"), "{error}");
         file(dir.path().join("ports/2/state"), "4: ACTIVE\n");
         let found = active_port("rxe0", dir.path()).unwrap();
         assert_eq!(found, dir.path().join("ports/2"));

@@ -95,9 +95,7 @@ fn by_own_node(address: &str, node: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("allocating an address space of {IOMMUFD}"))?;
     system::attach(&device, space)
         .with_context(|| format!("attaching {node} to an address space of {IOMMUFD}"))?;
-    Ok(format!(
-        "{node} opens, and {address} has an address space of {IOMMUFD}"
-    ))
+    Ok(format!("{node} opens, and {address} has an address space of {IOMMUFD}"))
 }
 
 #[cfg(test)]

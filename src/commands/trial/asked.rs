@@ -8,13 +8,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::Subject;
 
 /// The classes that have a probe.
-const CLASSES: [Class; 5] = [
-    Class::Nic,
-    Class::Rdma,
-    Class::Vfio,
-    Class::Hugepages,
-    Class::Netdev,
-];
+const CLASSES: [Class; 5] = [Class::Nic, Class::Rdma, Class::Vfio, Class::Hugepages, Class::Netdev];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
@@ -33,10 +27,7 @@ impl Asked {
         if is_several || class == Class::Nic && name == LOOPBACK {
             bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
         }
-        Ok(Asked {
-            class,
-            name: name.to_owned(),
-        })
+        Ok(Asked { class, name: name.to_owned() })
     }
 
     /// As `--device` takes it.
@@ -75,11 +66,7 @@ impl Asked {
         let reason = reasons
             .find(|entry| entry.kind == Subject::Device(self.class) && entry.name == self.name);
         match reason {
-            Some(entry) => bail!(
-                "trying {}: it is not offered: {}",
-                self.short(),
-                entry.reason
-            ),
+            Some(entry) => bail!("trying {}: it is not offered: {}", self.short(), entry.reason),
             None if self.class == Class::Netdev => bail!(
                 "trying {}: interfaces are offered only where [discover] offer-netdevs in /etc/onload-ctk/config.toml names them; \"onload-ctk discover --explain\" lists those",
                 self.short()
@@ -126,10 +113,7 @@ mod tests {
             ("rdma=gpu-0000:23:00.0", "this host does not have it"),
             ("vfio=gpu-0000:13:00.0", "this host does not have it"),
             ("netdev=ens1", "[discover] offer-netdevs"),
-            (
-                "rdma=gpu0",
-                "it is not offered: no CDI specification of nvidia.com/gpu",
-            ),
+            ("rdma=gpu0", "it is not offered: no CDI specification of nvidia.com/gpu"),
         ] {
             let error = format!("{:#}", offered(word).unwrap_err());
             assert!(error.contains(why), "{word}: {error}");

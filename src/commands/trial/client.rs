@@ -42,22 +42,14 @@ pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> anyhow::
             let _ = child.kill();
             let _ = child.wait();
             stop.refuse()?;
-            bail!(
-                "{}: it did not end within {} s",
-                verb(line),
-                LOADING.as_secs()
-            );
+            bail!("{}: it did not end within {} s", verb(line), LOADING.as_secs());
         }
         thread::sleep(TICK);
     };
     let stdout = stdout.recv().unwrap_or_default();
     if !status.success() {
         let stderr = stderr.recv().unwrap_or_default();
-        bail!(
-            "{}: {}",
-            verb(line),
-            last_line(&stderr, &status.to_string())
-        );
+        bail!("{}: {}", verb(line), last_line(&stderr, &status.to_string()));
     }
     Ok(stdout)
 }
@@ -100,9 +92,7 @@ impl Container {
         let stdout = child.stdout.take();
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
-            let lines = stdout
-                .into_iter()
-                .flat_map(|pipe| BufReader::new(pipe).lines());
+            let lines = stdout.into_iter().flat_map(|pipe| BufReader::new(pipe).lines());
             for line in lines {
                 if sender.send(line).is_err() {
                     break;
@@ -177,10 +167,7 @@ mod tests {
         let error = run(&sh("echo one >&2; echo two >&2; exit 3"), Vec::new(), &stop).unwrap_err();
         assert!(error.to_string().ends_with(": two"), "{error}");
         let error = run(&["/nonexistent/docker".to_owned()], Vec::new(), &stop).unwrap_err();
-        assert!(
-            format!("{error:#}").starts_with("running /nonexistent/docker: "),
-            "{error:#}"
-        );
+        assert!(format!("{error:#}").starts_with("running /nonexistent/docker: "), "{error:#}");
     }
 
     #[test]
@@ -190,10 +177,7 @@ mod tests {
                 "docker: Error response from daemon: no.\nSee 'docker run --help'.\n",
                 "docker: Error response from daemon: no.",
             ),
-            (
-                "docker: no.\n\nRun 'docker run --help' for more information\n",
-                "docker: no.",
-            ),
+            ("docker: no.\n\nRun 'docker run --help' for more information\n", "docker: no."),
             (
                 "docker: hook failed: stderr: onload-hook: held\n: unknown.\n",
                 "docker: hook failed: stderr: onload-hook: held",
@@ -235,10 +219,7 @@ mod tests {
         let container = Container::start(&sh("sleep 60")).unwrap();
         let within = Duration::from_millis(100);
         let error = container.says_until("ready", within, &stop).unwrap_err();
-        assert!(
-            error.to_string().starts_with("it did not answer"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("it did not answer"), "{error}");
         container.end(within);
     }
 }

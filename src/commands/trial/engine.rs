@@ -24,8 +24,7 @@ impl Engine {
 
     /// Those that are installed and can give devices, by what doctor found.
     pub(crate) fn usable(checks: &[Check]) -> impl Iterator<Item = Engine> {
-        ALL.into_iter()
-            .filter(|engine| matches!(engine.check(checks), Some((_, None))))
+        ALL.into_iter().filter(|engine| matches!(engine.check(checks), Some((_, None))))
     }
 
     /// That it is installed, and what stands in its way.
@@ -103,9 +102,7 @@ impl Engine {
         let container = container.as_str();
         match self {
             Engine::Docker => vec![words(&["docker", "rm", "--force", container])],
-            Engine::Podman => vec![words(&[
-                "podman", "rm", "--force", "--time", "0", container,
-            ])],
+            Engine::Podman => vec![words(&["podman", "rm", "--force", "--time", "0", container])],
             Engine::Containerd => vec![
                 words(&["ctr", "tasks", "rm", "--force", container]),
                 words(&["ctr", "containers", "rm", container]),
@@ -153,10 +150,7 @@ mod tests {
     }
 
     fn line(engine: Engine, class: Class, name: &str) -> String {
-        let asked = Asked {
-            class,
-            name: name.to_owned(),
-        };
+        let asked = Asked { class, name: name.to_owned() };
         let program = words(&["/onload-ctk", "probe"]);
         engine.start(&names(), Some(&asked), &program).join(" ")
     }
@@ -185,10 +179,7 @@ mod tests {
     fn a_container_without_a_device_asks_for_none() {
         for engine in ALL {
             let line = engine.start(&names(), None, &words(&["/onload-ctk"]));
-            assert!(
-                !line.iter().any(|word| word.contains("onload.dev")),
-                "{line:?}"
-            );
+            assert!(!line.iter().any(|word| word.contains("onload.dev")), "{line:?}");
         }
     }
 }

@@ -148,10 +148,7 @@ mod tests {
         let config: serde_json::Value = serde_json::from_slice(config).unwrap();
         let digest = format!("sha256:{}", sha256(layer));
         assert_eq!(config["rootfs"]["diff_ids"][0], digest.as_str());
-        assert_eq!(
-            unpacked(layer),
-            BTreeMap::from([("bin/x".to_owned(), b"content".to_vec())])
-        );
+        assert_eq!(unpacked(layer), BTreeMap::from([("bin/x".to_owned(), b"content".to_vec())]));
     }
 
     #[test]
@@ -170,9 +167,7 @@ mod tests {
         let names: Vec<_> = files.keys().filter_map(|path| path.file_name()).collect();
         assert!(names.iter().any(|name| *name == "libc.so.6"), "{names:?}");
         assert!(
-            names
-                .iter()
-                .any(|name| name.to_string_lossy().starts_with("ld-linux")),
+            names.iter().any(|name| name.to_string_lossy().starts_with("ld-linux")),
             "{names:?}"
         );
     }

@@ -138,12 +138,7 @@ fn print(
         }
     };
     let first = format!("{short} in a container of {name}: {style}{word}{style:#}: ");
-    printer.print(paragraph(
-        &first,
-        "    ",
-        &in_a_line(text),
-        printer.columns(),
-    ))?;
+    printer.print(paragraph(&first, "    ", &in_a_line(text), printer.columns()))?;
     if let Some(remedy) = remedy {
         let columns = printer.columns();
         printer.print(paragraph("    ", "    ", &in_a_line(remedy), columns))?;
@@ -195,9 +190,7 @@ impl Trial<'_> {
         }
         let class = self.asked.class.as_str();
         let program = [image::OURS, "probe", class, &self.devices.join(",")].map(str::to_owned);
-        self.tried(&files, &program, |lines| {
-            Ok(Outcome::Works(lines.join("; ")))
-        })
+        self.tried(&files, &program, |lines| Ok(Outcome::Works(lines.join("; "))))
     }
 
     /// Starts the program with the device, and looks at what it does once it says that it is ready.
@@ -395,12 +388,7 @@ mod tests {
 
     #[test]
     fn specifications_that_are_not_written_are_refused_with_the_remedy() {
-        let fresh = check(
-            "specs-fresh",
-            "",
-            Verdict::Pass,
-            "the files describe this host",
-        );
+        let fresh = check("specs-fresh", "", Verdict::Pass, "the files describe this host");
         assert!(require_written("nic=x", &[fresh]).is_ok());
         let stale = check("specs-fresh", "", Verdict::Fail, "not written yet: a.json");
         assert_eq!(

@@ -26,14 +26,9 @@ impl Names {
     /// Of a container or an image; none for those of somebody else.
     pub(super) fn read(name: &str) -> Option<Names> {
         let name = name.trim();
-        let both = name
-            .strip_prefix(CONTAINER)
-            .or_else(|| name.strip_prefix(IMAGE))?;
+        let both = name.strip_prefix(CONTAINER).or_else(|| name.strip_prefix(IMAGE))?;
         let (pid, start_time) = both.split_once('-')?;
-        Some(Names {
-            pid: pid.parse().ok()?,
-            start_time: start_time.parse().ok()?,
-        })
+        Some(Names { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
     }
 
     pub(super) fn container(&self) -> String {

@@ -49,9 +49,8 @@ impl Trial<'_> {
             let own = containers.find(|one| one.is_called(&self.names.container()));
             let own = own.and_then(|own| Some((own.verdicts.into_iter().next()?, own.processes)));
             let (verdict, processes) = own.unzip();
-            let is_good = verdict
-                .as_ref()
-                .is_some_and(|verdict| verdict.state == State::Accelerated);
+            let is_good =
+                verdict.as_ref().is_some_and(|verdict| verdict.state == State::Accelerated);
             if !is_good && Instant::now() < deadline {
                 sleep(Duration::from_millis(200));
                 continue;
@@ -97,10 +96,7 @@ fn sent(ports: &[String]) -> anyhow::Result<u64> {
     let counts = ports.iter().map(|port| {
         let path = format!("/sys/class/net/{port}/statistics/tx_packets");
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-        let count: u64 = text
-            .trim()
-            .parse()
-            .with_context(|| format!("reading {path}"))?;
+        let count: u64 = text.trim().parse().with_context(|| format!("reading {path}"))?;
         Ok(count)
     });
     counts.sum()
@@ -184,9 +180,7 @@ impl Way {
 }
 
 fn is_one_of(link: &Link, kinds: &[&str]) -> bool {
-    link.kind
-        .as_deref()
-        .is_some_and(|kind| kinds.contains(&kind))
+    link.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
 }
 
 fn master<'n>(network: &'n Namespace, name: &str) -> Option<&'n Link> {
@@ -241,10 +235,7 @@ fn led_elsewhere(network: &Namespace, to: Ipv4Addr, from: &str, by: Option<u32>)
     let Some(by) = by else {
         return Outcome::NotTried(
             format!("the kernel has no route to {to}, beside an address of {from}"),
-            format!(
-                "run: ip link set dev {} up; ip route get {to}",
-                shell_word(from)
-            ),
+            format!("run: ip link set dev {} up; ip route get {to}", shell_word(from)),
         );
     };
     let mut links = network.links.iter();
@@ -261,9 +252,7 @@ fn led_elsewhere(network: &Namespace, to: Ipv4Addr, from: &str, by: Option<u32>)
 /// The first other addresses of a network; the host may have some of them itself.
 fn beside(own: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
     let own = own.to_bits();
-    let mask = u32::MAX
-        .checked_shl(32 - u32::from(prefix))
-        .unwrap_or_default();
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or_default();
     let others: Vec<u32> = match prefix {
         0..=30 => (1..=3).map(|number| (own & mask) + number).collect(),
         31 => vec![own ^ 1],
@@ -282,11 +271,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_another_address_of_the_network() {
         for (own, prefix, others) in [
-            (
-                "192.0.2.10",
-                24,
-                &["192.0.2.1", "192.0.2.2", "192.0.2.3"][..],
-            ),
+            ("192.0.2.10", 24, &["192.0.2.1", "192.0.2.2", "192.0.2.3"][..]),
             ("192.0.2.1", 24, &["192.0.2.2", "192.0.2.3"]),
             ("192.0.2.5", 30, &["192.0.2.6"]),
             ("192.0.2.6", 31, &["192.0.2.7"]),
@@ -352,22 +337,13 @@ mod tests {
     fn a_member_of_a_bond_is_tried_by_the_bond_and_all_members_count() {
         let bond = "link 2 ens1 - 4 - -\nlink 3 ens2 - 4 - -\nlink 4 bond0 bond:1 - - -\n";
         let own = format!("{bond}address 4 192.0.2.10/24\n");
-        assert_eq!(
-            by_number(&own, 4).ok(),
-            to([192, 0, 2, 1], &["ens1", "ens2"])
-        );
+        assert_eq!(by_number(&own, 4).ok(), to([192, 0, 2, 1], &["ens1", "ens2"]));
         let on_vlan = format!("{bond}link 5 bond0.7 vlan:33024 - 4 -\naddress 5 192.0.2.10/24\n");
-        assert_eq!(
-            by_number(&on_vlan, 5).ok(),
-            to([192, 0, 2, 1], &["ens1", "ens2"])
-        );
+        assert_eq!(by_number(&on_vlan, 5).ok(), to([192, 0, 2, 1], &["ens1", "ens2"]));
         // An address on the member itself is no way, and it is not told to have one.
         let on_member = format!("{bond}address 2 192.0.2.10/24\n");
         let (why, remedy) = not_tried(by_number(&on_member, 2));
-        assert!(
-            why.starts_with("ens1 is a member of bond0, which has no IPv4 address"),
-            "{why}"
-        );
+        assert!(why.starts_with("ens1 is a member of bond0, which has no IPv4 address"), "{why}");
         assert_eq!(remedy, "give bond0, or a VLAN on it, an IPv4 address");
         let way = by_number(&own, 4).ok().unwrap();
         let Outcome::Works(text) = way.judged("a stack", 5, false) else {
@@ -389,10 +365,7 @@ mod tests {
             "link 5 tunnel gre - 2 -\n",
             "link 5 a vlan - 6 -\nlink 6 b vlan - 5 -\n",
         ] {
-            not_tried(by_number(
-                &format!("{PORTS}{line}address 5 192.0.2.10/24\n"),
-                5,
-            ));
+            not_tried(by_number(&format!("{PORTS}{line}address 5 192.0.2.10/24\n"), 5));
         }
     }
 
@@ -430,10 +403,7 @@ mod tests {
             "the kernel sends to 192.0.2.1, beside an address of ens1, by ens2, so that nothing is sent by ens1"
         );
         let (why, _) = not_tried(way(&two, &|_| None));
-        assert_eq!(
-            why,
-            "the kernel has no route to 192.0.2.1, beside an address of ens1"
-        );
+        assert_eq!(why, "the kernel has no route to 192.0.2.1, beside an address of ens1");
     }
 
     #[test]

@@ -103,14 +103,8 @@ pub(super) fn call<A: Attr>(command: libc::c_long, attr: &mut A) -> Result<libc:
     // SAFETY: bpf(2) reads and writes at most `size` bytes of the attribute, which lives until the call returns, and
     // the memory that the addresses in it point to, which are as `Attr` says. The kernel writes only through the ones
     // that come from mutable references, and keeps no pointer.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            std::ptr::from_mut(attr),
-            size_of::<A>(),
-        )
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<A>()) };
     if result < 0 {
         let error = std::io::Error::last_os_error();
         return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));

@@ -81,10 +81,7 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
     };
     call(PROG_QUERY, &mut attr)?;
     ids.truncate(usize::try_from(attr.count).unwrap_or_default());
-    Ok(Attached {
-        flags: attr.attach_flags,
-        ids,
-    })
+    Ok(Attached { flags: attr.attach_flags, ids })
 }
 
 /// ENOENT if the program is gone.
@@ -113,11 +110,7 @@ pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
     if info.xlated_prog_insns == 0 {
         insns.clear();
     }
-    Ok(Program {
-        name: info.name,
-        is_gpl: info.gpl_compatible & 1 == 1,
-        insns,
-    })
+    Ok(Program { name: info.name, is_gpl: info.gpl_compatible & 1 == 1, insns })
 }
 
 pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
@@ -149,10 +142,7 @@ pub fn replace(
     new: &OwnedFd,
     old: &OwnedFd,
 ) -> Result<(), Errno> {
-    let mut attr = AttachAttr {
-        attach_flags: flags,
-        ..AttachAttr::of(cgroup, new)
-    };
+    let mut attr = AttachAttr { attach_flags: flags, ..AttachAttr::of(cgroup, new) };
     // In a cgroup limited to one program, the same call without the flag replaces it.
     if flags & ALLOW_MULTI != 0 {
         attr.attach_flags |= REPLACE;
@@ -163,10 +153,7 @@ pub fn replace(
 
 /// Attaches a program beside the existing ones.
 pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
-    let mut attr = AttachAttr {
-        attach_flags: ALLOW_MULTI,
-        ..AttachAttr::of(cgroup, program)
-    };
+    let mut attr = AttachAttr { attach_flags: ALLOW_MULTI, ..AttachAttr::of(cgroup, program) };
     call(PROG_ATTACH, &mut attr).map(|_| ())
 }
 

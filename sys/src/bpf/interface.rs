@@ -107,9 +107,7 @@ fn attached(ifindex: u32, place: u32) -> Result<Vec<Attached>, Errno> {
     };
     let count = usize::try_from(query.count).unwrap_or_default();
     let found = programs.into_iter().zip(links).take(count);
-    Ok(found
-        .map(|(program, link)| Attached { program, link })
-        .collect())
+    Ok(found.map(|(program, link)| Attached { program, link }).collect())
 }
 
 fn detach(ifindex: u32, place: u32, each: Attached) -> Result<(), Errno> {

@@ -57,12 +57,7 @@ impl<'dir> TempFile<'dir> {
         }
         let created = exclusive(dir).map_err(failed("creating a temporary file for", name));
         let (temporary, file) = created?;
-        let temp = Self {
-            dir,
-            temporary: Some(temporary),
-            name: name.to_owned(),
-            file,
-        };
+        let temp = Self { dir, temporary: Some(temporary), name: name.to_owned(), file };
         let mode = Mode::from_raw_mode(mode & 0o7777);
         fchmod(&temp.file, mode).map_err(failed("setting the mode of", name))?;
         Ok(temp)
@@ -137,10 +132,7 @@ fn exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::AlreadyExists,
-        "all temporary names are taken",
-    ))
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "all temporary names are taken"))
 }
 
 /// Replaces `name` in `dir` with `bytes`, with the permission bits of `mode`.
@@ -204,9 +196,5 @@ pub fn sync(dir: impl AsFd) -> Result<(), WriteError> {
 }
 
 fn failed<E: Into<io::Error>>(action: &'static str, name: &OsStr) -> impl FnOnce(E) -> WriteError {
-    move |error| WriteError {
-        action,
-        name: name.to_owned(),
-        source: error.into(),
-    }
+    move |error| WriteError { action, name: name.to_owned(), source: error.into() }
 }

@@ -364,9 +364,7 @@ fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Compone
         return Ok(Component::Other(fd));
     }
     let target = readlinkat(&fd, "", Vec::new())?;
-    Ok(Component::Link(
-        OsStr::from_bytes(target.as_bytes()).to_owned(),
-    ))
+    Ok(Component::Link(OsStr::from_bytes(target.as_bytes()).to_owned()))
 }
 
 #[cfg(test)]
@@ -396,11 +394,7 @@ mod tests {
 
         fn read(&self, path: &str) -> Result<String, FileError> {
             let mut text = String::new();
-            self.open()
-                .open_file(Path::new(path))?
-                .0
-                .read_to_string(&mut text)
-                .unwrap();
+            self.open().open_file(Path::new(path))?.0.read_to_string(&mut text).unwrap();
             Ok(text)
         }
 
@@ -416,20 +410,11 @@ mod tests {
         let root = Root::new();
         root.link("/etc", "abs");
         root.link("../../../../../../etc", "usr/up");
-        for path in [
-            "/etc/file",
-            "etc/file",
-            "/abs/file",
-            "/usr/up/file",
-            "/../../etc/file",
-        ] {
+        for path in ["/etc/file", "etc/file", "/abs/file", "/usr/up/file", "/../../etc/file"] {
             assert_eq!(root.read(path).unwrap(), "inside", "{path}");
         }
         root.link("/etc/passwd", "passwd");
-        assert!(
-            root.read("/passwd").unwrap_err().is_absent(),
-            "the host has one"
-        );
+        assert!(root.read("/passwd").unwrap_err().is_absent(), "the host has one");
     }
 
     #[test]
@@ -555,14 +540,8 @@ mod tests {
     fn below_a_mount_nothing_is_looked_up() {
         let root = Root::new();
         root.link("/elsewhere", "usr/lib/x");
-        assert_eq!(
-            root.resolve("/usr/lib/x/a", &["/usr/lib"]).unwrap(),
-            "/usr/lib/x/a"
-        );
-        assert_eq!(
-            root.resolve("/usr/lib/x/a", &["/usr/lib/x/y"]).unwrap(),
-            "/elsewhere/a"
-        );
+        assert_eq!(root.resolve("/usr/lib/x/a", &["/usr/lib"]).unwrap(), "/usr/lib/x/a");
+        assert_eq!(root.resolve("/usr/lib/x/a", &["/usr/lib/x/y"]).unwrap(), "/elsewhere/a");
         root.link("/usr/lib/../q", "way");
         assert!(root.resolve("/way/a", &["/usr/lib"]).is_err());
         assert_eq!(root.resolve("/etc/file", &["/"]).unwrap(), "/etc/file");

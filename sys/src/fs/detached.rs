@@ -15,9 +15,5 @@ pub fn mount(kind: &str) -> io::Result<OwnedFd> {
         | MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    Ok(fsmount(
-        &context,
-        FsMountFlags::FSMOUNT_CLOEXEC,
-        attributes,
-    )?)
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }

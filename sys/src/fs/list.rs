@@ -49,10 +49,7 @@ mod tests {
             })
             .map(|()| seen)
         };
-        assert_eq!(
-            [count(3), count(5000), count(5000)],
-            [Ok(3), Ok(1000), Ok(1000)]
-        );
+        assert_eq!([count(3), count(5000), count(5000)], [Ok(3), Ok(1000), Ok(1000)]);
         let file = File::open("/proc/self/exe").unwrap();
         assert_eq!(each_name(&file, &mut |_| true), Err(Errno::NOTDIR));
     }

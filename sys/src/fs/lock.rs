@@ -45,19 +45,11 @@ pub enum LockMode {
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("{action} the lock {path:?}")]
-    File {
-        action: &'static str,
-        path: PathBuf,
-        source: Errno,
-    },
+    File { action: &'static str, path: PathBuf, source: Errno },
     #[error("the lock {0:?} is not a regular file with one name; remove it")]
     Foreign(PathBuf),
     #[error("the lock {path:?} was not free within {} s: {holders}; try again when that has ended", .waited.as_secs())]
-    Held {
-        path: PathBuf,
-        waited: Duration,
-        holders: String,
-    },
+    Held { path: PathBuf, waited: Duration, holders: String },
 }
 
 impl crate::error::Typed for LockError {}
@@ -155,11 +147,7 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockError {
-    move |source| LockError::File {
-        action,
-        path: path.to_owned(),
-        source,
-    }
+    move |source| LockError::File { action, path: path.to_owned(), source }
 }
 
 /// Whether it became free before `wait` gave up.
@@ -200,11 +188,7 @@ fn held(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
     let pids = fstat(file).ok().zip(table.ok());
     let pids = pids.map(|(stat, table)| holders(BufReader::new(table), &stat));
     let command = |pid: u32| std::fs::read(format!("/proc/{pid}/comm")).ok();
-    LockError::Held {
-        path,
-        waited,
-        holders: describe(&pids.unwrap_or_default(), &command),
-    }
+    LockError::Held { path, waited, holders: describe(&pids.unwrap_or_default(), &command) }
 }
 
 /// The processes that hold a lock on a file, according to the kernel's table. Its lines look like
@@ -294,20 +278,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut held = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut attempts = 0;
-        let taken = take_while(
-            dir_of(&dir),
-            dir.path(),
-            "lock",
-            LockMode::Shared,
-            NOW,
-            &mut || {
+        let taken =
+            take_while(dir_of(&dir), dir.path(), "lock", LockMode::Shared, NOW, &mut || {
                 attempts += 1;
                 if attempts == 3 {
                     held = None;
                 }
                 attempts < 100
-            },
-        );
+            });
         taken.unwrap();
         assert_eq!(attempts, 3);
     }
@@ -360,21 +338,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut first = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut second = None;
-        let refused = take_while(
-            dir_of(&dir),
-            dir.path(),
-            "lock",
-            LockMode::Exclusive,
-            NOW,
-            &mut || {
+        let refused =
+            take_while(dir_of(&dir), dir.path(), "lock", LockMode::Exclusive, NOW, &mut || {
                 if first.take().is_none() {
                     return second.is_none();
                 }
                 std::fs::remove_file(dir.path().join("lock")).unwrap();
                 second = Some(take(&dir, LockMode::Exclusive).unwrap());
                 true
-            },
-        );
+            });
         assert!(matches!(refused, Err(LockError::Held { .. })));
         drop(second);
         take(&dir, LockMode::Exclusive).unwrap();

@@ -61,10 +61,7 @@ fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Er
 /// Whether something is at a path, including a dangling link. What cannot be examined counts as
 /// existing.
 pub fn is_there(path: &Path) -> bool {
-    !matches!(
-        statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW),
-        Err(Errno::NOENT | Errno::NOTDIR)
-    )
+    !matches!(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 /// Whether something is mounted exactly there.
@@ -101,10 +98,7 @@ mod tests {
         };
         assert_eq!(disturbed(17, Errno::NOENT), (Errno::NOENT, 18));
         assert_eq!(disturbed(0, Errno::ACCESS), (Errno::ACCESS, 1));
-        assert_eq!(
-            disturbed(usize::MAX, Errno::NOENT),
-            (Errno::AGAIN, ATTEMPTS)
-        );
+        assert_eq!(disturbed(usize::MAX, Errno::NOENT), (Errno::AGAIN, ATTEMPTS));
     }
 
     #[test]
@@ -133,18 +127,12 @@ mod tests {
         assert!(!is_there(&dir.path().join("nowhere")));
         assert!(!is_there(&link.join("below")));
         let long = "x".repeat(300);
-        assert!(
-            is_there(&dir.path().join(long)),
-            "ENAMETOOLONG says nothing"
-        );
+        assert!(is_there(&dir.path().join(long)), "ENAMETOOLONG says nothing");
     }
 
     #[test]
     fn components_are_what_stands_between_the_strokes() {
-        assert_eq!(
-            components(OsStr::new("/a//./b/../c/")),
-            ["c", "..", "b", "a"]
-        );
+        assert_eq!(components(OsStr::new("/a//./b/../c/")), ["c", "..", "b", "a"]);
         assert!(components(OsStr::new("/")).is_empty());
     }
 }

@@ -85,10 +85,7 @@ impl Owners {
 
     /// These users, for trees that represent a host.
     pub fn of(users: &[u32]) -> Self {
-        Owners {
-            users: users.to_vec(),
-            in_sticky: Vec::new(),
-        }
+        Owners { users: users.to_vec(), in_sticky: Vec::new() }
     }
 
     /// Whether what others make in this directory can be told from what these users do.
@@ -150,11 +147,7 @@ impl Trusted {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty())
             .map_err(|error| open_error(root.to_owned(), error))?;
-        Ok(Trusted {
-            root,
-            is_checked: AtomicBool::new(false),
-            owners,
-        })
+        Ok(Trusted { root, is_checked: AtomicBool::new(false), owners })
     }
 
     pub fn open(&self, path: &Path) -> Result<TrustedFile, TrustError> {
@@ -168,11 +161,7 @@ impl Trusted {
         if kind(&stat) != FileType::RegularFile {
             return Err(is_not(path, REGULAR));
         }
-        let opened = TrustedFile {
-            file: File::from(fd),
-            path: path.to_owned(),
-            stat,
-        };
+        let opened = TrustedFile { file: File::from(fd), path: path.to_owned(), stat };
         Ok((opened, resolved))
     }
 
@@ -195,11 +184,7 @@ impl Trusted {
         if kind(&stat) != FileType::Directory {
             return Err(is_not(path, DIRECTORY));
         }
-        Ok(TrustedDir {
-            fd,
-            path: path.to_owned(),
-            owners: &self.owners,
-        })
+        Ok(TrustedDir { fd, path: path.to_owned(), owners: &self.owners })
     }
 
     /// Opens a regular file for appending, and makes it with mode 0600 where there is none; a symbolic
@@ -356,11 +341,7 @@ impl TrustedDir<'_> {
             return Err(is_not(&path, REGULAR));
         }
         check_owner_and_mode(self.owners, &path, &stat)?;
-        Ok(TrustedFile {
-            file: File::from(fd),
-            path,
-            stat,
-        })
+        Ok(TrustedFile { file: File::from(fd), path, stat })
     }
 }
 
@@ -379,20 +360,14 @@ fn stat_of(fd: impl AsFd, path: &Path) -> Result<Stat, TrustError> {
 }
 
 fn open_error(path: PathBuf, error: Errno) -> TrustError {
-    TrustError::Open {
-        path,
-        source: error.into(),
-    }
+    TrustError::Open { path, source: error.into() }
 }
 
 fn check_owner_and_mode(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
     check_owner(&owners.users, path, stat)?;
     let mode = stat.st_mode & 0o7777;
     if mode & 0o022 != 0 {
-        return Err(TrustError::Writable {
-            path: path.to_owned(),
-            mode,
-        });
+        return Err(TrustError::Writable { path: path.to_owned(), mode });
     }
     Ok(())
 }
@@ -401,10 +376,7 @@ fn check_owner(users: &[u32], path: &Path, stat: &Stat) -> Result<(), TrustError
     if users.contains(&stat.st_uid) {
         return Ok(());
     }
-    Err(TrustError::Owner {
-        path: path.to_owned(),
-        owner: stat.st_uid,
-    })
+    Err(TrustError::Owner { path: path.to_owned(), owner: stat.st_uid })
 }
 
 #[cfg(test)]
@@ -457,10 +429,7 @@ mod tests {
     fn a_file_that_only_its_owner_writes_is_read() {
         let tree = OwnedTree::new();
         assert_eq!(tree.read("/etc/config.toml").unwrap(), b"text");
-        assert_eq!(
-            tree.read("/etc/../etc/./cdi/../config.toml").unwrap(),
-            b"text"
-        );
+        assert_eq!(tree.read("/etc/../etc/./cdi/../config.toml").unwrap(), b"text");
     }
 
     #[test]
@@ -479,10 +448,7 @@ mod tests {
                 let tree = OwnedTree::new();
                 tree.chmod(path, mode);
                 let message = tree.refusal("/etc/config.toml");
-                assert!(
-                    message.contains("others can change it"),
-                    "{path} {mode:o}: {message}"
-                );
+                assert!(message.contains("others can change it"), "{path} {mode:o}: {message}");
             }
         }
     }
@@ -491,10 +457,7 @@ mod tests {
     fn a_file_of_somebody_else_is_refused_at_every_level() {
         let tree = OwnedTree::new();
         let trusted = Trusted::below(tree.0.root(), Owners::of(&[4_000_000])).unwrap();
-        let message = trusted
-            .open(Path::new("/etc/config.toml"))
-            .unwrap_err()
-            .to_string();
+        let message = trusted.open(Path::new("/etc/config.toml")).unwrap_err().to_string();
         assert!(message.contains("\"/\" belongs to user"), "{message}");
     }
 
@@ -504,26 +467,16 @@ mod tests {
         symlink("/etc", tree.path("var/absolute")).unwrap();
         symlink("../etc/cdi/..", tree.path("var/relative")).unwrap();
         symlink("config.toml", tree.path("etc/link")).unwrap();
-        for path in [
-            "/var/absolute/config.toml",
-            "/var/relative/config.toml",
-            "/etc/link",
-        ] {
+        for path in ["/var/absolute/config.toml", "/var/relative/config.toml", "/etc/link"] {
             assert_eq!(tree.read(path).unwrap(), b"text", "{path}");
             let resolved = tree.trusted().resolve(Path::new(path)).unwrap();
             assert_eq!(resolved, Path::new("/etc/config.toml"), "{path}");
         }
         tree.chmod("var", 0o777);
-        assert!(
-            tree.refusal("/var/absolute/config.toml")
-                .contains("\"/var\" has mode")
-        );
+        assert!(tree.refusal("/var/absolute/config.toml").contains("\"/var\" has mode"));
         tree.chmod("var", 0o755);
         tree.chmod("etc/cdi", 0o775);
-        assert!(
-            tree.refusal("/var/relative/config.toml")
-                .contains("\"/etc/cdi\" has mode")
-        );
+        assert!(tree.refusal("/var/relative/config.toml").contains("\"/etc/cdi\" has mode"));
     }
 
     #[test]
@@ -533,10 +486,7 @@ mod tests {
         tree.chmod("open", 0o777);
         tree.file("open/config.toml", 0o644);
         symlink("/open", tree.path("etc/d")).unwrap();
-        assert!(
-            tree.refusal("/etc/d/config.toml")
-                .contains("\"/open\" has mode")
-        );
+        assert!(tree.refusal("/etc/d/config.toml").contains("\"/open\" has mode"));
     }
 
     /// What rootlesskit makes of /etc, except that no mount is below it.
@@ -562,10 +512,7 @@ mod tests {
     fn only_a_rootless_engine_walks_through_a_sticky_directory_of_its_own() {
         let tree = copied_up();
         assert_eq!(rootless(&tree, CONFIG).unwrap(), b"text");
-        assert_eq!(
-            rootless(&tree, "/etc/.ro1/../onload-ctk/config.toml").unwrap(),
-            b"text"
-        );
+        assert_eq!(rootless(&tree, "/etc/.ro1/../onload-ctk/config.toml").unwrap(), b"text");
         assert!(rootless(&tree, "/etc/none").unwrap_err().is_absent());
         assert!(tree.refusal(CONFIG).contains("\"/etc\" has mode 1777"));
     }
@@ -602,11 +549,7 @@ mod tests {
             for path in ["etc/onload-ctk", "etc/.ro1", "etc/config.toml"] {
                 let tree = copied_up();
                 lchown(tree.path(path), Some(stranger), None).unwrap();
-                let asked = if path.ends_with("toml") {
-                    "/etc/config.toml"
-                } else {
-                    CONFIG
-                };
+                let asked = if path.ends_with("toml") { "/etc/config.toml" } else { CONFIG };
                 let error = rootless(&tree, asked).unwrap_err();
                 let says = format!("\"/{path}\" belongs to user {stranger}");
                 assert!(error.to_string().contains(&says), "{error}");
@@ -629,10 +572,7 @@ mod tests {
         let tree = OwnedTree::new();
         symlink("b", tree.path("etc/a")).unwrap();
         symlink("a", tree.path("etc/b")).unwrap();
-        assert!(
-            tree.refusal("/etc/a")
-                .contains("more than 40 symbolic links")
-        );
+        assert!(tree.refusal("/etc/a").contains("more than 40 symbolic links"));
     }
 
     #[test]
@@ -650,25 +590,16 @@ mod tests {
         .unwrap();
         assert!(tree.refusal("/etc/fifo").contains("not a regular file"));
         fs::write(tree.path("etc/config.toml"), [b'x'; 101]).unwrap();
-        assert!(
-            tree.refusal("/etc/config.toml")
-                .contains("larger than 100 bytes")
-        );
+        assert!(tree.refusal("/etc/config.toml").contains("larger than 100 bytes"));
         let sparse = File::create(tree.path("etc/config.toml")).unwrap();
         sparse.set_len(10 << 30).unwrap();
-        assert!(
-            tree.refusal("/etc/config.toml")
-                .contains("larger than 100 bytes")
-        );
+        assert!(tree.refusal("/etc/config.toml").contains("larger than 100 bytes"));
     }
 
     #[test]
     fn a_file_in_the_way_is_no_directory() {
         let tree = OwnedTree::new();
-        assert!(
-            tree.refusal("/etc/config.toml/x")
-                .contains("not a directory")
-        );
+        assert!(tree.refusal("/etc/config.toml/x").contains("not a directory"));
     }
 
     #[test]
@@ -697,10 +628,7 @@ mod tests {
         symlink("a.json", tree.path("etc/cdi/c.json")).unwrap();
         let trusted = tree.trusted();
         let dir = trusted.open_dir(Path::new("/etc/cdi")).unwrap();
-        assert_eq!(
-            dir.open(OsStr::new("a.json")).unwrap().read(9).unwrap(),
-            b"text"
-        );
+        assert_eq!(dir.open(OsStr::new("a.json")).unwrap().read(9).unwrap(), b"text");
         let error = |name| dir.open(OsStr::new(name)).unwrap_err().to_string();
         assert!(error("b.json").contains("others can change it"));
         assert!(error("c.json").contains("not a regular file"));
@@ -730,9 +658,7 @@ mod tests {
         let file = tree.trusted().append(Path::new("/var/log")).unwrap();
         assert_eq!(file.size(), 3);
         assert!(
-            rustix::io::fcntl_getfd(&file.file)
-                .unwrap()
-                .contains(rustix::io::FdFlags::CLOEXEC)
+            rustix::io::fcntl_getfd(&file.file).unwrap().contains(rustix::io::FdFlags::CLOEXEC)
         );
     }
 
@@ -777,10 +703,7 @@ mod tests {
         assert!(refusal().contains("not a regular file"), "nobody reads it");
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let _reader = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
-        assert!(
-            refusal().contains("not a regular file"),
-            "somebody reads it"
-        );
+        assert!(refusal().contains("not a regular file"), "somebody reads it");
         fs::remove_file(&path).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(refusal().contains("not a regular file"), "a socket");

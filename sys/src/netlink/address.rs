@@ -41,8 +41,7 @@ pub(super) fn family(address: IpAddr) -> u8 {
 /// An address of those bytes: four, or sixteen.
 pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-        .ok()
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 pub fn all() -> Vec<u8> {
@@ -89,18 +88,10 @@ mod tests {
     #[test]
     fn an_address_is_written_and_read_the_same() {
         for (text, prefix) in [("192.0.2.10", 24), ("192.0.2.10", 32), ("2001:db8::10", 64)] {
-            let new = Address {
-                index: 7,
-                address: text.parse().unwrap(),
-                prefix,
-            };
+            let new = Address { index: 7, address: text.parse().unwrap(), prefix };
             assert_eq!(parse(&payload(new)), Some(new));
         }
-        let new = Address {
-            index: 7,
-            address: "192.0.2.10".parse().unwrap(),
-            prefix: 24,
-        };
+        let new = Address { index: 7, address: "192.0.2.10".parse().unwrap(), prefix: 24 };
         let bytes = payload(new);
         let broadcast = value(&bytes[HEADER..], BROADCAST);
         assert_eq!(broadcast, Some(&[192, 0, 2, 255][..]));
@@ -108,11 +99,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_short_is_no_address() {
-        let new = Address {
-            index: 7,
-            address: "192.0.2.10".parse().unwrap(),
-            prefix: 24,
-        };
+        let new = Address { index: 7, address: "192.0.2.10".parse().unwrap(), prefix: 24 };
         let whole = payload(new);
         for end in 0..HEADER + 8 {
             assert_eq!(parse(&whole[..end]), None, "{end}");

@@ -65,9 +65,8 @@ pub const CHOSEN_FLAGS: u32 = UP | 0x80 | 0x100 | 0x200 | 0x1000;
 const MAX_ADDRESS: usize = 32;
 /// Kinds of interfaces that stand on another one and take its packets. They stay on it when it moves
 /// (drivers/net/macvlan.c, `macvlan_device_event`, and its relatives).
-const UPPER_KINDS: [&[u8]; 7] = [
-    b"macvlan", b"macvtap", b"ipvlan", b"ipvtap", b"vlan", b"macsec", b"ipoib",
-];
+const UPPER_KINDS: [&[u8]; 7] =
+    [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap", b"vlan", b"macsec", b"ipoib"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
@@ -145,11 +144,8 @@ pub fn all() -> Vec<u8> {
 
 /// One interface, of a message about it; none where it is none.
 pub fn parse(payload: &[u8]) -> Option<Link> {
-    let mut link = Link {
-        index: u32_at(payload, 4)?,
-        flags: u32_at(payload, 8)?,
-        ..Link::default()
-    };
+    let mut link =
+        Link { index: u32_at(payload, 4)?, flags: u32_at(payload, 8)?, ..Link::default() };
     let (mut parent, mut bus) = (None, None);
     for (kind, value) in attributes(payload.get(HEADER..)?) {
         let word = || u32_at(value, 0);
@@ -353,11 +349,7 @@ mod tests {
 
     /// A message as a VF of igb has it, with what a container may have done to it.
     fn payload(bus: &[u8]) -> Vec<u8> {
-        let names = [
-            text(ALTERNATIVE_NAME, b"zz"),
-            text(ALTERNATIVE_NAME, b"enp3\xff"),
-        ]
-        .concat();
+        let names = [text(ALTERNATIVE_NAME, b"zz"), text(ALTERNATIVE_NAME, b"enp3\xff")].concat();
         let xdp = [attribute(XDP_ATTACHED, &[2]), attribute(4, &[9, 0, 0, 0])].concat();
         [
             header(7, UP | 0x100, 0),
@@ -411,10 +403,7 @@ mod tests {
         assert_eq!(parse(&payload(b"virtio")).unwrap().function, None);
         let upper =
             |attributes: &[Vec<u8>]| parse(&[header(9, 0, 0), attributes.concat()].concat());
-        assert_eq!(
-            upper(&[text(PARENT, b"0000:03:10.0")]).unwrap().function,
-            None
-        );
+        assert_eq!(upper(&[text(PARENT, b"0000:03:10.0")]).unwrap().function, None);
         let kind = nest(INFO, &text(INFO_KIND, b"macvlan"));
         let on = attribute(LOWER, &7u32.to_ne_bytes());
         let elsewhere = attribute(LOWER_NAMESPACE, &0u32.to_ne_bytes());
@@ -430,21 +419,16 @@ mod tests {
     fn what_an_interface_is_of_its_kind_is_read_for_bonds_ipvlans_and_vlans() {
         let of = |kind: &[u8], data: &[u8]| {
             let info = [text(INFO_KIND, kind), nest(INFO_DATA, data)].concat();
-            parse(&[header(9, 0, 0), nest(INFO, &info)].concat())
-                .unwrap()
-                .variant
+            parse(&[header(9, 0, 0), nest(INFO, &info)].concat()).unwrap().variant
         };
         let mode = attribute(1, &[4]);
         assert_eq!(of(b"bond", &mode), Some(4));
         assert_eq!(of(b"ipvlan", &attribute(1, &2u16.to_ne_bytes())), Some(2));
         let tag = [attribute(1, &[9, 0]), attribute(5, &[0x88, 0xa8])].concat();
         assert_eq!(of(b"vlan", &tag), Some(0x88a8));
-        for (kind, data) in [
-            (&b"macvlan"[..], &mode[..]),
-            (b"ipvlan", &mode),
-            (b"bond", &[]),
-            (b"vlan", &mode),
-        ] {
+        for (kind, data) in
+            [(&b"macvlan"[..], &mode[..]), (b"ipvlan", &mode), (b"bond", &[]), (b"vlan", &mode)]
+        {
             assert_eq!(of(kind, data), None);
         }
     }
@@ -463,22 +447,13 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn a_change_is_one_attribute_of_one_interface() {
         let mtu = Change::Mtu(9000).payload(7);
-        let wanted = [
-            0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 4, 0, 40, 35, 0, 0,
-        ];
+        let wanted = [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 4, 0, 40, 35, 0, 0];
         assert_eq!(mtu, wanted);
         let mask = CHOSEN_FLAGS;
-        let flags = Change::Flags {
-            mask,
-            flags: 0x1_0043,
-        }
-        .payload(7);
+        let flags = Change::Flags { mask, flags: 0x1_0043 }.payload(7);
         assert_eq!(flags[8..], [1, 0, 0, 0, 0x81, 0x13, 0, 0]);
         let name = Change::Name(b"ens1").payload(7);
-        assert_eq!(
-            name[HEADER..],
-            [9, 0, 3, 0, b'e', b'n', b's', b'1', 0, 0, 0, 0]
-        );
+        assert_eq!(name[HEADER..], [9, 0, 3, 0, b'e', b'n', b's', b'1', 0, 0, 0, 0]);
     }
 
     #[test]

@@ -188,10 +188,7 @@ pub fn fuzz(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    const CHANGED: Progress = Progress {
-        is_complete: false,
-        has_changed: true,
-    };
+    const CHANGED: Progress = Progress { is_complete: false, has_changed: true };
 
     fn read(messages: &[Vec<u8>]) -> (io::Result<Progress>, Vec<Vec<u8>>) {
         let mut parts = Vec::new();
@@ -209,10 +206,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_list_with_an_end_an_acknowledgement_or_an_error() {
-        let complete = Progress {
-            is_complete: true,
-            has_changed: false,
-        };
+        let complete = Progress { is_complete: true, has_changed: false };
         let (progress, parts) = read(&[end(ERROR, 0, 0)]);
         assert_eq!((progress.unwrap(), parts.len()), (complete, 0));
         let list = [part(2, b"abcd"), part(2, b"efgh"), end(DONE, 2, 0)];
@@ -244,10 +238,7 @@ mod tests {
     fn a_list_that_changed_before_its_end_has_one_all_the_same() {
         let (progress, _) = read(&[part(0, b"abcd"), end(DONE, INTERRUPTED, 0)]);
         let is_complete = true;
-        let wanted = Progress {
-            is_complete,
-            ..CHANGED
-        };
+        let wanted = Progress { is_complete, ..CHANGED };
         assert_eq!(progress.unwrap(), wanted);
     }
 

@@ -116,9 +116,7 @@ pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
     let all = attributes(value(payload, QUEUE_PAIRS).unwrap_or_default());
     let pairs = all.filter(|(kind, _)| *kind == QUEUE_PAIR);
     let names = pairs.filter_map(|(_, pair)| value(pair, KERNEL_USER));
-    names
-        .map(|name| String::from_utf8_lossy(until_null(name)).into_owned())
-        .collect()
+    names.map(|name| String::from_utf8_lossy(until_null(name)).into_owned()).collect()
 }
 
 fn of_device(index: u32) -> Vec<u8> {
@@ -176,10 +174,7 @@ mod tests {
     fn a_device_is_found_by_its_name_among_those_of_the_namespace() {
         assert_eq!(request(GET, DUMP, &[]), bytes("list-request"));
         let found = told("list-answer", &parse).unwrap();
-        let link = |index, name: &[u8]| RdmaLink {
-            index,
-            name: name.to_vec(),
-        };
+        let link = |index, name: &[u8]| RdmaLink { index, name: name.to_vec() };
         assert_eq!(found, [link(0, b"mlx5_0"), link(3, b"mlx5_3")]);
         assert_eq!(told("list-answer-empty", &parse).unwrap(), []);
     }
@@ -233,13 +228,8 @@ mod tests {
 
     #[test]
     fn queue_pairs_of_the_kernel_are_told_with_the_modules_that_have_them() {
-        assert_eq!(
-            request(GET_QUEUE_PAIRS, DUMP, &queue_pairs(3)),
-            bytes("queue-pairs-request")
-        );
-        let found = told("queue-pairs-answer", &|payload| {
-            Some(parse_queue_pairs(payload))
-        });
+        assert_eq!(request(GET_QUEUE_PAIRS, DUMP, &queue_pairs(3)), bytes("queue-pairs-request"));
+        let found = told("queue-pairs-answer", &|payload| Some(parse_queue_pairs(payload)));
         let names = ["ib_core", "mlx5_ib", "rdma_cm", "ib_ipoib", "rdma_cm"];
         assert_eq!(found.unwrap().concat(), names);
         let none = told("list-answer", &|payload| Some(parse_queue_pairs(payload)));

@@ -95,13 +95,7 @@ pub fn parse(payload: &[u8]) -> Option<Route> {
             _ => {}
         }
     }
-    Some(Route {
-        interfaces,
-        destination: (destination, prefix),
-        via,
-        protocol,
-        object,
-    })
+    Some(Route { interfaces, destination: (destination, prefix), via, protocol, object })
 }
 
 /// What asks for all next hops.
@@ -112,16 +106,12 @@ pub fn all_objects() -> Vec<u8> {
 /// One next hop, of a message about it.
 pub fn parse_object(payload: &[u8]) -> Option<Object> {
     let of_object = payload.get(OBJECT_HEADER..)?;
-    let (members, _) = value(of_object, OBJECT_GROUP)
-        .unwrap_or_default()
-        .as_chunks::<OBJECT_MEMBER>();
+    let (members, _) =
+        value(of_object, OBJECT_GROUP).unwrap_or_default().as_chunks::<OBJECT_MEMBER>();
     Some(Object {
         id: u32_at(value(of_object, OBJECT_ID)?, 0)?,
         interface: value(of_object, OBJECT_INTERFACE).and_then(|index| u32_at(index, 0)),
-        members: members
-            .iter()
-            .filter_map(|member| u32_at(member, 0))
-            .collect(),
+        members: members.iter().filter_map(|member| u32_at(member, 0)).collect(),
     })
 }
 
@@ -174,11 +164,7 @@ mod tests {
 
     fn new(network: &str, prefix: u8, via: Option<&str>) -> New {
         let via = via.map(|via| via.parse().unwrap());
-        New {
-            index: 7,
-            network: (network.parse().unwrap(), prefix),
-            via,
-        }
+        New { index: 7, network: (network.parse().unwrap(), prefix), via }
     }
 
     #[test]
@@ -194,10 +180,7 @@ mod tests {
         assert_eq!(parse(&made), Some(wanted));
         for (network, via) in [("0.0.0.0", "192.0.2.1"), ("::", "fe80::1")] {
             let everywhere = payload(new(network, 0, Some(via)));
-            assert_eq!(
-                parse(&everywhere).unwrap().destination,
-                (network.parse().unwrap(), 0)
-            );
+            assert_eq!(parse(&everywhere).unwrap().destination, (network.parse().unwrap(), 0));
         }
         let hop = |index: u32| [&[8, 0, 0, 0][..], &index.to_ne_bytes()].concat();
         let hops = attribute(SEVERAL, &[hop(3), hop(4)].concat());
@@ -209,12 +192,7 @@ mod tests {
     }
 
     fn object(id: u32, more: &[u8]) -> Vec<u8> {
-        [
-            all_objects(),
-            attribute(OBJECT_ID, &id.to_ne_bytes()),
-            more.to_vec(),
-        ]
-        .concat()
+        [all_objects(), attribute(OBJECT_ID, &id.to_ne_bytes()), more.to_vec()].concat()
     }
 
     #[test]
@@ -255,10 +233,7 @@ mod tests {
         for (text, bits) in [("192.0.2.1", 32), ("2001:db8::1", 128)] {
             let address = text.parse().unwrap();
             let asked = parse(&to(address)).unwrap();
-            assert_eq!(
-                (asked.destination, asked.interfaces),
-                ((address, bits), vec![])
-            );
+            assert_eq!((asked.destination, asked.interfaces), ((address, bits), vec![]));
         }
     }
 

@@ -73,16 +73,12 @@ impl Socket {
     /// Gives up a list after two seconds: who is in a network namespace may fill it with interfaces.
     #[must_use]
     pub fn impatient(self) -> Self {
-        Socket {
-            is_impatient: true,
-            ..self
-        }
+        Socket { is_impatient: true, ..self }
     }
 
     pub fn tell(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
         let flags = flags | ACKNOWLEDGE;
-        self.answers(kind, flags, payload, &|_| None::<()>)
-            .map(drop)
+        self.answers(kind, flags, payload, &|_| None::<()>).map(drop)
     }
 
     /// Reads an answer that is no list; `part` is called for its message.
@@ -129,10 +125,7 @@ impl Socket {
     pub fn routes(&self) -> io::Result<Vec<Route>> {
         for _ in 0..ATTEMPTS {
             let mut routes = self.list(route::GET, &route::all(), &route::parse)?;
-            let mut unresolved = routes
-                .iter_mut()
-                .filter(|route| route.is_unresolved())
-                .peekable();
+            let mut unresolved = routes.iter_mut().filter(|route| route.is_unresolved()).peekable();
             if unresolved.peek().is_none() {
                 return Ok(routes);
             }
@@ -245,11 +238,7 @@ impl Listener {
     /// One whose kernel is somebody else: no test can make the kernel say something.
     #[must_use]
     pub fn with(fd: OwnedFd, is_kernel: fn(&SocketAddrAny) -> bool) -> Self {
-        Listener {
-            fd,
-            is_kernel,
-            buffer: vec![0; TOLD],
-        }
+        Listener { fd, is_kernel, buffer: vec![0; TOLD] }
     }
 
     /// Reads what has come; whether some of it was lost.
@@ -284,12 +273,7 @@ impl AsFd for Listener {
 
 fn open(protocol: Option<Protocol>, flags: SocketFlags) -> io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
-    Ok(socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        flags,
-        protocol,
-    )?)
+    Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?)
 }
 
 /// The next datagram and its sender. The length is above that of the buffer where it is cut short.
@@ -334,9 +318,7 @@ fn restless() -> io::Error {
 
 fn too_long() -> io::Error {
     let seconds = PATIENCE.as_secs();
-    io::Error::other(format!(
-        "the kernel's list has no end within {seconds} seconds"
-    ))
+    io::Error::other(format!("the kernel's list has no end within {seconds} seconds"))
 }
 
 #[cfg(test)]
@@ -421,9 +403,7 @@ mod tests {
 
     fn heard(listener: &mut Listener) -> (Vec<Vec<u8>>, bool) {
         let mut messages = Vec::new();
-        let is_lost = listener
-            .read(|bytes| messages.push(bytes.to_vec()))
-            .unwrap();
+        let is_lost = listener.read(|bytes| messages.push(bytes.to_vec())).unwrap();
         (messages, is_lost)
     }
 

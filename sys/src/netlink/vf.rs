@@ -250,18 +250,13 @@ impl VfSettings {
     /// What of it is otherwise now.
     pub fn wrong(&self, now: &VfSettings) -> Vec<VfChange> {
         let changes = self.changes(now);
-        changes
-            .filter(|change| change.same_of(now) != Some(*change))
-            .collect()
+        changes.filter(|change| change.same_of(now) != Some(*change)).collect()
     }
 
     /// What of it the driver is told: what is otherwise now, and its spoof check in any case. That of ixgbe is turned off for
     /// a function that asks for a further address, and is said to be on (`ixgbe_set_vf_macvlan_msg`).
     pub fn told(&self, now: &VfSettings) -> Vec<VfChange> {
-        let unsure = VfSettings {
-            spoof_check: None,
-            ..*now
-        };
+        let unsure = VfSettings { spoof_check: None, ..*now };
         self.wrong(&unsure)
     }
 
@@ -364,10 +359,7 @@ fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
         }
         number = word(0);
     }
-    settings.vlan = settings
-        .vlan
-        .zip(protocol)
-        .map(|(tag, protocol)| VlanTag { protocol, ..tag });
+    settings.vlan = settings.vlan.zip(protocol).map(|(tag, protocol)| VlanTag { protocol, ..tag });
     Some((number?, settings))
 }
 
@@ -396,18 +388,11 @@ mod tests {
     use super::*;
 
     fn vlan(id: u16) -> VfChange {
-        VfChange::Vlan(VlanTag {
-            id,
-            ..VlanTag::default()
-        })
+        VfChange::Vlan(VlanTag { id, ..VlanTag::default() })
     }
 
     fn provider() -> VlanTag {
-        VlanTag {
-            id: 7,
-            priority: 3,
-            protocol: VlanProtocol::Ad,
-        }
+        VlanTag { id: 7, priority: 3, protocol: VlanProtocol::Ad }
     }
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0x10, 1];
@@ -419,9 +404,7 @@ mod tests {
         let list = |vf, change| payload(3, vf, change)[HEADER..].to_vec();
         assert_eq!(
             list(1, vlan(100)),
-            [
-                24, 0, 22, 0, 20, 0, 1, 0, 16, 0, 2, 0, 1, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0
-            ]
+            [24, 0, 22, 0, 20, 0, 1, 0, 16, 0, 2, 0, 1, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0]
         );
         let mac = list(0, VfChange::Mac(MAC));
         assert_eq!(mac.len(), 4 + 4 + 4 + 4 + MAC_BYTES);
@@ -430,9 +413,7 @@ mod tests {
         let list = list(1, VfChange::Vlan(provider()));
         assert_eq!(
             list[8..],
-            [
-                24, 0, 12, 0x80, 20, 0, 1, 0, 1, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 0x88, 0xa8, 0, 0
-            ]
+            [24, 0, 12, 0x80, 20, 0, 1, 0, 1, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 0x88, 0xa8, 0, 0]
         );
     }
 
@@ -440,17 +421,13 @@ mod tests {
     fn told(vf: u32, changes: &[VfChange]) -> Vec<u8> {
         let of = |change: &VfChange| change.of_function(vf);
         let of_old = |change: &VfChange| match change {
-            VfChange::Vlan(tag) => VfChange::Vlan(VlanTag {
-                protocol: VlanProtocol::Q,
-                ..*tag
-            })
-            .of_function(vf),
+            VfChange::Vlan(tag) => {
+                VfChange::Vlan(VlanTag { protocol: VlanProtocol::Q, ..*tag }).of_function(vf)
+            }
             _ => Vec::new(),
         };
         let unknown = attribute(77, &[1, 2, 3]);
-        let inner = changes
-            .iter()
-            .flat_map(|change| [of_old(change), of(change)].concat());
+        let inner = changes.iter().flat_map(|change| [of_old(change), of(change)].concat());
         attribute(VF_INFO | 0x8000, &inner.chain(unknown).collect::<Vec<u8>>())
     }
 
@@ -482,9 +459,7 @@ mod tests {
     fn a_list_that_is_longer_than_the_kernel_can_say_is_seen_to_lack_some() {
         let changes = [VfChange::Mac(MAC), vlan(7)];
         let many = u16::MAX / u16::try_from(told(0, &changes).len()).unwrap() + 20;
-        let list: Vec<u8> = (0..u32::from(many))
-            .flat_map(|vf| told(vf, &changes))
-            .collect();
+        let list: Vec<u8> = (0..u32::from(many)).flat_map(|vf| told(vf, &changes)).collect();
         let length = 4 + list.len();
         assert!(length > usize::from(u16::MAX));
         // As `nla_nest_end` does it.
@@ -524,10 +499,7 @@ mod tests {
             spoof_check: Some(true),
             ..VfSettings::default()
         };
-        let wanted = VfSettings {
-            max_rate: Some(500),
-            ..VfSettings::default()
-        };
+        let wanted = VfSettings { max_rate: Some(500), ..VfSettings::default() };
         assert_eq!(wanted.wrong(&now), [VfChange::Rate { min: 10, max: 500 }]);
         let before = now.of_same(&wanted);
         let then = wanted.or(&now);
@@ -537,11 +509,8 @@ mod tests {
 
     #[test]
     fn a_spoof_check_is_told_although_it_reads_the_same() {
-        let on = VfSettings {
-            spoof_check: Some(true),
-            trust: Some(false),
-            ..VfSettings::default()
-        };
+        let on =
+            VfSettings { spoof_check: Some(true), trust: Some(false), ..VfSettings::default() };
         assert_eq!(on.wrong(&on), []);
         assert_eq!(on.told(&on), [VfChange::SpoofCheck(true)]);
         assert_eq!(VfSettings::default().told(&on), []);
@@ -549,11 +518,8 @@ mod tests {
 
     #[test]
     fn settings_are_written_with_what_is_set_alone() {
-        let settings = VfSettings {
-            vlan: Some(provider()),
-            mac: Some([0; 6]),
-            ..VfSettings::default()
-        };
+        let settings =
+            VfSettings { vlan: Some(provider()), mac: Some([0; 6]), ..VfSettings::default() };
         let change = |change: Option<VfChange>| change.unwrap().to_string();
         let mut changes = settings.changes(&VfSettings::default());
         assert_eq!(change(changes.next()), "vlan 7 of priority 3 by 802.1ad");

@@ -20,13 +20,7 @@ use onload_sys::text::Chain;
 fn entries(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .expect("a directory")
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .into_string()
-                .expect("a name")
-        })
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
         .collect();
     names.sort();
     names
@@ -45,10 +39,7 @@ fn a_file_is_written_with_exactly_its_mode_and_nothing_is_left_beside_it() {
         write_atomic(&descriptor, OsStr::new("a.json"), content.as_bytes(), mode).expect("a file");
         let path = dir.path().join("a.json");
         assert_eq!(fs::read_to_string(&path).expect("content"), content);
-        assert_eq!(
-            fs::metadata(&path).expect("a file").permissions().mode() & 0o7777,
-            mode
-        );
+        assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o7777, mode);
         assert_eq!(entries(dir.path()), ["a.json"]);
     }
 }
@@ -62,10 +53,7 @@ fn the_old_file_is_replaced_and_never_written_into() {
     let inode = fs::metadata(&path).expect("a file").ino();
     write_atomic(&descriptor, OsStr::new("a.json"), b"new", 0o644).expect("a file");
     assert_ne!(fs::metadata(&path).expect("a file").ino(), inode);
-    assert_eq!(
-        fs::read_to_string(dir.path().join("kept")).expect("content"),
-        "old"
-    );
+    assert_eq!(fs::read_to_string(dir.path().join("kept")).expect("content"), "old");
 }
 
 #[test]
@@ -76,11 +64,7 @@ fn a_link_of_that_name_is_replaced_and_not_followed() {
     symlink("victim", dir.path().join("a.json")).expect("a link");
     write_atomic(&descriptor, OsStr::new("a.json"), b"new", 0o644).expect("a file");
     assert_eq!(fs::read_to_string(victim).expect("content"), "old");
-    assert!(
-        fs::symlink_metadata(dir.path().join("a.json"))
-            .expect("a file")
-            .is_file()
-    );
+    assert!(fs::symlink_metadata(dir.path().join("a.json")).expect("a file").is_file());
 }
 
 #[test]
@@ -93,20 +77,12 @@ fn a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it() {
     assert_eq!(entries(dir.path()).len(), 2);
     drop(temp);
     assert_eq!(entries(dir.path()), ["a.json"]);
-    assert_eq!(
-        fs::read_to_string(dir.path().join("a.json")).expect("content"),
-        "old"
-    );
+    assert_eq!(fs::read_to_string(dir.path().join("a.json")).expect("content"), "old");
 
     fs::create_dir_all(dir.path().join("dir/full")).expect("a directory");
     let error =
         write_atomic(&descriptor, OsStr::new("dir"), b"new", 0o644).expect_err("a directory");
-    assert!(
-        Chain(&error)
-            .to_string()
-            .starts_with("renaming a temporary file to dir: "),
-        "{error}"
-    );
+    assert!(Chain(&error).to_string().starts_with("renaming a temporary file to dir: "), "{error}");
     assert_eq!(entries(dir.path()), ["a.json", "dir"]);
 }
 
@@ -114,18 +90,11 @@ fn a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it() {
 fn what_a_killed_process_leaves_is_no_specification_and_is_known_as_ours() {
     let (dir, descriptor) = fixture();
     let temp = TempFile::create(descriptor.as_fd(), OsStr::new("a.json"), 0o644).expect("a file");
-    let [name] = &entries(dir.path())[..] else {
-        panic!("one file")
-    };
+    let [name] = &entries(dir.path())[..] else { panic!("one file") };
     assert!(!name.ends_with(".json") && !name.ends_with(".yaml"));
     assert!(is_temporary_name(OsStr::new(name)));
     drop(temp);
-    for other in [
-        "a.json",
-        ".onload-ctk-manifest",
-        "x.tmp",
-        ".onload-ctk-1-1.tmp.json",
-    ] {
+    for other in ["a.json", ".onload-ctk-manifest", "x.tmp", ".onload-ctk-1-1.tmp.json"] {
         assert!(!is_temporary_name(OsStr::new(other)), "{other}");
     }
 }
@@ -157,10 +126,7 @@ fn names_that_leave_the_directory_are_refused() {
     let (dir, descriptor) = fixture();
     for name in ["", ".", "..", "a/b", "/etc/x", "../x"] {
         let error = write_atomic(&descriptor, OsStr::new(name), b"new", 0o644).expect_err(name);
-        assert!(
-            Chain(&error).to_string().contains("not a plain file name"),
-            "{error}"
-        );
+        assert!(Chain(&error).to_string().contains("not a plain file name"), "{error}");
     }
     assert_eq!(entries(dir.path()), [""; 0]);
 }
@@ -172,9 +138,7 @@ fn a_directory_that_is_gone_is_an_error_with_the_name_of_the_file() {
     let error =
         write_atomic(&descriptor, OsStr::new("a.json"), b"new", 0o644).expect_err("no directory");
     assert!(
-        Chain(&error)
-            .to_string()
-            .starts_with("creating a temporary file for a.json: "),
+        Chain(&error).to_string().starts_with("creating a temporary file for a.json: "),
         "{error}"
     );
 }

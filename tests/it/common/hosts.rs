@@ -9,19 +9,13 @@ pub(crate) fn x2() -> Tree {
     let tree = Tree::with_onload();
     for (port, enable) in [(0, "1"), (1, "0")] {
         let address = format!("0000:3b:00.{port}");
-        let function = tree.pci(Pci {
-            numa_node: 1,
-            ..Pci::network(&address, "1924:0b03", "sfc")
-        });
+        let function = tree.pci(Pci { numa_node: 1, ..Pci::network(&address, "1924:0b03", "sfc") });
         tree.interface(&function, &format!("enp59s0f{port}np{port}"));
         tree.auxiliary(&function, &format!("sfc.onload.{port}"), SFC, Some(enable));
         tree.ptp(&function, port);
         for index in 0..2 {
             let address = format!("0000:3b:0{}.{index}", port + 2);
-            let child = tree.pci(Pci {
-                numa_node: 1,
-                ..Pci::network(&address, "1924:1b03", "")
-            });
+            let child = tree.pci(Pci { numa_node: 1, ..Pci::network(&address, "1924:1b03", "") });
             tree.virtual_function(&function, index, &child);
         }
         tree.attribute(&format!("{function}/sriov_totalvfs"), "8");
@@ -50,12 +44,7 @@ pub(crate) fn x3() -> Tree {
     let tree = Tree::with_onload();
     let function = tree.pci(Pci::network("0000:3b:00.0", "10ee:5084", "xilinx_efct"));
     tree.interface(&function, "ens3");
-    tree.auxiliary(
-        &function,
-        "xilinx_efct.efct.0",
-        "sfc_resource.xilinx_efct",
-        Some("1"),
-    );
+    tree.auxiliary(&function, "xilinx_efct.efct.0", "sfc_resource.xilinx_efct", Some("1"));
     tree
 }
 
@@ -90,12 +79,7 @@ pub(crate) fn refused() -> Tree {
     let unbound = tree.pci(Pci::network("0000:07:00.0", "1924:0b03", "sfc"));
     tree.interface(&unbound, "unbound0");
     tree.auxiliary(&unbound, "sfc.onload.0", "", None);
-    tree.class_device(
-        "net",
-        "/sys/devices/virtual",
-        "lo",
-        &[("operstate", "unknown")],
-    );
+    tree.class_device("net", "/sys/devices/virtual", "lo", &[("operstate", "unknown")]);
     tree
 }
 
@@ -105,10 +89,8 @@ pub(crate) fn odd_names() -> Tree {
     let names = ["all", "loopback", "a+", "b_", "Eth-1.a_b", "none", "eth0:1"];
     for (index, name) in names.iter().enumerate() {
         let address = format!("10000:e1:0{index}.0");
-        let function = tree.pci(Pci {
-            numa_node: -1,
-            ..Pci::network(&address, "1924:0b03", "sfc")
-        });
+        let function =
+            tree.pci(Pci { numa_node: -1, ..Pci::network(&address, "1924:0b03", "sfc") });
         tree.interface(&function, name);
         tree.auxiliary(&function, &format!("sfc.onload.{index}"), SFC, None);
     }
@@ -160,11 +142,7 @@ pub(crate) fn rdma() -> Tree {
         let guid = format!("fe80:0000:0000:0000:0002:c903:00f9:bfa{port}");
         tree.attribute(&format!("{device}/ports/{port}/gids/0"), &guid);
         let address = format!("a0:00:02:20:fe:80:00:00:00:00:00:00:00:02:c9:03:00:f9:bf:a{port}");
-        let attributes = [
-            ("operstate", "up"),
-            ("address", &address),
-            ("dev_port", "0"),
-        ];
+        let attributes = [("operstate", "up"), ("address", &address), ("dev_port", "0")];
         tree.class_device("net", &both, &format!("ib{}", 2 - port), &attributes);
     }
     let soft = tree.rdma("/sys/devices/virtual", "rxe0", 1);
@@ -198,9 +176,7 @@ pub(crate) fn vfio() -> Tree {
     tree.group_node(21);
     let parent = held("0000:81:00.0", 22, "vfio-pci");
     let child = held("0000:81:04.0", 23, "mlx5_vfio_pci");
-    tree.virtual_function(&parent, 0, &child)
-        .group_node(22)
-        .group_node(23);
+    tree.virtual_function(&parent, 0, &child).group_node(22).group_node(23);
     let other = held("0000:81:04.1", 24, "iavf");
     tree.virtual_function(&parent, 1, &other);
     tree.pci(Pci::network("0000:82:00.0", "8086:1572", "vfio-pci"));
@@ -221,8 +197,7 @@ pub(crate) fn vfio_without_groups() -> Tree {
     tree.iommufd().hook();
     for (number, address) in ["0000:81:02.0", "0000:81:02.1"].iter().enumerate() {
         let function = tree.pci(Pci::network(address, "8086:154c", "vfio-pci"));
-        tree.group(&function, 20)
-            .vfio_device(&function, number as u32);
+        tree.group(&function, 20).vfio_device(&function, number as u32);
     }
     tree
 }

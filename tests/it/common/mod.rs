@@ -100,11 +100,8 @@ impl Run {
     #[track_caller]
     pub(crate) fn refused(self) -> String {
         let run = self.ended_with(2);
-        let errors: Vec<&str> = run
-            .stderr
-            .lines()
-            .filter_map(|line| line.strip_prefix("error: "))
-            .collect();
+        let errors: Vec<&str> =
+            run.stderr.lines().filter_map(|line| line.strip_prefix("error: ")).collect();
         assert_eq!(errors.len(), 1, "{}", run.stderr);
         assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
         errors[0].to_owned()
@@ -119,9 +116,7 @@ impl Run {
     /// The warnings, without the word itself.
     pub(crate) fn warnings(&self) -> Vec<&str> {
         let lines = self.stderr.lines();
-        lines
-            .filter_map(|line| line.strip_prefix("warning: "))
-            .collect()
+        lines.filter_map(|line| line.strip_prefix("warning: ")).collect()
     }
 }
 
@@ -260,10 +255,7 @@ pub(crate) fn device_names(spec: &Value) -> Vec<String> {
 /// A value that is text.
 #[track_caller]
 pub(crate) fn text(value: &Value) -> String {
-    value
-        .as_str()
-        .unwrap_or_else(|| panic!("no text: {value}"))
-        .to_owned()
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
 
 /// A value that is a list of texts; an absent one is an empty list.
@@ -284,9 +276,7 @@ pub(crate) fn each(list: &Value, field: &str) -> Vec<String> {
 #[track_caller]
 pub(crate) fn reason(inventory: &Value, kind: &str, name: &str) -> String {
     let list = inventory["not_offered"].as_array().expect("a list");
-    let found = list
-        .iter()
-        .find(|entry| entry["kind"] == kind && entry["name"] == name);
+    let found = list.iter().find(|entry| entry["kind"] == kind && entry["name"] == name);
     let found = found.unwrap_or_else(|| panic!("no reason for {kind} {name} in {list:#?}"));
     text(&found["reason"])
 }
@@ -308,13 +298,7 @@ pub(crate) fn run_unprivileged(tree: &Tree, args: &[&str]) -> Run {
     let program = tree.path("/onload-ctk-under-test");
     copy_program(env!("CARGO_BIN_EXE_onload-ctk"), &program);
     let mut command = Command::new(&program);
-    command
-        .env_clear()
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .arg("--host-root")
-        .arg(tree.root())
-        .args(args);
+    command.env_clear().uid(NOBODY).gid(NOBODY).arg("--host-root").arg(tree.root()).args(args);
     let run = run(&mut command);
     fs::remove_file(program).expect("a copy of ours");
     run
@@ -339,12 +323,7 @@ pub(crate) fn terminal(columns: u16) -> (OwnedFd, OwnedFd) {
     unlockpt(&master).expect("a terminal of ours");
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let terminal = ioctl_tiocgptpeer(&master, flags).expect("its other side");
-    let size = Winsize {
-        ws_row: 24,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
+    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&terminal, size).expect("a terminal has a size");
     (master, terminal)
 }

@@ -38,10 +38,7 @@ pub fn programs(names: &[&str]) -> bool {
 #[must_use]
 #[track_caller]
 pub fn that(is_there: bool, missing: &str) -> bool {
-    assert!(
-        is_there || !is_required(),
-        "{missing}, and {REQUIRE}=1 asks for every test"
-    );
+    assert!(is_there || !is_required(), "{missing}, and {REQUIRE}=1 asks for every test");
     on_this_machine(is_there, missing)
 }
 
@@ -84,10 +81,7 @@ pub fn asked(command: &mut Command, text: &str) -> (bool, String) {
     let output = child.wait_with_output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let said = [output.stdout, output.stderr].concat();
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&said).into_owned(),
-    )
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
 fn is_required() -> bool {

@@ -48,13 +48,7 @@ fn run(
     user: Option<u32>,
 ) -> (bool, String) {
     let mut test = Command::new(program);
-    test.args([
-        "--exact",
-        name,
-        "--ignored",
-        "--nocapture",
-        "--test-threads=2",
-    ]);
+    test.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=2"]);
     test.env("PATH", path).env_remove(REQUIRE).current_dir("/");
     if let Some(require) = require {
         test.env(REQUIRE, require);
@@ -141,10 +135,7 @@ fn without_root_a_test_fails_where_the_variable_is_set_and_says_why_elsewhere() 
     assert!(text.contains(line), "{text}");
     let (passed, text) = run(&copy, "needs_root", NOTHING, None, Some(65534));
     assert!(passed, "{text}");
-    assert!(
-        text.contains("skipped: needs_root: mounting needs root\n"),
-        "{text}"
-    );
+    assert!(text.contains("skipped: needs_root: mounting needs root\n"), "{text}");
     assert!(!text.contains(REACHED), "{text}");
 
     let (passed, text) = run(&copy, "needs_root", NOTHING, Some("1"), None);

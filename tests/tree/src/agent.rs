@@ -133,10 +133,7 @@ impl AgentHost {
         }
         let name = device.replacen(':', "=", 1);
         self.boot("a-boot");
-        self.file(
-            &format!("run/onload-ctk/@leases/{name}#0"),
-            lease.to_string(),
-        );
+        self.file(&format!("run/onload-ctk/@leases/{name}#0"), lease.to_string());
     }
 }
 

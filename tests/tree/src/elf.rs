@@ -34,17 +34,13 @@ const HEADERS: usize = 64 + 2 * 56;
 
 impl SharedLibrary {
     pub fn new(soname: &str) -> Self {
-        SharedLibrary {
-            soname: soname.to_owned(),
-            ..SharedLibrary::default()
-        }
+        SharedLibrary { soname: soname.to_owned(), ..SharedLibrary::default() }
     }
 
     #[must_use]
     pub fn defines(mut self, version: &str, names: &[&str]) -> Self {
         let names = names.iter().map(|name| (*name).to_owned());
-        self.defined
-            .extend(names.map(|name| (name, version.to_owned())));
+        self.defined.extend(names.map(|name| (name, version.to_owned())));
         self
     }
 
@@ -91,9 +87,7 @@ impl SharedLibrary {
             symbol(names.add(name), 1, index.map_or(1, |index| index + 2));
         }
         for (name, version, library) in &self.undefined {
-            let index = libraries
-                .iter()
-                .position(|need| *need == (library, version));
+            let index = libraries.iter().position(|need| *need == (library, version));
             let index = index.map_or(1, |index| index + versions.len() + 2);
             symbol(names.add(name), 0, index);
         }
@@ -111,19 +105,9 @@ impl SharedLibrary {
         for name in needed {
             dynamic.extend(numbers([1, name.into()]));
         }
-        dynamic.extend(numbers([
-            14,
-            soname.into(),
-            5,
-            place(&names.0),
-            10,
-            names.0.len() as u64,
-        ]));
+        dynamic.extend(numbers([14, soname.into(), 5, place(&names.0), 10, names.0.len() as u64]));
         dynamic.extend(numbers([6, place(&symbols), 0x6fff_fff0, place(&indices)]));
-        dynamic.extend(numbers([
-            4,
-            place(&[1_u32, count].map(u32::to_le_bytes).concat()),
-        ]));
+        dynamic.extend(numbers([4, place(&[1_u32, count].map(u32::to_le_bytes).concat())]));
         if !versions.is_empty() {
             dynamic.extend(numbers([0x6fff_fffc, place(&definitions)]));
         }
@@ -137,11 +121,7 @@ impl SharedLibrary {
             let name = place(&[name.as_bytes(), &[0]].concat());
             let pair = u64::from(*least) | u64::from(*most) << 32;
             let at = place(&numbers([0, pair, 0]));
-            let kind = if cfg!(target_arch = "aarch64") {
-                1027
-            } else {
-                8
-            };
+            let kind = if cfg!(target_arch = "aarch64") { 1027 } else { 8 };
             let pointers = numbers([at, kind, name, at + 16, kind, at]);
             dynamic.extend(numbers([7, place(&pointers), 8, pointers.len() as u64]));
         }
@@ -163,40 +143,23 @@ impl SharedLibrary {
             let index = u16::try_from(at + 2).unwrap();
             let next = if at + 1 == versions.len() { 0 } else { 28_u32 };
             table.extend([1_u16, 0, index, 1].map(u16::to_le_bytes).concat());
-            table.extend(
-                [0, 20, next, names.add(version), 0]
-                    .map(u32::to_le_bytes)
-                    .concat(),
-            );
+            table.extend([0, 20, next, names.add(version), 0].map(u32::to_le_bytes).concat());
         }
         (table, versions)
     }
 
     /// .gnu.version_r, with a record for each version, and the libraries and versions by their indices from `first` on.
     fn version_needs(&self, names: &mut Names, first: usize) -> (Vec<u8>, Vec<(&String, &String)>) {
-        let needs = self
-            .undefined
-            .iter()
-            .filter(|(_, version, _)| !version.is_empty());
-        let mut needs: Vec<_> = needs
-            .map(|(_, version, library)| (library, version))
-            .collect();
+        let needs = self.undefined.iter().filter(|(_, version, _)| !version.is_empty());
+        let mut needs: Vec<_> = needs.map(|(_, version, library)| (library, version)).collect();
         needs.sort();
         needs.dedup();
         let mut table = Vec::new();
         for (at, (library, version)) in needs.iter().enumerate() {
             let next = if at + 1 == needs.len() { 0 } else { 32_u32 };
             table.extend([1_u16, 1].map(u16::to_le_bytes).concat());
-            table.extend(
-                [names.add(library), 16, next, 0]
-                    .map(u32::to_le_bytes)
-                    .concat(),
-            );
-            table.extend(
-                [0, u16::try_from(first + at).unwrap()]
-                    .map(u16::to_le_bytes)
-                    .concat(),
-            );
+            table.extend([names.add(library), 16, next, 0].map(u32::to_le_bytes).concat());
+            table.extend([0, u16::try_from(first + at).unwrap()].map(u16::to_le_bytes).concat());
             table.extend([names.add(version), 0].map(u32::to_le_bytes).concat());
         }
         (table, needs)
@@ -204,11 +167,7 @@ impl SharedLibrary {
 }
 
 fn headers(dynamic: u64, dynamic_bytes: u64, bytes: u64) -> Vec<u8> {
-    let machine = if cfg!(target_arch = "aarch64") {
-        183
-    } else {
-        62_u16
-    };
+    let machine = if cfg!(target_arch = "aarch64") { 183 } else { 62_u16 };
     let mut headers = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0".to_vec();
     headers.extend(machine.to_le_bytes());
     headers.extend([1, 0, 0, 0]);

@@ -30,10 +30,7 @@ impl Log {
                 }
             });
         }
-        Log {
-            lines,
-            seen: Vec::new(),
-        }
+        Log { lines, seen: Vec::new() }
     }
 
     /// Waits for a line with all of these words, and returns it.
@@ -51,10 +48,7 @@ impl Log {
         while self.count(words) < times {
             let left = end.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!(
-                    "fewer than {times} lines have {words:?}:\n{}",
-                    self.seen.join("\n")
-                );
+                panic!("fewer than {times} lines have {words:?}:\n{}", self.seen.join("\n"));
             };
             self.seen.push(line);
         }

@@ -49,10 +49,7 @@ impl Tree {
                 ["dma", address, ref link @ ..] => {
                     let dma = ("0x080100", "15b3:2100");
                     let function = self.part(&path, address, dma, node, link);
-                    self.link(
-                        &format!("{function}/driver"),
-                        "/sys/bus/pci/drivers/mlx5_ib",
-                    );
+                    self.link(&format!("{function}/driver"), "/sys/bus/pci/drivers/mlx5_ib");
                 }
                 [root, number] => {
                     node = number.parse().unwrap();
@@ -69,11 +66,7 @@ impl Tree {
 
     /// Gives a function vital product data with that UUID, and a serial number.
     pub fn vpd(&self, address: &str, uuid: &str) -> &Tree {
-        let fields = [
-            ("PN", "900-9X81E-00NB-ST0"),
-            ("SN", "MT2513600TWY"),
-            ("V3", uuid),
-        ];
+        let fields = [("PN", "900-9X81E-00NB-ST0"), ("SN", "MT2513600TWY"), ("V3", uuid)];
         let fields = fields.map(|(keyword, value)| {
             let length = [u8::try_from(value.len()).unwrap()];
             [keyword.as_bytes(), &length, value.as_bytes()].concat()
@@ -82,11 +75,7 @@ impl Tree {
             let length = u16::try_from(data.len()).unwrap().to_le_bytes();
             [&[tag], &length[..], data].concat()
         };
-        let vpd = [
-            large(0x82, b"a network card"),
-            large(0x90, &fields.concat()),
-            vec![0x78],
-        ];
+        let vpd = [large(0x82, b"a network card"), large(0x90, &fields.concat()), vec![0x78]];
         self.file(&format!("/sys/bus/pci/devices/{address}/vpd"), vpd.concat())
     }
 
@@ -99,11 +88,7 @@ impl Tree {
         numa_node: i32,
         link: &[&str],
     ) -> String {
-        let function = Pci {
-            class,
-            numa_node,
-            ..Pci::network(address, id, "")
-        };
+        let function = Pci { class, numa_node, ..Pci::network(address, id, "") };
         let directory = self.pci_below(above, function);
         if let [speed, "x", width] = link {
             let speed = format!("{speed} GT/s PCIe");

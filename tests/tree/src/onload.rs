@@ -17,13 +17,9 @@ impl Tree {
             format!("onload_product: Onload\nonload_version: {VERSION}\nuk_intf_ver: {checksum}\n");
         self.file("/proc/driver/onload/version", version);
         self.attribute("/sys/module/onload/version", VERSION);
-        self.directory("/sys/module/sfc_char")
-            .file("/sys/module/sfc_resource/afxdp/register", "");
+        self.directory("/sys/module/sfc_char").file("/sys/module/sfc_resource/afxdp/register", "");
         for (name, major) in [("onload", 243), ("onload_epoll", 242), ("sfc_char", 244)] {
-            self.attribute(
-                &format!("/sys/class/{name}/{name}/dev"),
-                &format!("{major}:0"),
-            );
+            self.attribute(&format!("/sys/class/{name}/{name}/dev"), &format!("{major}:0"));
             self.node(&format!("/dev/{name}"), major, 0);
         }
         self
@@ -31,10 +27,7 @@ impl Tree {
 
     /// Onload's and TCPDirect's libraries in that directory, with the links between them.
     pub fn libraries(&self, directory: &str) -> &Tree {
-        self.copy(
-            &captured().join(MULTIARCH.trim_start_matches('/')),
-            directory,
-        )
+        self.copy(&captured().join(MULTIARCH.trim_start_matches('/')), directory)
     }
 
     /// Their tools and profiles below that prefix, which is empty for /.

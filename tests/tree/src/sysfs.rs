@@ -17,13 +17,7 @@ pub struct Pci<'t> {
 impl<'t> Pci<'t> {
     /// A network function on node 0.
     pub fn network(address: &'t str, id: &'t str, driver: &'t str) -> Pci<'t> {
-        Pci {
-            address,
-            id,
-            class: "0x020000",
-            numa_node: 0,
-            driver,
-        }
+        Pci { address, id, class: "0x020000", numa_node: 0, driver }
     }
 }
 
@@ -57,17 +51,12 @@ impl Tree {
 
     /// One of some vendor without a driver; its directory.
     pub fn function(&self, address: &str, class: &str, numa_node: i32) -> String {
-        self.pci(Pci {
-            class,
-            numa_node,
-            ..Pci::network(address, "15b3:1021", "")
-        })
+        self.pci(Pci { class, numa_node, ..Pci::network(address, "15b3:1021", "") })
     }
 
     pub fn bind(&self, function: &str, driver: &str) -> &Tree {
         let driver = format!("/sys/bus/pci/drivers/{driver}");
-        self.directory(&driver)
-            .link(&format!("{function}/driver"), &driver)
+        self.directory(&driver).link(&format!("{function}/driver"), &driver)
     }
 
     /// Makes a function a virtual one of another.
@@ -128,17 +117,11 @@ impl Tree {
         };
         let size = format!("hugepages-{size_kib}kB");
         let overall = format!("/sys/kernel/mm/hugepages/{size}");
-        let (total, free) = nodes
-            .iter()
-            .fold((0, 0), |(t, f), (_, a, b)| (t + a, f + b));
+        let (total, free) = nodes.iter().fold((0, 0), |(t, f), (_, a, b)| (t + a, f + b));
         self.attribute(&format!("{overall}/nr_overcommit_hugepages"), "0");
         count(overall, total, free);
         for (node, total, free) in nodes {
-            count(
-                format!("/sys/devices/system/node/node{node}/hugepages/{size}"),
-                *total,
-                *free,
-            );
+            count(format!("/sys/devices/system/node/node{node}/hugepages/{size}"), *total, *free);
         }
         self
     }
@@ -152,22 +135,13 @@ impl Tree {
         ];
         let directory = self.class_device("infiniband", parent, name, &attributes);
         self.rdma_port(&directory, 1, "Ethernet");
-        self.character(
-            "infiniband_verbs",
-            parent,
-            &format!("uverbs{number}"),
-            name,
-            192 + number,
-        );
+        self.character("infiniband_verbs", parent, &format!("uverbs{number}"), name, 192 + number);
         directory
     }
 
     pub fn rdma_port(&self, device: &str, port: u32, link_layer: &str) -> &Tree {
-        let attributes = [
-            ("state", "4: ACTIVE"),
-            ("link_layer", link_layer),
-            ("rate", "100 Gb/sec (4X EDR)"),
-        ];
+        let attributes =
+            [("state", "4: ACTIVE"), ("link_layer", link_layer), ("rate", "100 Gb/sec (4X EDR)")];
         self.attributes(&format!("{device}/ports/{port}"), &attributes)
     }
 
@@ -207,10 +181,7 @@ impl Tree {
 
     /// The node of a group.
     pub fn group_node(&self, number: u32) -> &Tree {
-        self.attribute(
-            &format!("/sys/class/vfio/{number}/dev"),
-            &format!("241:{number}"),
-        );
+        self.attribute(&format!("/sys/class/vfio/{number}/dev"), &format!("241:{number}"));
         self.node(&format!("/dev/vfio/{number}"), 241, number)
     }
 
@@ -228,12 +199,7 @@ impl Tree {
 
     pub fn ptp(&self, parent: &str, number: u32) -> &Tree {
         let (name, dev) = (format!("ptp{number}"), format!("247:{number}"));
-        self.class_device(
-            "ptp",
-            parent,
-            &name,
-            &[("clock_name", "sfc"), ("dev", &dev)],
-        );
+        self.class_device("ptp", parent, &name, &[("clock_name", "sfc"), ("dev", &dev)]);
         self.node(&format!("/dev/{name}"), 247, number)
     }
 

@@ -56,11 +56,7 @@ impl Tree {
     /// One in a directory that stays.
     pub fn at(root: &Path) -> Tree {
         fs::create_dir_all(root).unwrap();
-        Tree {
-            _directory: None,
-            root: root.to_owned(),
-            nodes: Mutex::default(),
-        }
+        Tree { _directory: None, root: root.to_owned(), nodes: Mutex::default() }
     }
 
     /// One with nothing in it, whose root is at that place in a directory.
@@ -71,11 +67,7 @@ impl Tree {
             _ => directory.path().join(place),
         };
         fs::create_dir_all(&root).unwrap();
-        Tree {
-            _directory: Some(directory),
-            root,
-            nodes: Mutex::default(),
-        }
+        Tree { _directory: Some(directory), root, nodes: Mutex::default() }
     }
 
     /// One with these files.
@@ -105,10 +97,7 @@ impl Tree {
     pub(crate) fn directories(&self, path: &Path) {
         // What is written through a link that leads out, as absolute ones do, would land on this machine.
         if path.is_symlink() {
-            let (real, root) = (
-                path.canonicalize().unwrap(),
-                self.root.canonicalize().unwrap(),
-            );
+            let (real, root) = (path.canonicalize().unwrap(), self.root.canonicalize().unwrap());
             assert!(real.starts_with(root), "{}", path.display());
         }
         if path.is_dir() {
@@ -216,11 +205,7 @@ impl Tree {
         let mut nodes = self.nodes.lock().unwrap();
         nodes.push_str(&line);
         let mut table = fs::File::options();
-        let mut table = table
-            .create(true)
-            .append(true)
-            .open(self.path("/dev.table"))
-            .unwrap();
+        let mut table = table.create(true).append(true).open(self.path("/dev.table")).unwrap();
         table.write_all(line.as_bytes()).unwrap();
         self
     }
@@ -228,9 +213,7 @@ impl Tree {
     /// The numbers of a node, `243:0`.
     pub fn number(&self, path: &str) -> String {
         let nodes = self.nodes.lock().unwrap();
-        let mut nodes = nodes
-            .lines()
-            .map(|line| line.split(' ').collect::<Vec<_>>());
+        let mut nodes = nodes.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let node = nodes.find(|node| node[0] == path).unwrap();
         format!("{}:{}", node[2], node[3])
     }
@@ -238,9 +221,7 @@ impl Tree {
     pub fn without_node(&self, path: &str) -> &Tree {
         let mut nodes = self.nodes.lock().unwrap();
         let lines = nodes.split_inclusive('\n');
-        *nodes = lines
-            .filter(|line| line.split(' ').next() != Some(path))
-            .collect();
+        *nodes = lines.filter(|line| line.split(' ').next() != Some(path)).collect();
         self.file("/dev.table", nodes.as_str())
     }
 

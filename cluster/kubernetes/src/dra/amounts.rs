@@ -100,9 +100,7 @@ impl Amounts {
             own.into_iter().chain(beside(&snapshot, *class).into_keys())
         };
         let names = classes.iter().flat_map(of_class);
-        Ok(names
-            .filter(|name| counted.contains(name.as_str()))
-            .collect())
+        Ok(names.filter(|name| counted.contains(name.as_str())).collect())
     }
 }
 

@@ -48,10 +48,7 @@ pub(super) struct Why {
 
 impl Why {
     pub(super) fn of(reason: String) -> Why {
-        Why {
-            reason,
-            apply: None,
-        }
+        Why { reason, apply: None }
     }
 }
 
@@ -103,10 +100,7 @@ pub(super) fn missing(snapshot: &Snapshot, told: &Told, class: Class) -> Option<
     }
     let names: Vec<&str> = resources.keys().map(ResourceName::as_str).collect();
     Some(Why {
-        reason: format!(
-            "no DeviceClass has the extendedResourceName {}",
-            names.join(", ")
-        ),
+        reason: format!("no DeviceClass has the extendedResourceName {}", names.join(", ")),
         apply: Some(device_classes(class, &resources).to_string()),
     })
 }
@@ -151,10 +145,7 @@ pub(super) fn classes_of(name: &str, snapshot: &Snapshot) -> BTreeSet<Class> {
         Some(Source::Pool(_)) => BTreeSet::from(Class::ALL),
         None => {
             let mut classes = Class::ALL.into_iter();
-            classes
-                .find(|class| class.kind() == name)
-                .into_iter()
-                .collect()
+            classes.find(|class| class.kind() == name).into_iter().collect()
         }
     }
 }
@@ -167,10 +158,8 @@ mod tests {
     /// What is chosen for class nic, now with somebody, by a kubelet that has told so much.
     fn chosen(findings: &Findings, now: Way, registered: Registered, is_late: bool) -> Choice {
         let settings = r#"{"resources": {"amd.com/onload": {"class": "nic"}}}"#;
-        let snapshot = snapshot(
-            vec![offer(Class::Nic, "ens1")],
-            serde_json::from_str(settings).unwrap(),
-        );
+        let snapshot =
+            snapshot(vec![offer(Class::Nic, "ens1")], serde_json::from_str(settings).unwrap());
         let classes = BTreeMap::from([("a.example.com".to_owned(), "amd.com/onload".to_owned())]);
         let moment = Moment {
             snapshot: &snapshot,
@@ -193,14 +182,8 @@ mod tests {
         Findings::Resources(names.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    const KNOWN: Registered = Registered {
-        now: true,
-        is_refused: false,
-    };
-    const REFUSED_DRIVER: Registered = Registered {
-        now: false,
-        is_refused: true,
-    };
+    const KNOWN: Registered = Registered { now: true, is_refused: false };
+    const REFUSED_DRIVER: Registered = Registered { now: false, is_refused: true };
 
     #[test]
     fn what_kubelet_has_not_forgotten_keeps_a_class_from_dra_and_nothing_else_does() {
@@ -211,10 +194,7 @@ mod tests {
             }
         }
         let others = resources(&["onload.dev/vfio", "nvidia.com/gpu", "not a name"]);
-        assert_eq!(
-            chosen(&others, Way::Nobody, KNOWN, false),
-            Choice::Way(Way::Dra)
-        );
+        assert_eq!(chosen(&others, Way::Nobody, KNOWN, false), Choice::Way(Way::Dra));
     }
 
     #[test]
@@ -222,10 +202,7 @@ mod tests {
         let unknown = Findings::Unknown("why".to_owned());
         assert_eq!(reason(chosen(&unknown, Way::Nobody, KNOWN, false)), "why");
         assert_eq!(reason(chosen(&unknown, Way::Plugin, KNOWN, false)), "why");
-        assert_eq!(
-            chosen(&unknown, Way::Dra, KNOWN, false),
-            Choice::Way(Way::Dra)
-        );
+        assert_eq!(chosen(&unknown, Way::Dra, KNOWN, false), Choice::Way(Way::Dra));
         let against = Findings::Against("policy".to_owned());
         assert_eq!(reason(chosen(&against, Way::Dra, KNOWN, false)), "policy");
     }
@@ -235,14 +212,8 @@ mod tests {
         let nothing = resources(&[]);
         let silent = Registered::default();
         assert_eq!(chosen(&nothing, Way::Nobody, silent, false), Choice::Wait);
-        assert_eq!(
-            chosen(&Findings::Absent, Way::Nobody, silent, false),
-            Choice::Wait
-        );
-        assert_eq!(
-            chosen(&Findings::Absent, Way::Dra, KNOWN, false),
-            Choice::Way(Way::Dra)
-        );
+        assert_eq!(chosen(&Findings::Absent, Way::Nobody, silent, false), Choice::Wait);
+        assert_eq!(chosen(&Findings::Absent, Way::Dra, KNOWN, false), Choice::Way(Way::Dra));
         let refused = reason(chosen(&nothing, Way::Nobody, REFUSED_DRIVER, false));
         assert!(refused.contains("does not take"), "{refused}");
         let late = reason(chosen(&nothing, Way::Nobody, silent, true));

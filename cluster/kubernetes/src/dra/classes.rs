@@ -54,9 +54,7 @@ impl Told {
             return classes.get(device_class).cloned();
         }
         let class = device_class.strip_suffix(DRIVER)?.strip_suffix('.')?;
-        let known = Class::ALL
-            .into_iter()
-            .find(|known| known.as_str() == class)?;
+        let known = Class::ALL.into_iter().find(|known| known.as_str() == class)?;
         Some(known.kind())
     }
 }
@@ -173,10 +171,7 @@ mod tests {
 
     #[test]
     fn the_resource_of_a_class_is_what_the_server_says_and_else_that_of_ours() {
-        let told = classes(&[
-            ("nic.onload.dev", "amd.com/onload"),
-            ("x.example.com", "a.b/c"),
-        ]);
+        let told = classes(&[("nic.onload.dev", "amd.com/onload"), ("x.example.com", "a.b/c")]);
         let resource = |told: &Told, class: &str| told.resource(class).unwrap_or_default();
         assert_eq!(resource(&told, "nic.onload.dev"), "amd.com/onload");
         assert_eq!(resource(&told, "x.example.com"), "a.b/c");

@@ -56,11 +56,7 @@ impl Driver {
         let (sender, reports) = mpsc::unbounded_channel();
         let preparer = Arc::new(self.preparer(device_classes, sender));
         let reporting = tokio::spawn(Reporter::new(Arc::clone(&preparer), reports).run());
-        let service = Service {
-            preparer,
-            metrics: Arc::clone(&self.metrics),
-            stop: stop.clone(),
-        };
+        let service = Service { preparer, metrics: Arc::clone(&self.metrics), stop: stop.clone() };
         let sweeping = tokio::spawn(sweep(Arc::clone(&service.preparer)));
         let mut said = Said::default();
         while !*stop.borrow() {
@@ -143,17 +139,10 @@ impl Serving {
             registered: registered.clone(),
             metrics: Arc::clone(&service.metrics),
         });
-        let service = Service {
-            stop: stopped.clone(),
-            ..service.clone()
-        };
+        let service = Service { stop: stopped.clone(), ..service.clone() };
         let claims = Server::builder()
-            .add_service(dra::dra_plugin_server::DraPluginServer::new(
-                service.clone(),
-            ))
-            .add_service(dra_v1beta1::dra_plugin_server::DraPluginServer::new(
-                service.clone(),
-            ))
+            .add_service(dra::dra_plugin_server::DraPluginServer::new(service.clone()))
+            .add_service(dra_v1beta1::dra_plugin_server::DraPluginServer::new(service.clone()))
             .add_service(DraResourceHealthServer::new(service));
         let registrations = Server::builder().add_service(registrar);
         let mut servers = JoinSet::new();
@@ -162,12 +151,7 @@ impl Serving {
         let (listener, registration) = sockets.registration;
         servers.spawn(serve(registrations, listener, stopped));
         tracing::info!(endpoint = %sockets.endpoint.display(), "serving claims");
-        Ok(Serving {
-            registration,
-            service,
-            stop,
-            servers,
-        })
+        Ok(Serving { registration, service, stop, servers })
     }
 
     /// Serves until one of the sockets is gone, or the end. Then kubelet is told first, by the removal of the

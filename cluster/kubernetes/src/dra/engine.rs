@@ -123,10 +123,7 @@ fn step(
         Way::Nobody if state.since.is_some_and(|since| now < since + settle) => state,
         Way::Nobody => offered(wanted),
         _ if held_by(state.way) => state,
-        _ => State {
-            way: Way::Nobody,
-            since: Some(now),
-        },
+        _ => State { way: Way::Nobody, since: Some(now) },
     }
 }
 
@@ -155,14 +152,8 @@ impl Engine {
             let registered = *self.registered.borrow_and_update();
             let kept = told.borrow_and_update().clone();
             let left = self.grace.saturating_sub(begun.elapsed());
-            let round = self.round(
-                &mut states,
-                &kept,
-                registered,
-                left,
-                &mut said_why,
-                &mut version,
-            );
+            let round =
+                self.round(&mut states, &kept, registered, left, &mut said_why, &mut version);
             let round = round.await;
             let there = classes(&self.snapshots.borrow());
             let has_dra = states.values().any(|state| state.way == Way::Dra);
@@ -174,9 +165,7 @@ impl Engine {
             let undecided = there.into_iter();
             let offered = Offered {
                 classes: of(Way::Dra),
-                undecided: undecided
-                    .filter(|class| !states.contains_key(class))
-                    .collect(),
+                undecided: undecided.filter(|class| !states.contains_key(class)).collect(),
             };
             send(&by_dra, offered);
             send(&by_plugin, of(Way::Plugin));
@@ -341,11 +330,7 @@ impl Engine {
             None => {
                 let against = against(&self.api.kubelet_version(&self.node).await?);
                 let until = against.is_some().then(|| Instant::now() + self.refused);
-                Version {
-                    pid,
-                    against,
-                    until,
-                }
+                Version { pid, against, until }
             }
         };
         let against = version.insert(known).against.clone();
@@ -420,8 +405,7 @@ impl Engine {
                 claim => claim?,
             };
             let pools = claim.iter().flat_map(pools_of);
-            held.by_claims
-                .extend(pools.filter_map(|pool| self.node.class_of(pool)));
+            held.by_claims.extend(pools.filter_map(|pool| self.node.class_of(pool)));
         }
         Ok(held)
     }
@@ -441,11 +425,7 @@ impl Engine {
 
     /// Who cannot see what is held takes it that nothing is only where this driver has left no trace.
     async fn refuse_traces(&self, refused: ApiError) -> Result<(), ApiError> {
-        if self.published().await?.is_empty() {
-            self.refuse_claims(refused)
-        } else {
-            Err(refused)
-        }
+        if self.published().await?.is_empty() { self.refuse_claims(refused) } else { Err(refused) }
     }
 
     fn refuse_claims(&self, refused: ApiError) -> Result<(), ApiError> {
@@ -472,9 +452,7 @@ fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_c
 /// The interfaces by which they are to be offered.
 fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
     let classes = classes(snapshot).into_iter();
-    classes
-        .map(|class| snapshot.config.kubernetes.offer.interface(class))
-        .collect()
+    classes.map(|class| snapshot.config.kubernetes.offer.interface(class)).collect()
 }
 
 /// The classes of which pods may be given a device of the host.
@@ -486,10 +464,7 @@ fn classes(snapshot: &Snapshot) -> BTreeSet<Class> {
 }
 
 fn is_over(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
@@ -500,9 +475,7 @@ fn claims_of(pod: &Pod) -> Vec<(String, String)> {
     let named = spec.flat_map(|spec| spec.resource_claims.iter().flatten());
     let named = named.filter_map(|claim| claim.resource_claim_name.clone());
     let status = pod.status.iter();
-    let made = status
-        .clone()
-        .flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    let made = status.clone().flat_map(|status| status.resource_claim_statuses.iter().flatten());
     let made = made.filter_map(|claim| claim.resource_claim_name.clone());
     let extended = status.filter_map(|status| status.extended_resource_claim_status.as_ref());
     let extended = extended.map(|claim| claim.resource_claim_name.clone());
@@ -520,11 +493,7 @@ fn by_plugin(pod: &Pod, snapshot: &Snapshot) -> BTreeSet<Class> {
         .collect();
     let mut classes = BTreeSet::new();
     if let Some(spec) = &pod.spec {
-        let containers = spec
-            .init_containers
-            .iter()
-            .flatten()
-            .chain(&spec.containers);
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
         let resources = containers.filter_map(|container| container.resources.as_ref());
         for (name, _) in resources.flat_map(|resources| resources.limits.iter().flatten()) {
             if !by_dra.contains(name.as_str()) {
@@ -555,10 +524,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let kubeconfig = dir.path().join("kubeconfig");
         std::fs::write(&kubeconfig, ELSEWHERE).unwrap();
-        let snapshot = snapshot(
-            vec![offer(Class::Nic, "ens1")],
-            KubernetesSettings::default(),
-        );
+        let snapshot = snapshot(vec![offer(Class::Nic, "ens1")], KubernetesSettings::default());
         let mut engine = Engine {
             api: Api::find(Some(&kubeconfig), Arc::default()).unwrap(),
             node: "n1".parse().unwrap(),
@@ -590,11 +556,7 @@ mod tests {
 
     fn held(by_plugin: bool, by_claims: bool) -> Held {
         let nic = |is_held: bool| is_held.then_some(Class::Nic).into_iter().collect();
-        Held {
-            by_plugin: nic(by_plugin),
-            by_claims: nic(by_claims),
-            by_slices: BTreeSet::new(),
-        }
+        Held { by_plugin: nic(by_plugin), by_claims: nic(by_claims), by_slices: BTreeSet::new() }
     }
 
     fn stepped(state: State, wanted: Way, held: &Held, now: Instant) -> State {
@@ -626,21 +588,11 @@ mod tests {
     #[test]
     fn the_device_plugin_has_a_class_when_its_slices_are_gone() {
         let start = Instant::now();
-        let left = State {
-            way: Way::Nobody,
-            since: Some(start),
-        };
-        let published = Held {
-            by_slices: BTreeSet::from([Class::Nic]),
-            ..Held::default()
-        };
+        let left = State { way: Way::Nobody, since: Some(start) };
+        let published = Held { by_slices: BTreeSet::from([Class::Nic]), ..Held::default() };
         let later = start + SETTLES * 9;
         assert_eq!(stepped(left, Way::Plugin, &published, later), left);
-        assert_eq!(
-            stepped(left, Way::Dra, &published, later).way,
-            Way::Dra,
-            "they are its own"
-        );
+        assert_eq!(stepped(left, Way::Dra, &published, later).way, Way::Dra, "they are its own");
         let gone = Held::default();
         assert_eq!(stepped(left, Way::Plugin, &gone, later).way, Way::Plugin);
     }
@@ -649,22 +601,10 @@ mod tests {
     fn at_the_start_a_class_is_where_its_pods_have_it_from() {
         let now = Instant::now();
         let nobody = state(Way::Nobody);
-        assert_eq!(
-            stepped(nobody, Way::Dra, &held(true, false), now).way,
-            Way::Plugin
-        );
-        assert_eq!(
-            stepped(nobody, Way::Plugin, &held(false, true), now).way,
-            Way::Dra
-        );
-        assert_eq!(
-            stepped(nobody, Way::Dra, &held(false, true), now).way,
-            Way::Dra
-        );
-        assert_eq!(
-            stepped(nobody, Way::Plugin, &held(false, false), now).way,
-            Way::Plugin
-        );
+        assert_eq!(stepped(nobody, Way::Dra, &held(true, false), now).way, Way::Plugin);
+        assert_eq!(stepped(nobody, Way::Plugin, &held(false, true), now).way, Way::Dra);
+        assert_eq!(stepped(nobody, Way::Dra, &held(false, true), now).way, Way::Dra);
+        assert_eq!(stepped(nobody, Way::Plugin, &held(false, false), now).way, Way::Plugin);
     }
 
     #[test]

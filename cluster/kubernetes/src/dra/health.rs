@@ -49,17 +49,13 @@ pub(super) fn listing(snapshot: &Snapshot, node: &NodeName) -> NodeWatchResource
             message: cut(&message, most).to_owned(),
         }
     };
-    NodeWatchResourcesResponse {
-        devices: entries.into_iter().map(device).collect(),
-    }
+    NodeWatchResourcesResponse { devices: entries.into_iter().map(device).collect() }
 }
 
 fn slots(offer: &Offer, snapshot: &Snapshot) -> u32 {
     match offer.sharing {
         Sharing::Exclusive => 0,
-        Sharing::Shared => offer
-            .slots
-            .unwrap_or(snapshot.config.kubernetes.slots.get()),
+        Sharing::Shared => offer.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
     }
 }
 
@@ -101,11 +97,7 @@ mod tests {
     }
 
     fn exclusive(name: &str, health: Health) -> Offer {
-        Offer {
-            sharing: Sharing::Exclusive,
-            health,
-            ..offer(Class::Vfio, name)
-        }
+        Offer { sharing: Sharing::Exclusive, health, ..offer(Class::Vfio, name) }
     }
 
     fn listed(offers: Vec<Offer>) -> NodeWatchResourcesResponse {
@@ -129,10 +121,7 @@ mod tests {
             exclusive("0000:81:10.1", Health::Unhealthy(reason.to_owned())),
         ]);
         let (healthy, unhealthy) = (HealthStatus::Healthy.into(), HealthStatus::Unhealthy.into());
-        let told = [
-            ("0000-81-10-0", healthy, ""),
-            ("0000-81-10-1", unhealthy, reason),
-        ];
+        let told = [("0000-81-10-0", healthy, ""), ("0000-81-10-1", unhealthy, reason)];
         assert_eq!(said(&listing), told);
         let pool = &listing.devices[0].device.as_ref().unwrap().pool_name;
         assert_eq!(pool, "n1/vfio");
@@ -141,10 +130,7 @@ mod tests {
 
     #[test]
     fn a_shared_device_is_told_by_its_name_and_by_those_of_its_slots() {
-        let shared = Offer {
-            slots: Some(2),
-            ..offer(Class::Nic, "ens1")
-        };
+        let shared = Offer { slots: Some(2), ..offer(Class::Nic, "ens1") };
         let listing = listed(vec![shared, offer(Class::Hugepages, "2Mi")]);
         let names: Vec<&str> = said(&listing).iter().map(|(name, ..)| *name).collect();
         assert_eq!(names, ["ens1", "ens1-slot-0", "ens1-slot-1"]);
@@ -172,15 +158,8 @@ mod tests {
         let of_claim = listed(vec![held(Some("u1"))]);
         assert_eq!(of_claim.devices[0].health, i32::from(HealthStatus::Healthy));
         let of_other = listed(vec![held(None)]);
-        assert_eq!(
-            of_other.devices[0].health,
-            i32::from(HealthStatus::Unhealthy)
-        );
-        assert!(
-            of_other.devices[0]
-                .message
-                .contains("it is held by container web")
-        );
+        assert_eq!(of_other.devices[0].health, i32::from(HealthStatus::Unhealthy));
+        assert!(of_other.devices[0].message.contains("it is held by container web"));
     }
 
     #[test]
@@ -196,18 +175,11 @@ mod tests {
     fn whatever_a_node_has_kubelet_can_read_the_answer() {
         let reason = Health::Unhealthy("x".repeat(2000));
         let many = (0..6000).map(|at| exclusive(&format!("a{at:059}"), reason.clone()));
-        let nic = Offer {
-            slots: Some(10_000),
-            ..offer(Class::Vfio, "z")
-        };
+        let nic = Offer { slots: Some(10_000), ..offer(Class::Vfio, "z") };
         let offers: Vec<Offer> = many.chain([nic]).collect();
         let listing = listed(offers);
         assert_eq!(listing.devices.len(), MOST_DEVICES);
-        assert!(
-            listing.encoded_len() < 4 * 1024 * 1024,
-            "{}",
-            listing.encoded_len()
-        );
+        assert!(listing.encoded_len() < 4 * 1024 * 1024, "{}", listing.encoded_len());
     }
 
     #[test]

@@ -44,11 +44,7 @@ pub fn find(
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if is_wanted => {
-            let hint = if node.is_none() {
-                "; give --node-name"
-            } else {
-                ""
-            };
+            let hint = if node.is_none() { "; give --node-name" } else { "" };
             bail!("offering devices by DRA, as [kubernetes] offer says: {error:#}{hint}")
         }
         Err(error) => {
@@ -64,27 +60,19 @@ pub fn find(
 pub async fn run(
     driver: Driver,
     device_plugins: PathBuf,
-    (plugin, none): (
-        watch::Sender<BTreeSet<Class>>,
-        watch::Sender<BTreeSet<ResourceName>>,
-    ),
+    (plugin, none): (watch::Sender<BTreeSet<Class>>, watch::Sender<BTreeSet<ResourceName>>),
     stop: watch::Receiver<bool>,
 ) {
     let (registered_sender, registered) = watch::channel(Registered::default());
-    let (by_dra, offered) = watch::channel(Offered {
-        undecided: BTreeSet::from(Class::ALL),
-        ..Offered::default()
-    });
+    let (by_dra, offered) =
+        watch::channel(Offered { undecided: BTreeSet::from(Class::ALL), ..Offered::default() });
     let (device_classes, of_device_classes) = watch::channel(Told::default());
     let engine = Engine {
         api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
-        kubelet: KubeletFiles {
-            host_root: driver.host_root.clone(),
-            device_plugins,
-        },
+        kubelet: KubeletFiles { host_root: driver.host_root.clone(), device_plugins },
         device_classes,
         spec_dir: driver.spec_dir(),
         grace: GRACE,
@@ -113,10 +101,7 @@ pub async fn run(
     };
     let deciding = tokio::spawn(engine.run(by_dra, plugin));
     let counting = tokio::spawn(amounts.run(none));
-    join!(
-        driver.run(registered_sender, of_device_classes, stop),
-        publisher.run()
-    );
+    join!(driver.run(registered_sender, of_device_classes, stop), publisher.run());
     deciding.abort();
     counting.abort();
 }
@@ -142,16 +127,8 @@ mod tests {
     fn started(offer: &str, node: Option<&str>) -> Result<bool, String> {
         let node = node.map(|node| node.parse().unwrap());
         let absent = Path::new("/nonexistent/kubeconfig");
-        let started = find(
-            &settings(offer),
-            node.as_ref(),
-            Some(absent),
-            false,
-            &Arc::default(),
-        );
-        started
-            .map(|found| found.is_some())
-            .map_err(|error| error.to_string())
+        let started = find(&settings(offer), node.as_ref(), Some(absent), false, &Arc::default());
+        started.map(|found| found.is_some()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -181,13 +158,8 @@ mod tests {
         let node = "n1".parse().unwrap();
         let plugin = settings(r#""device-plugin""#);
         for has_claims in [true, false] {
-            let started = find(
-                &plugin,
-                Some(&node),
-                Some(&kubeconfig),
-                has_claims,
-                &Arc::default(),
-            );
+            let started =
+                find(&plugin, Some(&node), Some(&kubeconfig), has_claims, &Arc::default());
             assert_eq!(started.unwrap().is_some(), has_claims);
         }
         let nowhere = find(&plugin, None, Some(&kubeconfig), true, &Arc::default());
@@ -206,13 +178,7 @@ mod tests {
             (r#"{"nic": "dra"}"#, true),
         ] {
             let settings = settings(offer);
-            let found = find(
-                &settings,
-                Some(&node),
-                Some(&kubeconfig),
-                false,
-                &Arc::default(),
-            );
+            let found = find(&settings, Some(&node), Some(&kubeconfig), false, &Arc::default());
             assert_eq!(found.unwrap().is_some(), has_driver, "{offer}");
         }
     }

@@ -17,15 +17,13 @@ pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName
     let offers = snapshot.offers.iter().filter(|offer| offer.class == class);
     let pools: Vec<&String> = offers.flat_map(|offer| &offer.pools).collect();
     let settings = &snapshot.config.kubernetes.resources;
-    let named = settings
-        .iter()
-        .filter_map(|(name, resource)| match resource.source()? {
-            Source::Class(of) => (of == class).then(|| (name.clone(), None)),
-            Source::Pool(pool) => {
-                let is_of_class = pools.iter().any(|other| *other == pool);
-                is_of_class.then(|| (name.clone(), Some(pool.to_owned())))
-            }
-        });
+    let named = settings.iter().filter_map(|(name, resource)| match resource.source()? {
+        Source::Class(of) => (of == class).then(|| (name.clone(), None)),
+        Source::Pool(pool) => {
+            let is_of_class = pools.iter().any(|other| *other == pool);
+            is_of_class.then(|| (name.clone(), Some(pool.to_owned())))
+        }
+    });
     let mut beside: BTreeMap<ResourceName, Option<String>> = named.collect();
     for pool in pools {
         let is_named = beside.values().flatten().any(|other| other == pool);
@@ -98,16 +96,9 @@ fn device_class(class: Class, name: &ResourceName, pool: Option<&str>) -> Value 
 
 /// The name of a resource as one of an object: a DNS subdomain, such as `onload.amd.com` for `amd.com/onload`.
 fn object_name(name: &ResourceName) -> String {
-    let (domain, rest) = name
-        .as_str()
-        .split_once('/')
-        .unwrap_or((DRIVER, name.as_str()));
+    let (domain, rest) = name.as_str().split_once('/').unwrap_or((DRIVER, name.as_str()));
     let legal = |c: char| {
-        if c.is_ascii_alphanumeric() {
-            c.to_ascii_lowercase()
-        } else {
-            '-'
-        }
+        if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }
     };
     let rest: String = rest.chars().map(legal).collect();
     format!("{rest}.{domain}")
@@ -131,9 +122,7 @@ mod tests {
         ];
         let beside = beside(&snapshot(offers, settings), class);
         let beside = beside.into_iter();
-        beside
-            .map(|(name, pool)| (name.to_string(), pool))
-            .collect()
+        beside.map(|(name, pool)| (name.to_string(), pool)).collect()
     }
 
     #[test]
@@ -197,16 +186,10 @@ mod tests {
             "example.com/fast": {"pool": "fast"},
             "example.com/none": {"pool": "none"}
         }}"#;
-        assert_eq!(
-            beside_of(Class::Nic, settings),
-            [named("amd.com/onload", None)]
-        );
+        assert_eq!(beside_of(Class::Nic, settings), [named("amd.com/onload", None)]);
         assert_eq!(
             beside_of(Class::Vfio, settings),
-            [
-                named("example.com/fast", Some("fast")),
-                named("onload.dev/slow", Some("slow"))
-            ]
+            [named("example.com/fast", Some("fast")), named("onload.dev/slow", Some("slow"))]
         );
         assert_eq!(beside_of(Class::Rdma, settings), []);
         assert_eq!(beside_of(Class::Nic, "{}"), []);
@@ -215,10 +198,7 @@ mod tests {
     #[test]
     fn a_resource_becomes_a_device_class_with_its_name() {
         let resources = BTreeMap::from([
-            (
-                ResourceName::try_from("amd.com/onload".to_owned()).unwrap(),
-                None,
-            ),
+            (ResourceName::try_from("amd.com/onload".to_owned()).unwrap(), None),
             (
                 ResourceName::try_from("rdma/Hca_fast.1".to_owned()).unwrap(),
                 Some("fast".to_owned()),

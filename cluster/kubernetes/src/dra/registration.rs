@@ -69,11 +69,7 @@ mod tests {
     use super::*;
 
     fn registrar(endpoint: &str, registered: watch::Sender<Registered>) -> Registrar {
-        Registrar {
-            endpoint: PathBuf::from(endpoint),
-            registered,
-            metrics: Arc::default(),
-        }
+        Registrar { endpoint: PathBuf::from(endpoint), registered, metrics: Arc::default() }
     }
 
     #[tokio::test]
@@ -82,15 +78,9 @@ mod tests {
         let registrar = registrar("/k/plugins/onload.dev/dra-1.sock", sender);
         let info = registrar.get_info(Request::new(InfoRequest {})).await;
         let info = info.unwrap().into_inner();
-        assert_eq!(
-            (info.r#type.as_str(), info.name.as_str()),
-            ("DRAPlugin", "onload.dev")
-        );
+        assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "onload.dev"));
         assert_eq!(info.endpoint, "/k/plugins/onload.dev/dra-1.sock");
-        assert_eq!(
-            info.supported_versions,
-            ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
-        );
+        assert_eq!(info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
     }
 
     #[tokio::test]
@@ -104,15 +94,9 @@ mod tests {
             };
             let answer = registrar.notify_registration_status(Request::new(status));
             answer.await.unwrap();
-            assert!(
-                receiver.has_changed().unwrap(),
-                "also where it says so again"
-            );
+            assert!(receiver.has_changed().unwrap(), "also where it says so again");
             let now = *receiver.borrow_and_update();
-            assert_eq!(
-                (now.now, now.is_refused),
-                (plugin_registered, !plugin_registered)
-            );
+            assert_eq!((now.now, now.is_refused), (plugin_registered, !plugin_registered));
         }
     }
 }

@@ -52,8 +52,7 @@ impl Service {
             answers.insert(uid, NodePrepareResourceResponse { devices, error });
         }
         let is_good = answers.values().all(|answer| answer.error.is_empty());
-        self.metrics
-            .request("NodePrepareResources", is_good, begin.elapsed());
+        self.metrics.request("NodePrepareResources", is_good, begin.elapsed());
         NodePrepareResourcesResponse { claims: answers }
     }
 
@@ -67,8 +66,7 @@ impl Service {
             answers.insert(claim.uid, NodeUnprepareResourceResponse { error });
         }
         let is_good = answers.values().all(|answer| answer.error.is_empty());
-        self.metrics
-            .request("NodeUnprepareResources", is_good, begin.elapsed());
+        self.metrics.request("NodeUnprepareResources", is_good, begin.elapsed());
         NodeUnprepareResourcesResponse { claims: answers }
     }
 
@@ -147,8 +145,7 @@ impl DraResourceHealth for Service {
         let begin = Instant::now();
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(self.clone().tell_health(sender));
-        self.metrics
-            .request("NodeWatchResources", true, begin.elapsed());
+        self.metrics.request("NodeWatchResources", true, begin.elapsed());
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

@@ -86,11 +86,7 @@ impl Sockets {
             first
         };
         let registration = socket::bind(&registration)?;
-        Ok(Sockets {
-            registration,
-            service,
-            endpoint,
-        })
+        Ok(Sockets { registration, service, endpoint })
     }
 }
 
@@ -114,10 +110,7 @@ async fn lock(own: &Path) -> Result<OwnedFd> {
             Err(error) => return Err(error).with_context(making),
         }
     }
-    bail!(
-        "another onload-kubernetes has {} locked; stop it",
-        own.display()
-    )
+    bail!("another onload-kubernetes has {} locked; stop it", own.display())
 }
 
 /// Removes the sockets of ours that nobody listens at; whether there was one.
@@ -185,10 +178,7 @@ mod tests {
         assert!("%2F..%2Fonload.dev@reg.sock".parse::<Authority>().is_ok());
         for name in ["onload.dev-reg.sock", "onload.dev.sock"] {
             let path = format!("/var/lib/kubelet/plugins_registry/{name}");
-            assert!(
-                parsed(&path).is_err(),
-                "{path}: the reason for the @ is gone"
-            );
+            assert!(parsed(&path).is_err(), "{path}: the reason for the @ is gone");
         }
         assert!("%2F..%2Fonload.dev-reg.sock".parse::<Authority>().is_err());
     }
@@ -197,10 +187,7 @@ mod tests {
     async fn sockets_stand_where_kubelet_looks_and_go_with_the_instance() {
         let dir = kubelet();
         let sockets = Sockets::bind(dir.path()).await.unwrap();
-        assert_eq!(
-            names_in(&dir.path().join(REGISTRY)),
-            ["onload.dev@reg.sock"]
-        );
+        assert_eq!(names_in(&dir.path().join(REGISTRY)), ["onload.dev@reg.sock"]);
         let own = dir.path().join("plugins/onload.dev");
         assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
         assert_eq!(sockets.endpoint.parent(), Some(own.as_path()));
@@ -216,11 +203,7 @@ mod tests {
         let first = Sockets::bind(dir.path()).await.unwrap();
         let second = Sockets::bind(dir.path()).await.unwrap();
         let both = names_in(&registry);
-        assert_eq!(
-            (both.len(), both[1].as_str()),
-            (2, REGISTRATION_SOCKET),
-            "{both:?}"
-        );
+        assert_eq!((both.len(), both[1].as_str()), (2, REGISTRATION_SOCKET), "{both:?}");
         assert!(both[0].starts_with("onload.dev@reg-"), "{both:?}");
         assert_ne!(first.endpoint, second.endpoint);
         // The end of the first takes nothing of the second's, and gives its name to the third.

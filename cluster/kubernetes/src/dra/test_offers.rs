@@ -25,10 +25,7 @@ pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snap
         plan: Plan::default(),
         names: DeviceNames::of(&offers),
         offers,
-        config: Config {
-            kubernetes: settings,
-            ..Config::default()
-        },
+        config: Config { kubernetes: settings, ..Config::default() },
         written_by: WrittenBy::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),

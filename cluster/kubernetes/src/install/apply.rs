@@ -57,9 +57,7 @@ impl Target<'_> {
         let version = self.path.join(VERSION);
         let directory = self.tree.make(&version)?;
         // Containers that run may name what stands there, so it stays until the new one has been executed.
-        directory.put(NEW_NAME, content, HOOK_MODE, |file| {
-            self.label(file, &directory)
-        })?;
+        directory.put(NEW_NAME, content, HOOK_MODE, |file| self.label(file, &directory))?;
         let new = version.join(NEW_NAME);
         let shown = self.tree.outside(&new);
         let tried = self.tree.file(&new)?.map(|file| try_hook(&file, &shown));
@@ -105,11 +103,7 @@ impl Target<'_> {
             directory.remove(NEW_NAME)?;
         }
         let is_gone = self.directory.remove_directory(OsStr::new(version))?;
-        let left = if is_gone {
-            ""
-        } else {
-            "; something else is left in its directory"
-        };
+        let left = if is_gone { "" } else { "; something else is left in its directory" };
         Ok(format!("removed {}{left}", path.join(HOOK_NAME).display()))
     }
 }
@@ -151,9 +145,8 @@ pub(super) fn try_hook(file: &File, path: &Path) -> Result<()> {
     rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).with_context(executing)?;
     let program = format!("/proc/self/fd/{}", file.as_raw_fd());
     let output = once_closed(|| Command::new(&program).arg("--version").env_clear().output());
-    let says = String::from_utf8_lossy(&output.with_context(executing)?.stdout)
-        .trim_end()
-        .to_owned();
+    let says =
+        String::from_utf8_lossy(&output.with_context(executing)?.stdout).trim_end().to_owned();
     if says != format!("{HOOK_NAME} {VERSION}") {
         bail!(
             "installing the hook: {} is not the hook of version {VERSION}: it says {says:?}",

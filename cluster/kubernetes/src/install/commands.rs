@@ -80,11 +80,7 @@ pub fn install(
     let _lock = directory.lock()?;
     // Another installer may have been at work.
     let (_, plan) = decide(place, &tree, &wanted)?;
-    let target = Target {
-        tree: &tree,
-        path: place.directory,
-        directory: &directory,
-    };
+    let target = Target { tree: &tree, path: place.directory, directory: &directory };
     target.carry_out(plan, &wanted)
 }
 
@@ -138,11 +134,7 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
 fn remove_installed(place: &Place<'_>, tree: &Tree, directory: &Directory) -> Result<Report> {
     let lock = directory.lock()?;
     let plan = plan::uninstall(&look(place, tree)?);
-    let target = Target {
-        tree,
-        path: place.directory,
-        directory,
-    };
+    let target = Target { tree, path: place.directory, directory };
     let is_all = plan.after.is_empty();
     let report = target.carry_out(plan, &Wanted::default())?;
     if is_all {

@@ -95,10 +95,7 @@ impl Tree {
     /// Opens a directory; `None` if it does not exist.
     pub(super) fn open(&self, path: &Path) -> Result<Option<Directory>> {
         let found = self.look(path)?;
-        Ok(found.map(|found| Directory {
-            fd: found.into(),
-            path: self.outside(path),
-        }))
+        Ok(found.map(|found| Directory { fd: found.into(), path: self.outside(path) }))
     }
 
     /// How the file system is mounted that holds a directory, or will hold it.
@@ -148,16 +145,10 @@ impl Tree {
         let Some(dir) = self.look(path)? else {
             return Ok(Content::default());
         };
-        let names = dir.names(
-            |name| std::str::from_utf8(name).is_ok_and(is_version),
-            NAMES,
-        );
+        let names = dir.names(|name| std::str::from_utf8(name).is_ok_and(is_version), NAMES);
         let names = names.with_context(|| looking_at(&self.outside(path)))?;
         let names = names.iter().filter_map(|name| name.to_str());
-        let mut content = Content {
-            hooks: BTreeMap::new(),
-            record: self.record(path)?,
-        };
+        let mut content = Content { hooks: BTreeMap::new(), record: self.record(path)? };
         for version in names {
             let hook = self.hook(&path.join(version))?;
             content.hooks.insert(version.to_owned(), hook);
@@ -174,10 +165,7 @@ impl Tree {
             return Ok(Record::default());
         };
         Record::parse(&bytes).map_err(|why| {
-            Error::msg(format!(
-                "reading {}: {why}; nothing is changed",
-                outside.display()
-            ))
+            Error::msg(format!("reading {}: {why}; nothing is changed", outside.display()))
         })
     }
 
@@ -214,13 +202,7 @@ impl Directory {
     /// Keeps other installers out until the result is dropped.
     pub(super) fn lock(&self) -> Result<Lock> {
         let (name, mode) = (LOCK_NAME, LockMode::Exclusive);
-        Ok(Lock::take(
-            &self.fd,
-            &self.path,
-            name,
-            mode,
-            COMMAND_PATIENCE,
-        )?)
+        Ok(Lock::take(&self.fd, &self.path, name, mode, COMMAND_PATIENCE)?)
     }
 
     fn failed(&self, failed: WriteError) -> Error {

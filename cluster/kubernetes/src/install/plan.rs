@@ -78,20 +78,13 @@ pub(super) struct Plan {
 /// Decides what an install changes; `None` if another file has the hook's name, and is not to be replaced.
 pub(super) fn install(found: &Found, wanted: &Wanted) -> Option<Plan> {
     let record = &found.content.record;
-    let mut plan = Plan {
-        before: record.clone(),
-        after: record.clone(),
-        ..Plan::default()
-    };
+    let mut plan = Plan { before: record.clone(), after: record.clone(), ..Plan::default() };
     put_hook(found, wanted, &mut plan)?;
     put_config(found, wanted, &mut plan);
     let installed = plan.after.hooks.get(wanted.version);
     let since = installed.map_or(found.now, |installed| installed.since);
     if found.now.saturating_sub(since) >= GRACE.as_secs() {
-        let others = record
-            .hooks
-            .keys()
-            .filter(|version| *version != wanted.version);
+        let others = record.hooks.keys().filter(|version| *version != wanted.version);
         for version in others {
             remove_hook(found, version, &mut plan);
         }
@@ -100,11 +93,7 @@ pub(super) fn install(found: &Found, wanted: &Wanted) -> Option<Plan> {
 }
 
 fn put_hook(found: &Found, wanted: &Wanted, plan: &mut Plan) -> Option<()> {
-    let there = found
-        .content
-        .hooks
-        .get(wanted.version)
-        .and_then(Option::as_ref);
+    let there = found.content.hooks.get(wanted.version).and_then(Option::as_ref);
     let is_same = there.is_some_and(|there| there.sha256 == wanted.hook_sha256);
     if there.is_some() && !is_same && !wanted.force {
         return None;
@@ -113,26 +102,15 @@ fn put_hook(found: &Found, wanted: &Wanted, plan: &mut Plan) -> Option<()> {
         plan.steps.push(Step::PutHook);
     }
     let record = &found.content.record;
-    let known = record
-        .hooks
-        .get(wanted.version)
-        .cloned()
-        .unwrap_or_default();
-    let since = if record.current == wanted.version {
-        known.since
-    } else {
-        found.now
-    };
+    let known = record.hooks.get(wanted.version).cloned().unwrap_or_default();
+    let since = if record.current == wanted.version { known.since } else { found.now };
     let with = |mut sha256: Vec<String>| {
         if !sha256.contains(&wanted.hook_sha256) {
             sha256.push(wanted.hook_sha256.clone());
         }
         Installed { sha256, since }
     };
-    for (record, sha256) in [
-        (&mut plan.before, known.sha256),
-        (&mut plan.after, Vec::new()),
-    ] {
+    for (record, sha256) in [(&mut plan.before, known.sha256), (&mut plan.after, Vec::new())] {
         record.hooks.insert(wanted.version.to_owned(), with(sha256));
         wanted.version.clone_into(&mut record.current);
     }
@@ -177,9 +155,7 @@ fn remove_hook(found: &Found, version: &str, plan: &mut Plan) {
             plan.report.kept.push(somebody_elses(&path));
         }
         (Some(_), Some(why)) => {
-            plan.report
-                .in_use
-                .push(format!("left {}: {why}", path.display()));
+            plan.report.in_use.push(format!("left {}: {why}", path.display()));
             return;
         }
         _ => plan.steps.push(Step::RemoveHook(version.to_owned())),
@@ -193,19 +169,11 @@ pub(super) fn somebody_elses(path: &Path) -> String {
 
 pub(super) fn uninstall(found: &Found) -> Plan {
     let record = &found.content.record;
-    let mut plan = Plan {
-        before: record.clone(),
-        after: record.clone(),
-        ..Plan::default()
-    };
+    let mut plan = Plan { before: record.clone(), after: record.clone(), ..Plan::default() };
     for version in record.hooks.keys() {
         remove_hook(found, version, &mut plan);
     }
-    if found
-        .config
-        .as_ref()
-        .is_some_and(|there| record.has_config(there))
-    {
+    if found.config.as_ref().is_some_and(|there| record.has_config(there)) {
         plan.steps.push(Step::RemoveConfig);
     }
     plan.after.config = Vec::new();
@@ -235,33 +203,20 @@ mod tests {
     }
 
     fn wanted() -> Wanted {
-        Wanted {
-            version: "0.2.0",
-            hook_sha256: "new".to_owned(),
-            ..Wanted::default()
-        }
+        Wanted { version: "0.2.0", hook_sha256: "new".to_owned(), ..Wanted::default() }
     }
 
     fn hook(sha256: &str) -> Option<HookFile> {
         let sha256 = sha256.to_owned();
-        Some(HookFile {
-            sha256,
-            mode: HOOK_MODE,
-        })
+        Some(HookFile { sha256, mode: HOOK_MODE })
     }
 
     fn installed(sha256: &str, since: u64) -> Installed {
-        Installed {
-            sha256: vec![sha256.to_owned()],
-            since,
-        }
+        Installed { sha256: vec![sha256.to_owned()], since }
     }
 
     fn with_old() -> Found {
-        let mut found = Found {
-            now: NOW,
-            ..Found::default()
-        };
+        let mut found = Found { now: NOW, ..Found::default() };
         found.content.hooks.insert("0.1.0".to_owned(), hook("old"));
         let record = &mut found.content.record;
         record.hooks.insert("0.1.0".to_owned(), installed("old", 5));
@@ -274,19 +229,14 @@ mod tests {
         let mut found = with_old();
         found.content.hooks.insert("0.2.0".to_owned(), hook("new"));
         let record = &mut found.content.record;
-        record
-            .hooks
-            .insert("0.2.0".to_owned(), installed("new", NOW - seconds));
+        record.hooks.insert("0.2.0".to_owned(), installed("new", NOW - seconds));
         record.current = "0.2.0".to_owned();
         found
     }
 
     #[test]
     fn an_empty_host_gets_the_hook() {
-        let found = Found {
-            now: NOW,
-            ..Found::default()
-        };
+        let found = Found { now: NOW, ..Found::default() };
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, [Step::PutHook]);
         assert_eq!(plan.before, plan.after);
@@ -303,37 +253,25 @@ mod tests {
         found.content.record.hooks.remove("0.2.0");
         found.content.record.current = "0.1.0".to_owned();
         let plan = install(&found, &wanted()).unwrap();
-        assert_eq!(
-            (plan.steps.len(), plan.is_idle(&found.content.record)),
-            (0, false)
-        );
+        assert_eq!((plan.steps.len(), plan.is_idle(&found.content.record)), (0, false));
     }
 
     #[test]
     fn a_hook_that_nobody_may_execute_is_put_anew() {
         let mut found = updated(5);
-        found.content.hooks.insert(
-            "0.2.0".to_owned(),
-            Some(HookFile {
-                sha256: "new".to_owned(),
-                mode: 0o644,
-            }),
-        );
+        found
+            .content
+            .hooks
+            .insert("0.2.0".to_owned(), Some(HookFile { sha256: "new".to_owned(), mode: 0o644 }));
         assert_eq!(install(&found, &wanted()).unwrap().steps, [Step::PutHook]);
     }
 
     #[test]
     fn another_file_of_the_same_version_is_refused_and_replaced_by_force_alone() {
         let mut found = updated(5);
-        found
-            .content
-            .hooks
-            .insert("0.2.0".to_owned(), hook("other"));
+        found.content.hooks.insert("0.2.0".to_owned(), hook("other"));
         assert_eq!(install(&found, &wanted()), None);
-        let force = Wanted {
-            force: true,
-            ..wanted()
-        };
+        let force = Wanted { force: true, ..wanted() };
         let plan = install(&found, &force).unwrap();
         assert_eq!(plan.steps, [Step::PutHook]);
     }
@@ -341,19 +279,9 @@ mod tests {
     #[test]
     fn while_a_hook_is_replaced_both_are_on_record() {
         let mut found = updated(5);
-        found
-            .content
-            .hooks
-            .insert("0.2.0".to_owned(), hook("other"));
-        found
-            .content
-            .record
-            .hooks
-            .insert("0.2.0".to_owned(), installed("other", 7));
-        let force = Wanted {
-            force: true,
-            ..wanted()
-        };
+        found.content.hooks.insert("0.2.0".to_owned(), hook("other"));
+        found.content.record.hooks.insert("0.2.0".to_owned(), installed("other", 7));
+        let force = Wanted { force: true, ..wanted() };
         let plan = install(&found, &force).unwrap();
         assert_eq!(plan.before.hooks["0.2.0"].sha256, ["other", "new"]);
         assert_eq!(plan.after.hooks["0.2.0"], installed("new", 7));
@@ -393,11 +321,7 @@ mod tests {
     #[test]
     fn after_a_downgrade_the_newer_version_has_its_time_too() {
         let mut found = updated(GRACE.as_secs());
-        let old = Wanted {
-            version: "0.1.0",
-            hook_sha256: "old".to_owned(),
-            ..wanted()
-        };
+        let old = Wanted { version: "0.1.0", hook_sha256: "old".to_owned(), ..wanted() };
         let plan = install(&found, &old).unwrap();
         assert_eq!((plan.steps, plan.after.hooks["0.1.0"].since), (vec![], NOW));
         found.content.record = plan.after;
@@ -409,14 +333,8 @@ mod tests {
     #[test]
     fn what_somebody_changed_or_put_there_is_not_removed() {
         let mut found = updated(GRACE.as_secs());
-        found
-            .content
-            .hooks
-            .insert("0.1.0".to_owned(), hook("theirs"));
-        found
-            .content
-            .hooks
-            .insert("0.0.1".to_owned(), hook("unknown"));
+        found.content.hooks.insert("0.1.0".to_owned(), hook("theirs"));
+        found.content.hooks.insert("0.0.1".to_owned(), hook("unknown"));
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, []);
         let line = "left 0.1.0/onload-hook: somebody else wrote or changed it";
@@ -434,10 +352,7 @@ mod tests {
     fn with_config(there: Option<&str>, on_record: &[&str]) -> Found {
         let mut found = updated(5);
         found.config = there.map(str::to_owned);
-        found.content.record.config = on_record
-            .iter()
-            .map(|sha256| (*sha256).to_owned())
-            .collect();
+        found.content.record.config = on_record.iter().map(|sha256| (*sha256).to_owned()).collect();
         found
     }
 
@@ -467,26 +382,15 @@ mod tests {
         let mut nothing = wanting("one");
         nothing.config.as_mut().unwrap().sets_something = false;
         let plan = install(&with_config(None, &[]), &nothing).unwrap();
-        assert_eq!(
-            (plan.steps, plan.after.config),
-            (vec![], Vec::<String>::new())
-        );
+        assert_eq!((plan.steps, plan.after.config), (vec![], Vec::<String>::new()));
         let plan = install(&with_config(Some("two"), &["two"]), &nothing).unwrap();
-        assert_eq!(
-            plan.steps,
-            [Step::PutConfig],
-            "in place of ours that set something"
-        );
+        assert_eq!(plan.steps, [Step::PutConfig], "in place of ours that set something");
     }
 
     #[test]
     fn our_configuration_follows_the_wanted_one() {
         let found = with_config(Some("one"), &["one"]);
-        assert!(
-            install(&found, &wanting("one"))
-                .unwrap()
-                .is_idle(&found.content.record)
-        );
+        assert!(install(&found, &wanting("one")).unwrap().is_idle(&found.content.record));
         let plan = install(&found, &wanting("two")).unwrap();
         assert_eq!(plan.steps, [Step::PutConfig]);
         assert_eq!(plan.before.config, ["one", "two"]);
@@ -501,12 +405,7 @@ mod tests {
             let line = "left /etc/onload-ctk/config.toml: it is the host's own, and rules";
             assert_eq!(plan.report.kept, [line]);
             assert_eq!(plan.after.config, [""; 0]);
-            assert_eq!(
-                uninstall(&with_config(Some("theirs"), on_record))
-                    .report
-                    .kept,
-                [""; 0]
-            );
+            assert_eq!(uninstall(&with_config(Some("theirs"), on_record)).report.kept, [""; 0]);
         }
     }
 
@@ -532,11 +431,7 @@ mod tests {
     fn an_uninstall_leaves_the_host_s_own_configuration() {
         let plan = uninstall(&with_config(Some("theirs"), &["one"]));
         assert!(!plan.steps.contains(&Step::RemoveConfig));
-        assert!(
-            !uninstall(&with_config(None, &["one"]))
-                .steps
-                .contains(&Step::RemoveConfig)
-        );
+        assert!(!uninstall(&with_config(None, &["one"])).steps.contains(&Step::RemoveConfig));
     }
 
     #[test]

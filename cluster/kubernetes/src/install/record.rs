@@ -104,10 +104,7 @@ mod tests {
     use super::*;
 
     fn record() -> Record {
-        let installed = Installed {
-            sha256: vec!["00".to_owned()],
-            since: 7,
-        };
+        let installed = Installed { sha256: vec!["00".to_owned()], since: 7 };
         Record {
             hooks: BTreeMap::from([("0.1.0".to_owned(), installed)]),
             config: vec!["01".to_owned()],
@@ -133,21 +130,12 @@ mod tests {
     fn a_record_that_is_newer_or_damaged_or_leads_elsewhere_is_refused() {
         let text = String::from_utf8(record().to_bytes()).unwrap();
         for (text, says) in [
-            (
-                text.replacen("\"version\": 1", "\"version\": 2", 1),
-                "it is of format 2",
-            ),
+            (text.replacen("\"version\": 1", "\"version\": 2", 1), "it is of format 2"),
             (text[..text.len() / 2].to_owned(), "it is no record"),
             (String::new(), "it is no record"),
             ("{}".to_owned(), "missing field `version`"),
-            (
-                text.replacen("0.1.0", "../../etc", 1),
-                "names the version \"../../etc\"",
-            ),
-            (
-                text.replacen("0.1.0", "0/..", 1),
-                "names the version \"0/..\"",
-            ),
+            (text.replacen("0.1.0", "../../etc", 1), "names the version \"../../etc\""),
+            (text.replacen("0.1.0", "0/..", 1), "names the version \"0/..\""),
         ] {
             let error = Record::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
@@ -159,9 +147,7 @@ mod tests {
         for good in ["0.1.0", "1.0.0-rc.1", "1.2.3+git.4"] {
             assert!(is_version(good), "{good}");
         }
-        for bad in [
-            "", ".", "..", ".1", "a", "0/1", "0 1", "0\n", "-1", "0\u{e9}",
-        ] {
+        for bad in ["", ".", "..", ".1", "a", "0/1", "0 1", "0\n", "-1", "0\u{e9}"] {
             assert!(!is_version(bad), "{bad:?}");
         }
     }

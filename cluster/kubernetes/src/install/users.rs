@@ -33,9 +33,7 @@ impl Users {
     pub(super) fn of(&self, version: &str) -> Option<String> {
         let Some(files) = self.named.get(version) else {
             let unread = self.unread.first()?;
-            return Some(format!(
-                "it cannot be told whether a container names it: {unread}"
-            ));
+            return Some(format!("it cannot be told whether a container names it: {unread}"));
         };
         let first = files.first()?.display();
         Some(match files.len() - 1 {
@@ -47,10 +45,7 @@ impl Users {
     #[cfg(test)]
     pub(super) fn naming(version: &str, file: &str) -> Self {
         let files = BTreeSet::from([PathBuf::from(file)]);
-        Users {
-            named: BTreeMap::from([(version.to_owned(), files)]),
-            unread: BTreeSet::new(),
-        }
+        Users { named: BTreeMap::from([(version.to_owned(), files)]), unread: BTreeSet::new() }
     }
 }
 
@@ -74,11 +69,7 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
                 continue;
             }
         };
-        let hooks = if is_specification {
-            None
-        } else {
-            hooks(&bytes)
-        };
+        let hooks = if is_specification { None } else { hooks(&bytes) };
         let names = |text: &str| match &hooks {
             Some(paths) => paths.iter().any(|path| path.starts_with(text)),
             None => memmem::find(&bytes, text.as_bytes()).is_some(),
@@ -156,10 +147,8 @@ fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, bool> {
         let ids = names(&driver);
         files.extend(ids.iter().map(|id| id.join("userdata/config.json")));
     }
-    let mut containers: Vec<PathBuf> = RUNTIMES
-        .iter()
-        .flat_map(|dir| names(Path::new(dir)))
-        .collect();
+    let mut containers: Vec<PathBuf> =
+        RUNTIMES.iter().flat_map(|dir| names(Path::new(dir))).collect();
     for dir in RUNTIMES_BY_NAMESPACE {
         for namespace in names(Path::new(dir)) {
             containers.extend(names(&namespace));
@@ -256,17 +245,9 @@ mod tests {
                 false,
             ),
             (bundle, format!(r#"{{"hooks":{elsewhere}}}"#), false),
-            (
-                bundle,
-                format!(r#"{{"hooks":null,"process":{{"hooks":{stages}}}}}"#),
-                false,
-            ),
+            (bundle, format!(r#"{{"hooks":null,"process":{{"hooks":{stages}}}}}"#), false),
             (bundle, format!(r#"{{"hooks":{stages}}}"#), true),
-            (
-                state,
-                format!(r#"{{"config":{{"Hooks":{elsewhere},"labels":["{path}"]}}}}"#),
-                false,
-            ),
+            (state, format!(r#"{{"config":{{"Hooks":{elsewhere},"labels":["{path}"]}}}}"#), false),
             (state, format!(r#"{{"config":{{"Hooks":{stages}}}}}"#), true),
             // What is not understood may name it.
             (bundle, format!(r#"{{"hooks":["{path}"]}}"#), true),

@@ -60,10 +60,7 @@ impl State {
         }
         let unregistered =
             (!missing.is_empty()).then(|| format!("kubelet has not taken {}", missing.join(", ")));
-        State {
-            not_ready: stuck.clone().or(unread).or(unregistered),
-            stuck,
-        }
+        State { not_ready: stuck.clone().or(unread).or(unregistered), stuck }
     }
 }
 
@@ -142,10 +139,7 @@ mod tests {
             (name.clone(), Arc::new(Resource::empty(name)))
         };
         Snapshot {
-            plan: Plan {
-                resources: names.iter().map(resource).collect(),
-                ..Plan::default()
-            },
+            plan: Plan { resources: names.iter().map(resource).collect(), ..Plan::default() },
             offers: Vec::new(),
             names: DeviceNames::default(),
             config: Config::default(),
@@ -177,10 +171,7 @@ mod tests {
             "kubelet has not taken onload.dev/nic, the DRA driver"
         );
         metrics.registered(&ResourceName::own("nic").unwrap(), true);
-        assert_eq!(
-            state().not_ready.unwrap(),
-            "kubelet has not taken the DRA driver"
-        );
+        assert_eq!(state().not_ready.unwrap(), "kubelet has not taken the DRA driver");
         metrics.dra_registered(true);
         assert_eq!(state(), State::default());
     }
@@ -195,10 +186,7 @@ mod tests {
         metrics.registered(&ResourceName::own("nic").unwrap(), true);
         let missing = by_plugin(&metrics, &host);
         assert_eq!(missing.stuck, None, "it works, and is not killed");
-        assert_eq!(
-            missing.not_ready.unwrap(),
-            "kubelet has not taken onload.dev/vfio"
-        );
+        assert_eq!(missing.not_ready.unwrap(), "kubelet has not taken onload.dev/vfio");
         metrics.registered(&ResourceName::own("vfio").unwrap(), true);
         assert_eq!(by_plugin(&metrics, &host), State::default());
         metrics.registered(&ResourceName::own("nic").unwrap(), false);
@@ -228,12 +216,7 @@ mod tests {
         metrics.survey(true);
         metrics.look_back(STUCK);
         let state = by_plugin(&metrics, &host(&[]));
-        assert!(
-            state
-                .stuck
-                .unwrap()
-                .starts_with("the host was last looked at 30")
-        );
+        assert!(state.stuck.unwrap().starts_with("the host was last looked at 30"));
         assert!(state.not_ready.is_some());
     }
 
@@ -242,10 +225,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("health.sock");
         let refusal = || ask(&path).unwrap_err().to_string();
-        assert_eq!(
-            refusal(),
-            format!("asking the daemon at {}", path.display())
-        );
+        assert_eq!(refusal(), format!("asking the daemon at {}", path.display()));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
         assert!(refusal().ends_with(" is not understood"));

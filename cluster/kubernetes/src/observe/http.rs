@@ -88,12 +88,7 @@ where
         };
         let daemon = daemon.clone();
         let answer = move |request: Request<_>| {
-            let answer = answer(
-                &daemon,
-                request.method(),
-                request.uri().path(),
-                request.headers(),
-            );
+            let answer = answer(&daemon, request.method(), request.uri().path(), request.headers());
             async { Ok::<_, Infallible>(answer) }
         };
         let connection = http1::Builder::new()
@@ -121,27 +116,16 @@ fn answer(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) -> 
         return metrics(&daemon.metrics, headers);
     }
     let state = daemon.state();
-    let reason = if path == "/healthz" {
-        state.stuck
-    } else {
-        state.not_ready
-    };
+    let reason = if path == "/healthz" { state.stuck } else { state.not_ready };
     match reason {
         None => text(StatusCode::OK, "ok\n".to_owned(), PLAIN),
-        Some(reason) => text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("{reason}\n"),
-            PLAIN,
-        ),
+        Some(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"), PLAIN),
     }
 }
 
 /// OpenMetrics for who accepts it, as Prometheus does; curl does not say so.
 fn metrics(metrics: &Metrics, headers: &HeaderMap) -> Response<String> {
-    let mut accepts = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
+    let mut accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepts.any(|value| value.contains("application/openmetrics-text")) {
         text(StatusCode::OK, metrics.text(), OPEN_METRICS)
     } else {

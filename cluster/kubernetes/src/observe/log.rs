@@ -21,9 +21,7 @@ pub fn init(level: LogLevel) {
         .log_internal_errors(false)
         .finish();
     // It warns of answers with their whole text, and of each watch that ends; what fails is in lines of our own.
-    let targets = Targets::new()
-        .with_default(level)
-        .with_target("kube_client", LevelFilter::OFF);
+    let targets = Targets::new().with_default(level).with_target("kube_client", LevelFilter::OFF);
     // A second daemon in one process, as in tests, logs with the first one's.
     let _ = tracing::subscriber::set_global_default(subscriber.with(targets));
 }

@@ -64,32 +64,20 @@ impl Default for Metrics {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         let seconds = Family::new_with_constructor(histogram);
         Metrics {
-            devices: add(
-                counted,
-                "devices",
-                "Devices and slots that kubelet is told of",
-            ),
+            devices: add(counted, "devices", "Devices and slots that kubelet is told of"),
             allocated: add(
                 counted,
                 "allocated_since_start",
                 "Different devices and slots that Allocate has given since this program started, returned or not: kubelet does not say when a container ends",
             ),
-            registered: add(
-                counted,
-                "registered",
-                "Whether kubelet has taken the resource",
-            ),
+            registered: add(counted, "registered", "Whether kubelet has taken the resource"),
             requests: add(counted, "requests", "Requests of kubelet"),
             seconds: {
                 let (name, help) = ("request_duration", "Time that a request took");
                 counted.register_with_unit(name, help, Unit::Seconds, seconds.clone());
                 seconds
             },
-            registrations: add(
-                counted,
-                "registrations",
-                "Attempts to register with kubelet",
-            ),
+            registrations: add(counted, "registrations", "Attempts to register with kubelet"),
             dra_registered: add(
                 counted,
                 "dra_registered",
@@ -97,16 +85,8 @@ impl Default for Metrics {
             ),
             surveys: add(counted, "surveys", "Looks at the host"),
             api_requests: add(counted, "api_requests", "Requests to the API server"),
-            slices: add(
-                counted,
-                "slices",
-                "ResourceSlices of this node that the API server has",
-            ),
-            published: add(
-                counted,
-                "published_devices",
-                "Devices in ResourceSlices, by class",
-            ),
+            slices: add(counted, "slices", "ResourceSlices of this node that the API server has"),
+            published: add(counted, "published_devices", "Devices in ResourceSlices, by class"),
             given: Mutex::default(),
             looked: Mutex::new((Instant::now(), false)),
             host: Mutex::default(),
@@ -122,13 +102,8 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
 }
 
 fn older(text: &str) -> String {
-    let of_counter = |line: &str| {
-        Some(
-            line.strip_prefix("# TYPE ")?
-                .strip_suffix(" counter")?
-                .to_owned(),
-        )
-    };
+    let of_counter =
+        |line: &str| Some(line.strip_prefix("# TYPE ")?.strip_suffix(" counter")?.to_owned());
     let counters: BTreeSet<String> = text.lines().filter_map(of_counter).collect();
     let mut older = String::with_capacity(text.len());
     for line in text.lines().filter(|line| *line != END.trim_end()) {
@@ -188,16 +163,12 @@ impl Metrics {
         let of_resource = given.entry(name.clone()).or_default();
         of_resource.extend(ids.cloned());
         let labels = vec![of(name)];
-        self.allocated
-            .get_or_create(&labels)
-            .set(number(of_resource.len()));
+        self.allocated.get_or_create(&labels).set(number(of_resource.len()));
     }
 
     pub fn registered(&self, name: &ResourceName, is_registered: bool) {
         let labels = vec![of(name)];
-        self.registered
-            .get_or_create(&labels)
-            .set(i64::from(is_registered));
+        self.registered.get_or_create(&labels).set(i64::from(is_registered));
     }
 
     /// Whether kubelet has a resource.
@@ -247,9 +218,7 @@ impl Metrics {
         let method = ("method", method.to_owned());
         let labels = vec![method.clone(), outcome(is_good)];
         self.requests.get_or_create(&labels).inc();
-        self.seconds
-            .get_or_create(&vec![method])
-            .observe(took.as_secs_f64());
+        self.seconds.get_or_create(&vec![method]).observe(took.as_secs_f64());
     }
 }
 

@@ -112,10 +112,7 @@ impl Watched {
             let path = path.display();
             tracing::warn!(%path, %error, "kubelet's directory is looked at every second: the kernel does not tell of its changes; raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches");
         }
-        Ok(Some(Watched {
-            events: events.ok(),
-            directory,
-        }))
+        Ok(Some(Watched { events: events.ok(), directory }))
     }
 
     /// Waits for changes; whether a socket of kubelet's was made.

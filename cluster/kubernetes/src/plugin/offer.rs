@@ -111,10 +111,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
 
 /// Waits for another kubelet; `false` if nobody will tell of one.
 async fn restarted(kubelet: &mut watch::Receiver<Kubelet>, start: u64) -> bool {
-    kubelet
-        .wait_for(|kubelet| kubelet.starts != start)
-        .await
-        .is_ok()
+    kubelet.wait_for(|kubelet| kubelet.starts != start).await.is_ok()
 }
 
 /// Serves and registers a resource, and stays until kubelet no longer has it, and why. `None` if another kubelet came
@@ -173,12 +170,7 @@ impl Running {
         let router = Server::builder().add_service(service);
         let mut server = JoinSet::new();
         server.spawn(serve(router, listener, stopped));
-        Ok(Running {
-            place,
-            stop,
-            streams,
-            server,
-        })
+        Ok(Running { place, stop, streams, server })
     }
 
     /// Waits until kubelet no longer has the resource; `None` at the end.
@@ -238,11 +230,7 @@ mod tests {
         let metrics = Arc::default();
         Offering {
             directory: PathBuf::from(directory),
-            node: Arc::new(Node {
-                host,
-                specs,
-                metrics,
-            }),
+            node: Arc::new(Node { host, specs, metrics }),
             kubelet: watch::channel(Kubelet::default()).1,
             stop: watch::channel(false).1,
         }

@@ -27,10 +27,8 @@ use crate::wire::{HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION};
 /// Inside Register kubelet dials us back and gives up after 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-const OPTIONS: DevicePluginOptions = DevicePluginOptions {
-    pre_start_required: false,
-    get_preferred_allocation_available: true,
-};
+const OPTIONS: DevicePluginOptions =
+    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
 
 /// Registers a resource that is served at a socket in kubelet's directory.
 pub(super) async fn register(directory: &Path, socket: &str, name: &ResourceName) -> Result<()> {
@@ -74,20 +72,12 @@ fn listing(resource: &Resource) -> ListAndWatchResponse {
             None => HEALTHY,
             Some(_) => UNHEALTHY,
         };
-        let topology = device.numa_node.map(|node| TopologyInfo {
-            nodes: vec![NumaNode {
-                id: i64::from(node),
-            }],
-        });
-        Some(Device {
-            id: id.clone(),
-            health: health.to_owned(),
-            topology,
-        })
+        let topology = device
+            .numa_node
+            .map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] });
+        Some(Device { id: id.clone(), health: health.to_owned(), topology })
     });
-    ListAndWatchResponse {
-        devices: devices.collect(),
-    }
+    ListAndWatchResponse { devices: devices.collect() }
 }
 
 impl Service {
@@ -122,9 +112,7 @@ impl Service {
                 "allocated"
             );
         }
-        Ok(AllocateResponse {
-            container_responses: given,
-        })
+        Ok(AllocateResponse { container_responses: given })
     }
 
     fn preferred(
@@ -138,14 +126,10 @@ impl Service {
             let device_ids = device_ids
                 .map_err(|error| Status::invalid_argument(format!("{}: {error}", resource.name)))?;
             tracing::debug!(resource = %resource.name, ids = %device_ids.join(","), "preferred");
-            Ok(ContainerPreferredAllocationResponse {
-                device_i_ds: device_ids,
-            })
+            Ok(ContainerPreferredAllocationResponse { device_i_ds: device_ids })
         });
         let container_responses = answers.collect::<Result<_, Status>>()?;
-        Ok(PreferredAllocationResponse {
-            container_responses,
-        })
+        Ok(PreferredAllocationResponse { container_responses })
     }
 
     /// Sends the devices whenever they differ from those that were sent last.
@@ -216,9 +200,7 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        self.timed("GetPreferredAllocation", || {
-            self.preferred(request.get_ref())
-        })
+        self.timed("GetPreferredAllocation", || self.preferred(request.get_ref()))
     }
 
     async fn allocate(

@@ -118,11 +118,8 @@ fn usable<'r>(
                 Status::failed_precondition(format!("device {quoted} is not offered: {reason}"))
             }
             None => {
-                let known: Vec<String> = resource
-                    .devices
-                    .iter()
-                    .map(|device| device.name.clone())
-                    .collect();
+                let known: Vec<String> =
+                    resource.devices.iter().map(|device| device.name.clone()).collect();
                 let known = Listed(&known);
                 Status::not_found(format!("unknown device {quoted}; the resource has {known}"))
             }
@@ -145,11 +142,8 @@ mod tests {
     use super::super::test_devices::{exclusive, resource, shared};
     use super::*;
 
-    const NAMES: [&str; 3] = [
-        "onload.dev/nic=ens1",
-        "onload.dev/nic=ens2",
-        "onload.dev/vfio=0000:81:10.0",
-    ];
+    const NAMES: [&str; 3] =
+        ["onload.dev/nic=ens1", "onload.dev/nic=ens2", "onload.dev/vfio=0000:81:10.0"];
 
     type Given = Result<Vec<ContainerAllocateResponse>, Status>;
 
@@ -186,10 +180,7 @@ mod tests {
     fn slots_of_one_device_give_its_cdi_name_once() {
         let nics = resource("nic", vec![shared("ens1", 3), shared("ens2", 3)]);
         let given = given(&nics, &[ids(&["ens2-0", "ens1-2", "ens1-0"])]).unwrap();
-        assert_eq!(
-            cdi(&given[0]),
-            ["onload.dev/nic=ens1", "onload.dev/nic=ens2"]
-        );
+        assert_eq!(cdi(&given[0]), ["onload.dev/nic=ens1", "onload.dev/nic=ens2"]);
         assert!(given[0].envs.is_empty());
     }
 
@@ -221,10 +212,7 @@ mod tests {
             );
         }
         let hostile = refusal(&nics, &[ids(&["a\n\u{1b}[31m"])]);
-        assert!(
-            !hostile.contains('\n') && !hostile.contains('\u{1b}'),
-            "{hostile}"
-        );
+        assert!(!hostile.contains('\n') && !hostile.contains('\u{1b}'), "{hostile}");
         assert_eq!(
             refusal(&Resource::empty(nics.name), &[ids(&["ens1-0"])]),
             "unknown device \"ens1-0\"; the resource has nothing"
@@ -268,10 +256,7 @@ mod tests {
     fn what_no_specification_has_is_refused_with_the_remedy() {
         let nics = resource("nic", vec![shared("ens1", 2), shared("gone", 2)]);
         let said = refusal(&nics, &[ids(&["ens1-0", "gone-1"])]);
-        assert!(
-            said.starts_with("no CDI specification has onload.dev/nic=gone; "),
-            "{said}"
-        );
+        assert!(said.starts_with("no CDI specification has onload.dev/nic=gone; "), "{said}");
         assert!(said.contains("onload-ctk cdi generate"), "{said}");
     }
 

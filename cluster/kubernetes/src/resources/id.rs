@@ -16,9 +16,7 @@ pub(crate) fn ids(devices: &[Device]) -> (BTreeMap<String, usize>, Vec<usize>) {
     let mut without = Vec::new();
     for (at, device) in devices.iter().enumerate() {
         let own = match device.slots {
-            Some(slots) => (0..slots)
-                .map(|slot| format!("{}-{slot}", device.name))
-                .collect(),
+            Some(slots) => (0..slots).map(|slot| format!("{}-{slot}", device.name)).collect(),
             None => vec![exclusive(device, devices)],
         };
         if own.iter().any(|id| ids.contains_key(id)) {

@@ -22,12 +22,7 @@ pub(crate) struct Function<'a> {
 
 impl<'a> From<&'a Device> for Function<'a> {
     fn from(device: &'a Device) -> Self {
-        Function {
-            class: device.class,
-            name: &device.name,
-            pci: device.pci,
-            nodes: &device.nodes,
-        }
+        Function { class: device.class, name: &device.name, pci: device.pci, nodes: &device.nodes }
     }
 }
 
@@ -42,10 +37,7 @@ pub(crate) fn variables<'a>(
     let mut functions: BTreeMap<String, Info> = BTreeMap::new();
     for device in devices {
         let Some(address) = device.pci else { continue };
-        functions
-            .entry(address.to_string())
-            .or_default()
-            .extend(info(device, address));
+        functions.entry(address.to_string()).or_default().extend(info(device, address));
     }
     if functions.is_empty() {
         return BTreeMap::new();
@@ -54,10 +46,7 @@ pub(crate) fn variables<'a>(
     let variable = variable(name);
     // A map of maps of texts is JSON in any case.
     let json = serde_json::to_string(&functions).unwrap_or_default();
-    BTreeMap::from([
-        (format!("{variable}_INFO"), json),
-        (variable, addresses.join(",")),
-    ])
+    BTreeMap::from([(format!("{variable}_INFO"), json), (variable, addresses.join(","))])
 }
 
 /// The name of the variable: a shell can read no other characters.
@@ -68,10 +57,7 @@ fn variable(name: &ResourceName) -> String {
 }
 
 fn info(device: Function<'_>, address: PciAddress) -> Info {
-    let mut info = Info::from([(
-        "generic",
-        BTreeMap::from([("deviceID", address.to_string())]),
-    )]);
+    let mut info = Info::from([("generic", BTreeMap::from([("deviceID", address.to_string())]))]);
     let node = |prefix: &str, keys: &mut BTreeMap<&'static str, String>, key| {
         let node = device.nodes.iter().find(|node| {
             let name = node.rsplit('/').next().unwrap_or_default();
@@ -83,10 +69,7 @@ fn info(device: Function<'_>, address: PciAddress) -> Info {
     let mut keys = BTreeMap::new();
     match device.class {
         Class::Vfio => {
-            let container = device
-                .nodes
-                .iter()
-                .find(|node| node.ends_with("/vfio/vfio"));
+            let container = device.nodes.iter().find(|node| node.ends_with("/vfio/vfio"));
             keys.extend(container.map(|node| ("mount", node.clone())));
             node("noiommu-", &mut keys, "dev-mount");
             // The group's node has a number for its name.
@@ -153,16 +136,9 @@ mod tests {
     #[test]
     fn several_functions_stand_in_one_list_each_once() {
         let (a, b) = ("0000:81:10.2", "0000:81:02.0");
-        let devices = [
-            exclusive(a, Some(a)),
-            exclusive(b, Some(b)),
-            exclusive(a, Some(a)),
-        ];
+        let devices = [exclusive(a, Some(a)), exclusive(b, Some(b)), exclusive(a, Some(a))];
         let told = told("intel.com/sriov_dpdk", &devices);
-        assert_eq!(
-            told["PCIDEVICE_INTEL_COM_SRIOV_DPDK"],
-            "0000:81:02.0,0000:81:10.2"
-        );
+        assert_eq!(told["PCIDEVICE_INTEL_COM_SRIOV_DPDK"], "0000:81:02.0,0000:81:10.2");
     }
 
     #[test]

@@ -61,8 +61,7 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
         let resource = resource(name.clone(), devices, &mut plan.left_out);
         plan.resources.insert(name, Arc::new(resource));
     }
-    plan.resources
-        .retain(|_, resource| !resource.devices.is_empty());
+    plan.resources.retain(|_, resource| !resource.devices.is_empty());
     plan
 }
 
@@ -92,11 +91,7 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
             }
             Ok(name) => {
                 let source = Source::Pool(pool);
-                drafts.push(Draft {
-                    name,
-                    source,
-                    slots: None,
-                });
+                drafts.push(Draft { name, source, slots: None });
                 continue;
             }
         };
@@ -110,11 +105,7 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
         };
         if drafts.iter().all(|draft| draft.name != name) {
             let source = Source::Class(*class);
-            drafts.push(Draft {
-                name,
-                source,
-                slots: None,
-            });
+            drafts.push(Draft { name, source, slots: None });
         }
     }
     drafts
@@ -179,11 +170,7 @@ pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
 /// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm: `kubepods`, or `kubepods.slice` with systemd; below
 /// another one where kubelet has a root of its own, as in kind).
 pub fn is_of_a_pod(lease: &Lease) -> bool {
-    let Holder::Init {
-        cgroup: Some(cgroup),
-        ..
-    } = &lease.holder
-    else {
+    let Holder::Init { cgroup: Some(cgroup), .. } = &lease.holder else {
         return false;
     };
     let names = cgroup.path.iter().filter_map(|name| name.to_str());
@@ -199,20 +186,14 @@ fn resource(
     mut devices: Vec<Device>,
     left_out: &mut BTreeSet<String>,
 ) -> Resource {
-    let all: u64 = devices
-        .iter()
-        .map(|device| u64::from(device.slots.unwrap_or(1)))
-        .sum();
+    let all: u64 = devices.iter().map(|device| u64::from(device.slots.unwrap_or(1))).sum();
     if all > u64::from(MAX_IDS) {
         let number = u32::try_from(devices.len()).unwrap_or(u32::MAX);
         let most = (MAX_IDS / number.max(1)).max(1);
         left_out.insert(format!(
             "{name} would have {all} slots, and kubelet takes {MAX_IDS}: each of its {number} devices has at most {most}"
         ));
-        for slots in devices
-            .iter_mut()
-            .filter_map(|device| device.slots.as_mut())
-        {
+        for slots in devices.iter_mut().filter_map(|device| device.slots.as_mut()) {
             *slots = most.min(*slots);
         }
         devices.truncate(usize::try_from(MAX_IDS).unwrap_or(usize::MAX));
@@ -271,18 +252,12 @@ mod tests {
     fn each_class_with_devices_is_a_resource_and_nothing_else_is() {
         let plan = planned(CAPTURED, "");
         let all = ["nic", "nic-nodes", "nic-plain", "ptp", "rdma", "vfio"];
-        let all: Vec<String> = all
-            .iter()
-            .map(|class| format!("onload.dev/{class}"))
-            .collect();
+        let all: Vec<String> = all.iter().map(|class| format!("onload.dev/{class}")).collect();
         assert_eq!(names(&plan), all);
         assert!(plan.left_out.is_empty(), "{:?}", plan.left_out);
         // Onload without an interface is none of them.
         assert_eq!(devices(&plan, "onload.dev/nic"), ["ens1"]);
-        let every = plan
-            .resources
-            .values()
-            .flat_map(|resource| &resource.devices);
+        let every = plan.resources.values().flat_map(|resource| &resource.devices);
         for device in every {
             assert_eq!(device.health, Health::Healthy, "{device:?}");
         }
@@ -296,16 +271,10 @@ mod tests {
     #[test]
     fn a_device_is_where_the_host_has_it() {
         let plan = planned(CAPTURED, "");
-        let vfio = resource(&plan, "onload.dev/vfio")
-            .device("0000:81:10.0")
-            .unwrap();
+        let vfio = resource(&plan, "onload.dev/vfio").device("0000:81:10.0").unwrap();
         assert_eq!((vfio.numa_node, vfio.slots), (Some(1), None));
         assert_eq!(vfio.cdi, ["onload.dev/vfio=0000:81:10.0"]);
-        assert!(
-            vfio.nodes.contains(&"/dev/vfio/15".to_owned()),
-            "{:?}",
-            vfio.nodes
-        );
+        assert!(vfio.nodes.contains(&"/dev/vfio/15".to_owned()), "{:?}", vfio.nodes);
         let nic = resource(&plan, "onload.dev/nic").device("ens1-9").unwrap();
         assert_eq!((nic.numa_node, nic.slots), (Some(0), Some(10)));
         assert_eq!(resource(&plan, "onload.dev/nic").count(), (10, 0));
@@ -377,11 +346,7 @@ mod tests {
         assert!(said, "{:?}", plan.left_out);
         // And the same for the whole class.
         let plan = planned("rdma-hcas", "[kubernetes]\nslots = 1\n");
-        assert!(
-            resource(&plan, "onload.dev/rdma")
-                .ids
-                .contains_key(&address)
-        );
+        assert!(resource(&plan, "onload.dev/rdma").ids.contains_key(&address));
     }
 
     #[test]
@@ -398,10 +363,7 @@ mod tests {
         );
         let said: Vec<&String> = plan.left_out.iter().collect();
         assert_eq!(said.len(), 2, "{said:?}");
-        assert!(
-            said[0].starts_with("vfio 0000:65:00.3 is not in a.io/two: "),
-            "{said:?}"
-        );
+        assert!(said[0].starts_with("vfio 0000:65:00.3 is not in a.io/two: "), "{said:?}");
         assert!(said[0].ends_with("a.io/one has it"), "{said:?}");
     }
 
@@ -425,15 +387,9 @@ mod tests {
             pool("fast")
         );
         let plan = planned(X2, &taken);
-        assert!(
-            plan.left_out
-                .iter()
-                .any(|said| said.contains("has another onload.dev/fast"))
-        );
-        let named = format!(
-            "{}[kubernetes.resources]\n\"a.io/b\" = {{ pool = \"nic\" }}\n",
-            pool("nic")
-        );
+        assert!(plan.left_out.iter().any(|said| said.contains("has another onload.dev/fast")));
+        let named =
+            format!("{}[kubernetes.resources]\n\"a.io/b\" = {{ pool = \"nic\" }}\n", pool("nic"));
         assert_eq!(devices(&planned(X2, &named), "a.io/b").len(), 2);
     }
 
@@ -443,11 +399,7 @@ mod tests {
         assert!(!names(&plan).contains(&"onload.dev/vfio"));
         assert!(names(&plan).contains(&"onload.dev/nic"));
         assert!(plan.left_out.is_empty(), "{:?}", plan.left_out);
-        assert!(
-            planned(X2, "[kubernetes]\noffer = \"dra\"\n")
-                .resources
-                .is_empty()
-        );
+        assert!(planned(X2, "[kubernetes]\noffer = \"dra\"\n").resources.is_empty());
     }
 
     #[test]
@@ -455,27 +407,15 @@ mod tests {
         let plan = planned(X2, "[kubernetes]\nslots = 32768\n");
         assert_eq!(resource(&plan, "onload.dev/nic").count(), (32_768, 0));
         assert!(
-            plan.left_out
-                .iter()
-                .any(|said| said.contains("onload.dev/nic would have 65536 slots"))
+            plan.left_out.iter().any(|said| said.contains("onload.dev/nic would have 65536 slots"))
         );
     }
 
     fn held(cgroup: Option<&str>) -> Listed {
-        let process = Process {
-            pid: 7,
-            start_time: 1,
-            pid_namespace: 1,
-        };
-        let cgroup = cgroup.map(|path| Cgroup {
-            path: path.into(),
-            inode: 1,
-        });
+        let process = Process { pid: 7, start_time: 1, pid_namespace: 1 };
+        let cgroup = cgroup.map(|path| Cgroup { path: path.into(), inode: 1 });
         Listed {
-            device: Leased {
-                class: Class::Vfio,
-                name: "0000:65:00.3".try_into().unwrap(),
-            },
+            device: Leased { class: Class::Vfio, name: "0000:65:00.3".try_into().unwrap() },
             slot: 0,
             lease: Ok(Lease {
                 claim: None,
@@ -526,10 +466,7 @@ mod tests {
             let Health::Unhealthy(reason) = health_with(held(cgroup)) else {
                 panic!("{cgroup:?}");
             };
-            assert!(
-                reason.contains("held by") && reason.contains("3f2a"),
-                "{reason}"
-            );
+            assert!(reason.contains("held by") && reason.contains("3f2a"), "{reason}");
         }
     }
 
@@ -546,10 +483,7 @@ mod tests {
         let healthy = |config: &str, others: u32, pods: u32| {
             let config = Config::parse(config).unwrap();
             let mut survey = survey(X2, &config);
-            let lease = |(slot, cgroup)| Listed {
-                slot,
-                ..held(Some(cgroup))
-            };
+            let lease = |(slot, cgroup)| Listed { slot, ..held(Some(cgroup)) };
             let others =
                 (0..others).map(|slot| (slot, "/sys/fs/cgroup/system.slice/docker-3f2a.scope"));
             let pods = (0..pods).map(|slot| (3 - slot, "/sys/fs/cgroup/kubepods/pod1/3f2a"));

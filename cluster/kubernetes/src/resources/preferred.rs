@@ -36,30 +36,17 @@ pub fn preferred(
     let must: BTreeSet<&str> = must.map(String::as_str).collect();
     // One that we no longer have cannot be preferred.
     let available = asked.available_device_i_ds.iter();
-    let available: BTreeSet<&str> = available
-        .map(String::as_str)
-        .filter(|id| resource.ids.contains_key(*id))
-        .collect();
+    let available: BTreeSet<&str> =
+        available.map(String::as_str).filter(|id| resource.ids.contains_key(*id)).collect();
     if let Some(id) = must.iter().find(|id| !available.contains(*id)) {
-        bail!(
-            "device {} has to be included and is not among the free ones",
-            Quoted(id)
-        );
+        bail!("device {} has to be included and is not among the free ones", Quoted(id));
     }
     let wanted = || counted(size, "device is", "devices are");
     if must.len() > size {
-        bail!(
-            "{} asked for, and {} have to be among them",
-            wanted(),
-            must.len()
-        );
+        bail!("{} asked for, and {} have to be among them", wanted(), must.len());
     }
     if available.len() < size {
-        bail!(
-            "{} asked for, and {} of those that are free are known",
-            wanted(),
-            available.len()
-        );
+        bail!("{} asked for, and {} of those that are free are known", wanted(), available.len());
     }
     let mut free = free(resource, &available, &must);
     let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
@@ -140,19 +127,13 @@ fn scopes(resource: &Resource, free: &[Free<'_>], wanted: usize) -> Vec<Scope> {
     };
     let fits = |scope: &&Scope| holds_must(scope) && room(free, scope) >= wanted;
     let best = roots.iter().find(fits).or_else(|| nodes.iter().find(fits));
-    best.into_iter()
-        .chain(&nodes)
-        .cloned()
-        .chain([all])
-        .collect()
+    best.into_iter().chain(&nodes).cloned().chain([all]).collect()
 }
 
 /// How many devices have a free slot of which the container has none yet.
 fn room(free: &[Free<'_>], scope: &Scope) -> usize {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
-    inside
-        .filter(|free| free.taken == 0 && !free.ids.is_empty())
-        .count()
+    inside.filter(|free| free.taken == 0 && !free.ids.is_empty()).count()
 }
 
 /// Better scopes have a lower rank: those with devices that the container has to have, then those that
@@ -177,9 +158,7 @@ fn take(free: &mut [Free<'_>], scope: &Scope, size: usize, slots: usize, chosen:
         *near.entry(free.root).or_default() += free.taken;
     }
     while chosen.len() < size {
-        let next = inside
-            .iter_mut()
-            .filter(|free| free.taken < slots && !free.ids.is_empty());
+        let next = inside.iter_mut().filter(|free| free.taken < slots && !free.ids.is_empty());
         let next = next.min_by_key(|free| {
             let (near, ids) = (near.get(&free.root), free.ids.len());
             (free.taken, Reverse(near), Reverse(ids), free.device)
@@ -277,11 +256,7 @@ mod tests {
         let unknown = exclusive("0000:01:00.0", Some("0000:01:00.0"));
         let functions = resource("vfio", vec![unknown, vf(0, 1, "a"), vf(1, 1, "a")]);
         assert_eq!(endings(&chosen(&functions, &[], 2)), "01");
-        assert!(
-            chosen(&functions, &[], 2)
-                .iter()
-                .all(|id| id.starts_with("0000:81"))
-        );
+        assert!(chosen(&functions, &[], 2).iter().all(|id| id.starts_with("0000:81")));
         assert_eq!(chosen(&functions, &[], 3).len(), 3);
     }
 
@@ -366,16 +341,9 @@ mod tests {
             "device \"ens1-1\" has to be included and is not among the free ones"
         );
         let error = preferred(&nics, &asked(&ids, must, 1)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "1 device is asked for, and 2 have to be among them"
-        );
+        assert_eq!(error.to_string(), "1 device is asked for, and 2 have to be among them");
         for none in [0, -1] {
-            assert!(
-                preferred(&nics, &asked(&ids, &[], none))
-                    .unwrap()
-                    .is_empty()
-            );
+            assert!(preferred(&nics, &asked(&ids, &[], none)).unwrap().is_empty());
         }
     }
 

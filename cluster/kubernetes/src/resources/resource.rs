@@ -38,11 +38,7 @@ pub struct Device {
 impl Resource {
     /// A resource without devices, as one that lost them has.
     pub fn empty(name: ResourceName) -> Self {
-        Resource {
-            name,
-            devices: Vec::new(),
-            ids: BTreeMap::new(),
-        }
+        Resource { name, devices: Vec::new(), ids: BTreeMap::new() }
     }
 
     pub fn is_of(&self, classes: &BTreeSet<Class>) -> bool {

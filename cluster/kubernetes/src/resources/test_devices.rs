@@ -33,19 +33,11 @@ pub(crate) fn shared(name: &str, slots: u32) -> Device {
 }
 
 pub(crate) fn at(device: Device, numa_node: u32, pcie_root: &str) -> Device {
-    Device {
-        numa_node: Some(numa_node),
-        pcie_root: Some(pcie_root.to_owned()),
-        ..device
-    }
+    Device { numa_node: Some(numa_node), pcie_root: Some(pcie_root.to_owned()), ..device }
 }
 
 pub(crate) fn resource(name: &str, devices: Vec<Device>) -> Resource {
     let (ids, without) = ids(&devices);
     assert!(without.is_empty());
-    Resource {
-        name: ResourceName::own(name).unwrap(),
-        devices,
-        ids,
-    }
+    Resource { name: ResourceName::own(name).unwrap(), devices, ids }
 }

@@ -40,12 +40,7 @@ impl Node {
         let api = ClaimServer::start().await;
         let kubelet = KubeletDir::make(&host.kubelet_dir());
         let kubeconfig = api.kubeconfig(&host.kubelet_dir());
-        Node {
-            host,
-            api,
-            kubelet,
-            kubeconfig,
-        }
+        Node { host, api, kubelet, kubeconfig }
     }
 
     pub(crate) fn daemon(&self) -> Daemon {
@@ -123,15 +118,9 @@ async fn kubelet_finds_the_driver_and_both_versions_of_its_service() {
     assert_eq!(node.kubelet.sockets(), ["onload.dev@reg.sock"]);
     assert_eq!(driver.info.r#type, "DRAPlugin");
     assert_eq!(driver.info.name, "onload.dev");
-    assert_eq!(
-        driver.info.supported_versions,
-        ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
-    );
+    assert_eq!(driver.info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
     let plugins = node.kubelet.0.join("plugins/onload.dev");
-    assert_eq!(
-        PathBuf::from(&driver.info.endpoint).parent(),
-        Some(plugins.as_path())
-    );
+    assert_eq!(PathBuf::from(&driver.info.endpoint).parent(), Some(plugins.as_path()));
     daemon.logged(&["registered with kubelet", "onload.dev"]);
     node.claim("c", UID, "n1/nic", "ens1", json!([]));
     let devices = driver.prepare_beta(claim("c", UID)).await.unwrap();
@@ -182,51 +171,28 @@ async fn a_claim_gets_its_devices_by_the_words_of_its_allocation() {
         panic!("{devices:?}");
     };
     assert_eq!(nic.request_names, ["fast"]);
-    assert_eq!(
-        nic.cdi_device_ids,
-        ["onload.dev/nic=ens1".to_owned(), of_request(UID, "fast")]
-    );
-    assert_eq!(
-        nic.share_id.as_deref(),
-        Some("a671734a-e8e5-11e4-8fde-42010af09327")
-    );
-    assert_eq!(
-        (vf.pool_name.as_str(), vf.device_name.as_str()),
-        ("n1/vfio", VF)
-    );
+    assert_eq!(nic.cdi_device_ids, ["onload.dev/nic=ens1".to_owned(), of_request(UID, "fast")]);
+    assert_eq!(nic.share_id.as_deref(), Some("a671734a-e8e5-11e4-8fde-42010af09327"));
+    assert_eq!((vf.pool_name.as_str(), vf.device_name.as_str()), ("n1/vfio", VF));
     assert_eq!(
         vf.cdi_device_ids,
-        [
-            of_claim(UID),
-            "onload.dev/vfio=0000:81:10.0".to_owned(),
-            of_request(UID, "vf")
-        ]
+        [of_claim(UID), "onload.dev/vfio=0000:81:10.0".to_owned(), of_request(UID, "vf")]
     );
     assert_eq!(vf.share_id, None);
     // Each name that is answered is one that an engine finds.
     let registry = Registry::scan(&[node.host.spec_dir()]);
-    let there: BTreeSet<String> = registry
-        .devices()
-        .map(|device| device.name.to_string())
-        .collect();
+    let there: BTreeSet<String> =
+        registry.devices().map(|device| device.name.to_string()).collect();
     let answered = devices.iter().flat_map(|device| &device.cdi_device_ids);
-    assert!(
-        answered.into_iter().all(|name| there.contains(name)),
-        "{there:?}"
-    );
+    assert!(answered.into_iter().all(|name| there.contains(name)), "{there:?}");
     // The hook of the claim runs before the device's own, which would lease it for this container alone.
     let ids = vf.cdi_device_ids.iter();
     let ids: Vec<QualifiedName> = ids.map(|id| id.parse().unwrap()).collect();
     let hooks = registry.edits_for(&ids).unwrap().hooks;
-    let stages = hooks.iter().map(|hook| {
-        (
-            hook.args[1].as_str(),
-            hook.args.iter().any(|arg| arg == "--claim"),
-        )
-    });
-    let stages: Vec<(&str, bool)> = stages
-        .filter(|(stage, _)| *stage == "createRuntime")
-        .collect();
+    let stages = hooks
+        .iter()
+        .map(|hook| (hook.args[1].as_str(), hook.args.iter().any(|arg| arg == "--claim")));
+    let stages: Vec<(&str, bool)> = stages.filter(|(stage, _)| *stage == "createRuntime").collect();
     assert_eq!(stages, [("createRuntime", true), ("createRuntime", false)]);
     daemon.logged(&["prepared", UID, "onload.dev/nic=ens1"]);
 }
@@ -239,19 +205,9 @@ async fn parameters_choose_among_what_the_host_has() {
     node.claim("c", UID, "n1/nic", "ens1", config);
     assert_eq!(
         driver.cdi(claim("c", UID)).await.unwrap(),
-        [
-            "onload.dev/nic-plain=ens1",
-            "onload.dev/profile=latency",
-            &of_request(UID, "r")
-        ]
+        ["onload.dev/nic-plain=ens1", "onload.dev/profile=latency", &of_request(UID, "r")]
     );
-    node.claim(
-        "bad",
-        OTHER_UID,
-        "n1/nic",
-        "ens1",
-        opaque(json!({"memlock": "unlimited"})),
-    );
+    node.claim("bad", OTHER_UID, "n1/nic", "ens1", opaque(json!({"memlock": "unlimited"})));
     let line = driver.prepare(claim("bad", OTHER_UID)).await.unwrap_err();
     assert_eq!(
         line,
@@ -285,10 +241,8 @@ async fn the_hook_of_a_claim_sets_the_vlan_that_it_chose_of_a_function() {
         let at = hook.args.iter().position(|arg| arg == "--vf").unwrap();
         (hook.args[1].as_str(), hook.args[at + 1].as_str())
     });
-    let (chosen, open) = (
-        "vfio:0000:81:10.0=vlan=150;vlans=100-199",
-        "vfio:0000:81:10.0=vlans=100-199",
-    );
+    let (chosen, open) =
+        ("vfio:0000:81:10.0=vlan=150;vlans=100-199", "vfio:0000:81:10.0=vlans=100-199");
     // The device's own hook comes after that of the claim, at each stage.
     let expected = [
         ("createRuntime", chosen),
@@ -298,10 +252,7 @@ async fn the_hook_of_a_claim_sets_the_vlan_that_it_chose_of_a_function() {
     ];
     assert_eq!(told.collect::<Vec<_>>(), expected);
     for (config, says) in [
-        (
-            opaque(json!({"vlan": 300})),
-            "it may choose from 100-199, and 300 is none of them",
-        ),
+        (opaque(json!({"vlan": 300})), "it may choose from 100-199, and 300 is none of them"),
         (json!([]), "it has to choose a VLAN from 100-199"),
     ] {
         node.claim("d", OTHER_UID, "n1/vfio", VF, config);
@@ -323,13 +274,7 @@ async fn a_claim_is_prepared_as_often_as_kubelet_asks_and_after_a_reboot() {
     // /var/run/cdi does not outlive a reboot; kubelet prepares the same claim without an unprepare.
     for entry in fs::read_dir(node.host.spec_dir()).unwrap() {
         let path = entry.unwrap().path();
-        if path
-            .file_name()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .starts_with("claim.")
-        {
+        if path.file_name().unwrap().to_str().unwrap().starts_with("claim.") {
             fs::remove_file(path).unwrap();
         }
     }
@@ -374,33 +319,14 @@ async fn claims_that_cannot_be_prepared_say_why_and_harm_no_other() {
             "u-elsewhere",
             "request \"r\": this node has no device \"ens1\" in pool \"n2/nic\"",
         ),
-        (
-            "again",
-            "u-earlier",
-            "that one has uid \"u-later\", and the pod waits for u-earlier",
-        ),
-        (
-            "nobody",
-            "u-nobody",
-            "this node has no device \"0000-81-10-9\" in pool \"n1/vfio\"",
-        ),
+        ("again", "u-earlier", "that one has uid \"u-later\", and the pod waits for u-earlier"),
+        ("nobody", "u-nobody", "this node has no device \"0000-81-10-9\" in pool \"n1/vfio\""),
         ("bare", "u-bare", "it has no allocation"),
-        (
-            "gone",
-            "u-gone",
-            "the API server knows no such claim any more",
-        ),
+        ("gone", "u-gone", "the API server knows no such claim any more"),
         ("x", "no uid\n", "is no uid of a claim"),
-        (
-            "../../nodes",
-            "u-path",
-            "the API server knows no such claim",
-        ),
+        ("../../nodes", "u-path", "the API server knows no such claim"),
     ];
-    let claims = asked
-        .iter()
-        .map(|(name, uid, _)| claim(name, uid))
-        .collect();
+    let claims = asked.iter().map(|(name, uid, _)| claim(name, uid)).collect();
     let answers = driver.prepare_all(claims).await;
     assert_eq!(answers.len(), asked.len());
     for (name, uid, says) in asked {
@@ -431,10 +357,7 @@ async fn a_device_that_others_hold_is_refused_with_the_holder_and_not_to_its_own
     // The pod of another claim has it.
     node.host.lease("vfio:0000:81:10.0", Some(OTHER_UID));
     let line = driver.prepare(claim("c", UID)).await.unwrap_err();
-    assert!(
-        line.contains(&format!("of claim {OTHER_UID} since")),
-        "{line}"
-    );
+    assert!(line.contains(&format!("of claim {OTHER_UID} since")), "{line}");
     // A pod of this one.
     node.host.lease("vfio:0000:81:10.0", Some(UID));
     let cdi = driver.cdi(claim("c", UID)).await.unwrap();
@@ -455,14 +378,7 @@ async fn a_pod_that_asks_for_a_resource_has_the_variables_that_a_device_plugin_g
     node.api.put(made);
     let cdi = driver.cdi(claim("c", UID)).await.unwrap();
     let of_request = of_request(UID, request);
-    assert_eq!(
-        cdi,
-        [
-            of_claim(UID),
-            "onload.dev/vfio=0000:81:10.0".to_owned(),
-            of_request
-        ]
-    );
+    assert_eq!(cdi, [of_claim(UID), "onload.dev/vfio=0000:81:10.0".to_owned(), of_request]);
     let registry = Registry::scan(&[node.host.spec_dir()]);
     let names: Vec<_> = cdi.iter().map(|name| name.parse().unwrap()).collect();
     let env = registry.edits_for(&names).unwrap().env;
@@ -470,10 +386,7 @@ async fn a_pod_that_asks_for_a_resource_has_the_variables_that_a_device_plugin_g
     assert!(has("PCIDEVICE_ONLOAD_DEV_VFIO=0000:81:10.0"), "{env:?}");
     // As the device plugin's answer was recorded (tests/recorded/kubelet-1.36.2/calls.jsonl).
     let info = r#"{"0000:81:10.0":{"generic":{"deviceID":"0000:81:10.0"},"vfio":{"dev-mount":"/dev/vfio/15","mount":"/dev/vfio/vfio"}}}"#;
-    assert!(
-        has(&format!("PCIDEVICE_ONLOAD_DEV_VFIO_INFO={info}")),
-        "{env:?}"
-    );
+    assert!(has(&format!("PCIDEVICE_ONLOAD_DEV_VFIO_INFO={info}")), "{env:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -494,13 +407,7 @@ async fn fifty_claims_at_once_are_each_prepared_and_one_of_two_pods_too() {
     let node = Node::new().await;
     let (_daemon, driver) = node.started().await;
     for at in 0..50 {
-        node.claim(
-            &format!("c{at}"),
-            &format!("u{at}"),
-            "n1/nic",
-            "ens1",
-            json!([]),
-        );
+        node.claim(&format!("c{at}"), &format!("u{at}"), "n1/nic", "ens1", json!([]));
     }
     node.claim("both", UID, "n1/vfio", VF, json!([]));
     node.api.hold();
@@ -508,12 +415,8 @@ async fn fifty_claims_at_once_are_each_prepared_and_one_of_two_pods_too() {
         let driver = driver.clone();
         tokio::spawn(async move { driver.cdi(claim(&name, &uid)).await })
     };
-    let nics: Vec<_> = (0..50)
-        .map(|at| one(format!("c{at}"), format!("u{at}")))
-        .collect();
-    let both: Vec<_> = (0..2)
-        .map(|_| one("both".to_owned(), UID.to_owned()))
-        .collect();
+    let nics: Vec<_> = (0..50).map(|at| one(format!("c{at}"), format!("u{at}"))).collect();
+    let both: Vec<_> = (0..2).map(|_| one("both".to_owned(), UID.to_owned())).collect();
     // All are under way at once: the answers have not been given. The second of a claim waits for the first.
     while node.api.asked() < 51 {
         tokio::task::yield_now().await;
@@ -546,18 +449,12 @@ async fn health_is_told_with_the_words_of_discovery_at_each_change() {
     let whole = fs::read(&file).unwrap();
     node.host.remove_from_spec("vfio", "0000:81:10.0");
     let unhealthy = health.until(VF, is(HealthStatus::Unhealthy)).await;
-    assert!(
-        unhealthy.message.contains("specification"),
-        "{}",
-        unhealthy.message
-    );
+    assert!(unhealthy.message.contains("specification"), "{}", unhealthy.message);
     fs::write(&file, whole).unwrap();
     let healthy = health.until(VF, is(HealthStatus::Healthy)).await;
     // What is not said again is forgotten by kubelet.
     let first = healthy.last_updated_time;
-    health
-        .until(VF, move |health| health.last_updated_time > first)
-        .await;
+    health.until(VF, move |health| health.last_updated_time > first).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -598,14 +495,8 @@ async fn what_killed_instances_left_is_swept_at_the_next_start() {
     // A socket of another driver, which nobody serves either.
     drop(UnixListener::bind(node.kubelet.registry().join("dra.net.sock")).unwrap());
     let mut daemon = node.daemon();
-    daemon.logged(&[
-        "removed the socket of a killed instance",
-        "onload.dev@reg.sock",
-    ]);
-    daemon.logged(&[
-        "removed the specification of a claim that is gone",
-        "u-gone",
-    ]);
+    daemon.logged(&["removed the socket of a killed instance", "onload.dev@reg.sock"]);
+    daemon.logged(&["removed the specification of a claim that is gone", "u-gone"]);
     assert_eq!(node.of_claims(), [of_claim(UID)]);
     daemon.logged(&["serving claims"]);
     // kubelet waits for up to two minutes before it tries the old name again.
@@ -704,10 +595,8 @@ async fn what_has_the_name_of_a_socket_stays_and_the_driver_waits() {
     let place = node.kubelet.registry().join("onload.dev@reg.sock");
     fs::write(&place, "x").unwrap();
     let mut daemon = node.daemon();
-    daemon.logged(&[
-        "claims are not served",
-        "a file that is no socket has this name; move it away",
-    ]);
+    daemon
+        .logged(&["claims are not served", "a file that is no socket has this name; move it away"]);
     assert_eq!(fs::read_to_string(&place).unwrap(), "x");
     fs::remove_file(&place).unwrap();
     node.kubelet.driver().await;
@@ -731,10 +620,7 @@ async fn without_an_api_server_the_device_plugin_serves_alone() {
     let mut daemon = Daemon::with(&host, |command| {
         command.arg("--kubelet-dir").arg(&dir.0);
     });
-    daemon.logged(&[
-        "no DRA driver on this node",
-        "the name of this node is not known",
-    ]);
+    daemon.logged(&["no DRA driver on this node", "the name of this node is not known"]);
     kubelet.registered("onload.dev/vfio").await;
     assert!(dir.sockets().is_empty());
     assert!(daemon.terminate().success());
@@ -776,9 +662,7 @@ async fn what_kubelet_asks_is_counted_by_method() {
     let mut health = driver.watch_health().await;
     health.until(VF, |_| true).await;
     let http = daemon.http.clone();
-    let (_, metrics) = tokio::task::spawn_blocking(move || get(&http, "/metrics"))
-        .await
-        .unwrap();
+    let (_, metrics) = tokio::task::spawn_blocking(move || get(&http, "/metrics")).await.unwrap();
     for line in [
         r#"onload_kubernetes_requests_total{method="NodePrepareResources",outcome="ok"} 1"#,
         r#"onload_kubernetes_requests_total{method="NodePrepareResources",outcome="error"} 1"#,
@@ -786,9 +670,6 @@ async fn what_kubelet_asks_is_counted_by_method() {
         r#"onload_kubernetes_requests_total{method="NodeWatchResources",outcome="ok"} 1"#,
         r#"onload_kubernetes_dra_registered 1"#,
     ] {
-        assert!(
-            metrics.lines().any(|other| other == line),
-            "{line}:\n{metrics}"
-        );
+        assert!(metrics.lines().any(|other| other == line), "{line}:\n{metrics}");
     }
 }

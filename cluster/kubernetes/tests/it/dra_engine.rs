@@ -35,10 +35,7 @@ struct Deciding {
 }
 
 fn offers() -> Vec<Offer> {
-    vec![
-        offer(Class::Nic, "ens1"),
-        offer(Class::Vfio, "0000:81:10.0"),
-    ]
+    vec![offer(Class::Nic, "ens1"), offer(Class::Vfio, "0000:81:10.0")]
 }
 
 impl Deciding {
@@ -48,13 +45,7 @@ impl Deciding {
 
     /// With specifications of claims in a directory.
     fn with_claims(server: &ApiServer, config: &str, grace: Duration, spec_dir: &Path) -> Deciding {
-        Deciding::beside(
-            ListeningKubelet::start(&[]),
-            server,
-            config,
-            grace,
-            spec_dir,
-        )
+        Deciding::beside(ListeningKubelet::start(&[]), server, config, grace, spec_dir)
     }
 
     /// Beside a kubelet.
@@ -83,13 +74,7 @@ impl Deciding {
             has_offered: false,
         };
         tokio::spawn(engine.run(dra_sender, plugin_sender));
-        Deciding {
-            snapshots,
-            registered,
-            dra,
-            plugin,
-            kubelet,
-        }
+        Deciding { snapshots, registered, dra, plugin, kubelet }
     }
 
     fn register(&self) {
@@ -99,8 +84,7 @@ impl Deciding {
     }
 
     async fn restart_kubelet(&self) {
-        self.registered
-            .send_modify(|registered| registered.now = false);
+        self.registered.send_modify(|registered| registered.now = false);
         tokio::time::sleep(SOON).await;
         self.register();
         tokio::time::sleep(SOON).await;
@@ -131,11 +115,7 @@ impl Deciding {
             }
         };
         if tokio::time::timeout(PATIENCE, wait).await.is_err() {
-            panic!(
-                "DRA {:?}, device plugin {:?}",
-                self.dra.borrow(),
-                self.plugin.borrow()
-            );
+            panic!("DRA {:?}, device plugin {:?}", self.dra.borrow(), self.plugin.borrow());
         }
     }
 }
@@ -289,13 +269,8 @@ async fn a_node_that_ran_the_device_plugin_stays_with_it_until_kubelet_has_forgo
     kubelet.allocated(&["onload.dev/nic"]);
     let mut deciding = Deciding::beside(kubelet, &server, "", NEVER, Path::new("/nonexistent"));
     // Nobody waits for a driver that is not to offer the class.
-    let plugin = deciding
-        .plugin
-        .wait_for(|plugin| plugin.contains(&Class::Nic));
-    tokio::time::timeout(PATIENCE, plugin)
-        .await
-        .unwrap()
-        .unwrap();
+    let plugin = deciding.plugin.wait_for(|plugin| plugin.contains(&Class::Nic));
+    tokio::time::timeout(PATIENCE, plugin).await.unwrap().unwrap();
     deciding.register();
     deciding.until(&[Class::Vfio], &[Class::Nic]).await;
     // A cure: the file is removed, and kubelet starts again.
@@ -356,10 +331,9 @@ async fn a_kubelet_before_1_36_leaves_all_to_the_device_plugin_until_it_is_updat
 #[tokio::test]
 async fn a_feature_gate_of_kubelet_goes_before_its_version() {
     let both = &[Class::Nic, Class::Vfio][..];
-    for (version, gate, dra, plugin) in [
-        ("v1.35.4", "true", both, &[][..]),
-        ("v1.36.2", "false", &[], both),
-    ] {
+    for (version, gate, dra, plugin) in
+        [("v1.35.4", "true", both, &[][..]), ("v1.36.2", "false", &[], both)]
+    {
         let server = new_server().await;
         server.set_kubelet_version(version);
         let gate = format!("--feature-gates=DRAExtendedResource={gate}");
@@ -378,9 +352,7 @@ async fn while_kubelet_may_take_the_driver_the_device_plugin_offers_nothing() {
     deciding.look_again("");
     assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
     // One without DRA says so.
-    deciding
-        .registered
-        .send_modify(|registered| registered.is_refused = true);
+    deciding.registered.send_modify(|registered| registered.is_refused = true);
     deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
 }
 
@@ -468,10 +440,7 @@ async fn what_the_operator_says_is_done_at_the_start_and_changes_by_nobody() {
     );
     deciding.until(&[Class::Vfio], &[Class::Nic]).await;
     let asked = server.counts();
-    assert!(
-        asked.keys().all(|key| key.ends_with("deviceclasses")),
-        "{asked:?}"
-    );
+    assert!(asked.keys().all(|key| key.ends_with("deviceclasses")), "{asked:?}");
     deciding.look_again("[kubernetes]\noffer = { nic = \"dra\", vfio = \"dra\" }\n");
     deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
 }
@@ -556,9 +525,7 @@ async fn what_kubelet_remembers_takes_no_class_from_dra_without_the_server() {
 /// Waits until so many requests of a verb for a resource have come.
 async fn until_asked(server: &ApiServer, verb: &str, resource: &str, times: usize) {
     let is_it = |asked: &&Asked| asked.verb == verb && asked.resource == resource;
-    server
-        .until_asked(|asked| asked.iter().filter(is_it).count() >= times)
-        .await;
+    server.until_asked(|asked| asked.iter().filter(is_it).count() >= times).await;
 }
 
 #[tokio::test]

@@ -1,11 +1,6 @@
 //! Many nodes and one API server: how often it is asked.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test")]
 
 use std::collections::BTreeMap;
 
@@ -34,9 +29,7 @@ fn offers(is_up: bool) -> Vec<Offer> {
 
 fn counts(counts: &[(&str, usize)]) -> BTreeMap<String, usize> {
     let counts = counts.iter();
-    counts
-        .map(|(what, times)| ((*what).to_owned(), *times))
-        .collect()
+    counts.map(|(what, times)| ((*what).to_owned(), *times)).collect()
 }
 
 /// Waits until each has asked for all that it needs, and sees that it was no more.
@@ -120,8 +113,5 @@ async fn two_hundred_nodes_ask_as_often_as_the_page_says() {
             tokio::task::yield_now().await;
         }
     }
-    assert_eq!(
-        server.counts(),
-        counts(&[("patch resourceslices", FLAPPING)])
-    );
+    assert_eq!(server.counts(), counts(&[("patch resourceslices", FLAPPING)]));
 }

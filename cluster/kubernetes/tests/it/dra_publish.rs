@@ -27,9 +27,7 @@ fn nic() -> Offer {
 }
 
 fn devices(slices: &Slices) -> BTreeSet<String> {
-    let all = slices
-        .values()
-        .flat_map(|slice| slice.spec.devices.iter().flatten());
+    let all = slices.values().flat_map(|slice| slice.spec.devices.iter().flatten());
     all.map(|device| device.name.clone()).collect()
 }
 
@@ -38,17 +36,9 @@ fn has(slices: &Slices, names: &[&str]) -> bool {
 }
 
 fn is_tainted(slices: &Slices, name: &str) -> bool {
-    let mut all = slices
-        .values()
-        .flat_map(|slice| slice.spec.devices.iter().flatten());
+    let mut all = slices.values().flat_map(|slice| slice.spec.devices.iter().flatten());
     let device = all.find(|device| device.name == name);
-    device.is_some_and(|device| {
-        device
-            .taints
-            .iter()
-            .flatten()
-            .any(|taint| taint.key == UNHEALTHY)
-    })
+    device.is_some_and(|device| device.taints.iter().flatten().any(|taint| taint.key == UNHEALTHY))
 }
 
 /// Whether all slices of a pool are of one generation, and as many as they say.
@@ -57,18 +47,11 @@ fn is_whole(slices: &Slices, pool: &str) -> bool {
     let of_pool: Vec<_> = of_pool.map(|slice| &slice.spec.pool).collect();
     let generations: BTreeSet<i64> = of_pool.iter().map(|pool| pool.generation).collect();
     let count = i64::try_from(of_pool.len()).unwrap();
-    generations.len() == 1
-        && of_pool
-            .iter()
-            .all(|pool| pool.resource_slice_count == count)
+    generations.len() == 1 && of_pool.iter().all(|pool| pool.resource_slice_count == count)
 }
 
 fn writes(server: &ApiServer) -> usize {
-    server
-        .counts()
-        .get("patch resourceslices")
-        .copied()
-        .unwrap_or(0)
+    server.counts().get("patch resourceslices").copied().unwrap_or(0)
 }
 
 #[tokio::test]
@@ -79,9 +62,7 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_five_things_then()
     tokio::task::yield_now().await;
     assert_eq!(server.asked(), []);
     driver.register();
-    server
-        .until(|slices| has(slices, &["0000-81-10-0", "ens1"]))
-        .await;
+    server.until(|slices| has(slices, &["0000-81-10-0", "ens1"])).await;
     let slices = server.slices();
     assert_eq!(slices.keys().collect::<Vec<_>>(), [NIC, VFIO]);
     assert_eq!(slices[NIC].spec.pool.name, "n1/nic");
@@ -113,14 +94,10 @@ async fn of_a_class_that_is_not_listed_the_devices_of_pools_and_of_resources_are
     let offers = || vec![nic(), vfio(&["fast"]), offer(Class::Vfio, "0000:81:10.1")];
     let config = "[kubernetes]\nclasses = [\"nic\"]\n";
     driver.offer_by(offers(), config);
-    server
-        .until(|slices| has(slices, &["ens1", "0000-81-10-0"]))
-        .await;
+    server.until(|slices| has(slices, &["ens1", "0000-81-10-0"])).await;
     let named = "[kubernetes.resources]\n\"amd.com/vf\" = { class = \"vfio\" }\n";
     driver.offer_by(offers(), &format!("{config}{named}"));
-    server
-        .until(|slices| has(slices, &["ens1", "0000-81-10-0", "0000-81-10-1"]))
-        .await;
+    server.until(|slices| has(slices, &["ens1", "0000-81-10-0", "0000-81-10-1"])).await;
     driver.offer_by(vec![nic(), vfio(&[])], config);
     server.until(|slices| has(slices, &["ens1"])).await;
 }
@@ -152,11 +129,7 @@ async fn what_kubelet_deletes_at_its_start_comes_back_in_a_newer_generation() {
     server.delete_slices_of("n1");
     server.until(all).await;
     assert_eq!(server.slices()[VFIO].spec.pool.generation, before + 1);
-    assert!(
-        !server.counts().contains_key("list resourceslices"),
-        "{:?}",
-        server.counts()
-    );
+    assert!(!server.counts().contains_key("list resourceslices"), "{:?}", server.counts());
 }
 
 /// The uid of the Node that a slice belongs to.
@@ -172,9 +145,7 @@ async fn slices_belong_to_the_node_as_it_was_registered_last() {
     server.forget_asked();
     server.set_registered(None, "n1");
     // While there is no Node, nothing is written for the collector to delete.
-    server
-        .until_asked(|asked| asked.iter().any(|asked| asked.resource == "nodes"))
-        .await;
+    server.until_asked(|asked| asked.iter().any(|asked| asked.resource == "nodes")).await;
     assert_eq!(writes(&server), 0);
     server.set_registered(Some(2), "n1");
     server.until(|slices| has(slices, &["ens1"])).await;
@@ -207,11 +178,7 @@ async fn what_somebody_else_writes_or_leaves_is_put_right() {
     server.put_slice("other", stray("other", "n2"));
     let _driver = Driver::start(&server, "n1", vec![nic()]);
     let only = |slices: &Slices| {
-        slices.keys().eq(["other", NIC]
-            .iter()
-            .rev()
-            .copied()
-            .collect::<BTreeSet<_>>())
+        slices.keys().eq(["other", NIC].iter().rev().copied().collect::<BTreeSet<_>>())
     };
     server.until(only).await;
     let mut changed = serde_json::to_value(&server.slices()[NIC]).unwrap();
@@ -229,26 +196,16 @@ async fn a_server_without_the_features_gets_devices_that_need_none() {
     let server = ApiServer::start(Gates::OFF).await;
     let family = || vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
     let mut offers = family();
-    offers.extend([
-        offer(Class::Nic, "ens1"),
-        unhealthy(offer(Class::Nic, "ens2")),
-    ]);
+    offers.extend([offer(Class::Nic, "ens1"), unhealthy(offer(Class::Nic, "ens2"))]);
     let _driver = Driver::start(&server, "n1", offers);
-    server
-        .until(|slices| slices.contains_key(NIC) && slices.contains_key(VFIO))
-        .await;
+    server.until(|slices| slices.contains_key(NIC) && slices.contains_key(VFIO)).await;
     let slots: Vec<String> = (0..10).map(|slot| format!("ens1-slot-{slot}")).collect();
     let mut wanted: BTreeSet<String> = slots.into_iter().collect();
     wanted.insert("0000-81-00-1".to_owned());
     assert_eq!(devices(&server.slices()), wanted);
     // Not for a moment was there more.
     let is_whole_function = |slice: &ResourceSlice| {
-        slice
-            .spec
-            .devices
-            .iter()
-            .flatten()
-            .any(|device| device.name == "0000-81-00-0")
+        slice.spec.devices.iter().flatten().any(|device| device.name == "0000-81-00-0")
     };
     assert!(!server.was_ever(is_whole_function));
 }
@@ -260,9 +217,7 @@ async fn a_server_that_wants_counters_in_the_slice_of_their_devices_gets_none() 
     let mut offers = vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
     offers.extend([nic(), unhealthy(offer(Class::Nic, "ens2"))]);
     let _driver = Driver::start(&server, "n1", offers);
-    server
-        .until(|slices| has(slices, &["0000-81-00-1", "ens1", "ens2"]))
-        .await;
+    server.until(|slices| has(slices, &["0000-81-00-1", "ens1", "ens2"])).await;
     // What else it has is used.
     assert!(is_tainted(&server.slices(), "ens2"));
     assert_eq!(server.counts()["patch resourceslices (dry run)"], 2);
@@ -285,22 +240,13 @@ async fn features_that_the_server_loses_are_done_without() {
     let server = ApiServer::start(Gates::ON).await;
     let family = || vec![offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
     let driver = Driver::start(&server, "n1", family());
-    server
-        .until(|slices| slices.contains_key("n1-onload-dev-vfio-counters-0"))
-        .await;
-    server.set_gates(Gates {
-        partitionable: false,
-        ..Gates::ON
-    });
+    server.until(|slices| slices.contains_key("n1-onload-dev-vfio-counters-0")).await;
+    server.set_gates(Gates { partitionable: false, ..Gates::ON });
     let mut more = family();
     more.push(offer(Class::Vfio, "0000:82:00.0"));
     driver.offer(more);
-    server
-        .until(|slices| has(slices, &["0000-81-00-1", "0000-82-00-0"]))
-        .await;
-    server
-        .until(|slices| slices.len() == 1 && is_whole(slices, "n1/vfio"))
-        .await;
+    server.until(|slices| has(slices, &["0000-81-00-1", "0000-82-00-0"])).await;
+    server.until(|slices| slices.len() == 1 && is_whole(slices, "n1/vfio")).await;
 }
 
 #[tokio::test]
@@ -334,16 +280,9 @@ async fn slots_stay_devices_if_the_server_gains_features_while_a_claim_holds_one
     server.until_asked(is_asked).await;
     // Taints are used without waiting for the claim.
     driver.offer(vec![unhealthy(nic())]);
-    server
-        .until(|slices| is_tainted(slices, "ens1-slot-3"))
-        .await;
+    server.until(|slices| is_tainted(slices, "ens1-slot-3")).await;
     assert!(!server.was_ever(|slice| {
-        slice
-            .spec
-            .devices
-            .iter()
-            .flatten()
-            .any(|device| device.name == "ens1")
+        slice.spec.devices.iter().flatten().any(|device| device.name == "ens1")
     }));
 }
 
@@ -424,11 +363,7 @@ async fn a_node_that_starts_anew_after_its_cluster_changed_asks_what_claims_hold
     ] {
         let server = ApiServer::start(gates).await;
         // Neither of another node nor of another driver.
-        let other = if gates.consumable {
-            "ens1-slot-3"
-        } else {
-            "ens1"
-        };
+        let other = if gates.consumable { "ens1-slot-3" } else { "ens1" };
         server.put_claim("default", "of-another", claim("n2/nic", other));
         let mut of_driver = claim("n1/nic", other);
         of_driver["status"]["allocation"]["devices"]["results"][0]["driver"] = "gpu.x.io".into();
@@ -436,11 +371,7 @@ async fn a_node_that_starts_anew_after_its_cluster_changed_asks_what_claims_hold
         server.put_claim("default", "c", claim("n1/nic", held));
         let driver = Driver::start(&server, "n1", vec![nic()]);
         driver.published_is(&[Class::Nic]).await;
-        assert!(
-            is_right(&server.slices()),
-            "{held}: {:?}",
-            devices(&server.slices())
-        );
+        assert!(is_right(&server.slices()), "{held}: {:?}", devices(&server.slices()));
         // Nothing more is asked when kubelet starts under the daemon.
         server.forget_asked();
         server.delete_slices_of("n1");
@@ -487,9 +418,7 @@ async fn whatever_the_server_refuses_is_tried_again() {
         server.fail("patch", status, (status == 429).then_some(1));
         offers.push(offer(Class::Nic, &format!("ens{}", at + 2)));
         driver.offer(offers.clone());
-        server
-            .until(|slices| devices(slices).len() == offers.len())
-            .await;
+        server.until(|slices| devices(slices).len() == offers.len()).await;
         assert!(server.has_failed());
     }
     let metrics = driver.metrics.text();
@@ -518,13 +447,9 @@ async fn a_server_that_wants_to_be_left_alone_is_whatever_changes() {
 
 #[tokio::test]
 async fn each_request_at_the_start_may_fail() {
-    for (verb, status) in [
-        ("get", 500),
-        ("patch", 403),
-        ("list", 500),
-        ("list", 410),
-        ("watch", 403),
-    ] {
+    for (verb, status) in
+        [("get", 500), ("patch", 403), ("list", 500), ("list", 410), ("watch", 403)]
+    {
         let server = ApiServer::start(Gates::ON).await;
         server.fail(verb, status, None);
         let _driver = Driver::start(&server, "n1", vec![nic()]);
@@ -563,9 +488,7 @@ async fn a_watch_that_ends_goes_on_without_a_list() {
     let server = ApiServer::start(Gates::ON).await;
     let _driver = Driver::start(&server, "n1", vec![nic()]);
     server.until(|slices| has(slices, &["ens1"])).await;
-    server
-        .until_asked(|asked| asked.iter().any(|asked| asked.verb == "watch"))
-        .await;
+    server.until_asked(|asked| asked.iter().any(|asked| asked.verb == "watch")).await;
     server.forget_asked();
     server.end_watches();
     // What happened meanwhile is told.
@@ -586,9 +509,7 @@ async fn a_watch_from_too_long_ago_begins_with_a_list() {
     server.compact();
     server.end_watches();
     server.until(|slices| has(slices, &["ens1"])).await;
-    server
-        .until_asked(|asked| asked.iter().any(|asked| asked.verb == "list"))
-        .await;
+    server.until_asked(|asked| asked.iter().any(|asked| asked.verb == "list")).await;
 }
 
 #[tokio::test]
@@ -615,11 +536,7 @@ async fn nothing_is_written_while_kubelet_does_not_know_the_driver() {
 #[tokio::test]
 async fn a_class_that_is_offered_otherwise_is_withdrawn() {
     let server = ApiServer::start(Gates::ON).await;
-    let driver = Driver::start(
-        &server,
-        "n1",
-        vec![nic(), offer(Class::Vfio, "0000:81:10.0")],
-    );
+    let driver = Driver::start(&server, "n1", vec![nic(), offer(Class::Vfio, "0000:81:10.0")]);
     server.until(|slices| slices.len() == 2).await;
     driver.classes(&[Class::Vfio]);
     server.until(|slices| slices.keys().eq([VFIO])).await;
@@ -657,9 +574,7 @@ async fn a_driver_writes_slices_of_its_own_node_alone() {
     server.bind("n2");
     let _stranger = Driver::start(&server, "n1", vec![nic()]);
     let _own = Driver::start(&server, "n2", vec![nic()]);
-    server
-        .until(|slices| slices.contains_key("n2-onload-dev-nic-0"))
-        .await;
+    server.until(|slices| slices.contains_key("n2-onload-dev-nic-0")).await;
     assert_eq!(server.slices().len(), 1);
 }
 
@@ -671,11 +586,7 @@ async fn a_link_that_flaps_is_one_write_an_interval_and_its_last_state_is_told()
     let driver = Driver::writing_each(&server, "n1", vec![nic()], INTERVAL);
     server.until(|slices| has(slices, &["ens1"])).await;
     for flap in 0..40 {
-        driver.offer(vec![if flap % 2 == 0 {
-            unhealthy(nic())
-        } else {
-            nic()
-        }]);
+        driver.offer(vec![if flap % 2 == 0 { unhealthy(nic()) } else { nic() }]);
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     driver.offer(vec![unhealthy(nic()), offer(Class::Nic, "ens2")]);
@@ -683,10 +594,7 @@ async fn a_link_that_flaps_is_one_write_an_interval_and_its_last_state_is_told()
     assert!(is_tainted(&server.slices(), "ens1"));
     let intervals = begun.elapsed().as_millis() / INTERVAL.as_millis();
     let writes = u128::try_from(writes(&server)).unwrap();
-    assert!(
-        (2..=intervals + 1).contains(&writes),
-        "{writes} in {intervals} intervals"
-    );
+    assert!((2..=intervals + 1).contains(&writes), "{writes} in {intervals} intervals");
 }
 
 #[tokio::test]
@@ -696,9 +604,7 @@ async fn a_pool_that_was_just_written_waits_and_others_do_not() {
     let driver = Driver::writing_each(&server, "n1", vec![nic()], hour);
     server.until(|slices| has(slices, &["ens1"])).await;
     driver.offer(vec![unhealthy(nic()), offer(Class::Vfio, "0000:81:10.0")]);
-    server
-        .until(|slices| has(slices, &["0000-81-10-0", "ens1"]))
-        .await;
+    server.until(|slices| has(slices, &["0000-81-10-0", "ens1"])).await;
     assert!(!is_tainted(&server.slices(), "ens1"));
     assert_eq!(writes(&server), 2);
 }
@@ -723,26 +629,18 @@ async fn a_class_that_the_server_refuses_keeps_no_other_from_being_written_or_wi
     let server = ApiServer::start(Gates::ON).await;
     let refused = || {
         let mut refused = nic();
-        refused
-            .attributes
-            .insert("no identifier", Attribute::Int(1));
+        refused.attributes.insert("no identifier", Attribute::Int(1));
         refused
     };
     let vfio = || offer(Class::Vfio, "0000:81:10.0");
     let driver = Driver::start(&server, "n1", vec![nic(), offer(Class::Rdma, "mlx5_0")]);
-    server
-        .until(|slices| has(slices, &["ens1", "mlx5-0"]))
-        .await;
+    server.until(|slices| has(slices, &["ens1", "mlx5-0"])).await;
     let before = server.slice(NIC);
     driver.offer(vec![refused(), offer(Class::Nic, "ens2"), vfio()]);
-    server
-        .until(|slices| has(slices, &["0000-81-10-0", "ens1"]))
-        .await;
+    server.until(|slices| has(slices, &["0000-81-10-0", "ens1"])).await;
     assert_eq!(server.slice(NIC), before);
     driver.offer(vec![nic(), offer(Class::Nic, "ens2"), vfio()]);
-    server
-        .until(|slices| has(slices, &["0000-81-10-0", "ens1", "ens2"]))
-        .await;
+    server.until(|slices| has(slices, &["0000-81-10-0", "ens1", "ens2"])).await;
 }
 
 #[tokio::test]
@@ -776,9 +674,7 @@ async fn four_thousand_devices_are_there_and_one_change_among_them_too() {
         assert!(is_whole(&there, "n1/vfio"));
         assert_eq!(there[VFIO].spec.pool.generation, generation);
         assert_eq!(is_tainted(&there, "0000-08-02-1"), generation == 2);
-        let changed = offers
-            .iter_mut()
-            .find(|offer| offer.name.as_str() == "0000:08:02.1");
+        let changed = offers.iter_mut().find(|offer| offer.name.as_str() == "0000:08:02.1");
         let changed = changed.unwrap();
         *changed = unhealthy(changed.clone());
         driver.offer(offers.clone());
@@ -805,10 +701,7 @@ async fn a_node_that_the_server_does_not_have_is_waited_for() {
     let _driver = Driver::start(&server, "gone", vec![nic()]);
     server.until_asked(|asked| asked.len() >= 2).await;
     let asked = server.asked();
-    assert!(
-        asked.iter().all(|asked| asked.resource == "nodes"),
-        "{asked:?}"
-    );
+    assert!(asked.iter().all(|asked| asked.resource == "nodes"), "{asked:?}");
 }
 
 #[tokio::test]
@@ -830,12 +723,7 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
     let held = api.claimed(&"n1".parse().unwrap()).await.unwrap();
     assert_eq!(held[&Class::Rdma].len(), 450);
     assert_eq!(held[&Class::Nic].len(), 1);
-    assert!(
-        api.claimed(&"n2".parse().unwrap())
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert!(api.claimed(&"n2".parse().unwrap()).await.unwrap().is_empty());
     server.take_right("get", "resourceclaims");
     let error = api.claim("default", "c").await.unwrap_err().to_string();
     assert!(
@@ -855,8 +743,5 @@ async fn a_cluster_without_our_rights_is_not_asked_for_the_node() {
     let is_decided = |asked: &[Asked]| asked.iter().any(|asked| asked.resource == "pods");
     server.until_asked(is_decided).await;
     let asked = server.asked();
-    assert!(
-        asked.iter().all(|asked| asked.resource != "nodes"),
-        "{asked:?}"
-    );
+    assert!(asked.iter().all(|asked| asked.resource != "nodes"), "{asked:?}");
 }

@@ -44,21 +44,13 @@ impl Node {
             command.env("ONLOAD_KUBERNETES_NODE_NAME", "n1");
         });
         let driver = registry.driver().await;
-        Node {
-            host,
-            server,
-            kubelet,
-            driver,
-            daemon,
-        }
+        Node { host, server, kubelet, driver, daemon }
     }
 
     /// How often each function is offered at this moment, by either interface.
     fn offered(&self, by_plugin: &[&str]) -> BTreeMap<String, usize> {
         let slices = self.server.slices();
-        let slices = slices
-            .values()
-            .filter(|slice| slice.spec.pool.name == "n1/vfio");
+        let slices = slices.values().filter(|slice| slice.spec.pool.name == "n1/vfio");
         let devices = slices.flat_map(|slice| slice.spec.devices.clone().unwrap_or_default());
         let by_dra = devices.map(|device| {
             let name = &device.attributes.unwrap()["name"];
@@ -80,10 +72,7 @@ impl Node {
 
     /// Waits until the device plugin has offered the functions, which are nowhere else.
     async fn has_them_by_the_device_plugin(&self) {
-        let plugin = self
-            .kubelet
-            .until(VFIO, |plugin| plugin.ids().len() == 2)
-            .await;
+        let plugin = self.kubelet.until(VFIO, |plugin| plugin.ids().len() == 2).await;
         assert_eq!(self.offered(&plugin.ids()), once());
         assert!(!self.server.was_ever(|_| true), "a slice was written");
     }
@@ -110,13 +99,9 @@ async fn a_cluster_of_1_33_gets_each_exclusive_device_once_by_the_device_plugin(
     let mut node = Node::of(Release::V1_33, "").await;
     node.has_them_by_the_device_plugin().await;
     // v1beta1 and v1beta2 are there, and are not what this driver writes.
-    node.daemon
-        .logged(&["whether DRA can offer devices is not known", "404"]);
+    node.daemon.logged(&["whether DRA can offer devices is not known", "404"]);
     let asked = node.server.asked();
-    assert!(
-        asked.iter().all(|asked| asked.resource == "pods"),
-        "{asked:?}"
-    );
+    assert!(asked.iter().all(|asked| asked.resource == "pods"), "{asked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -136,11 +121,7 @@ async fn a_cluster_of_1_36_gets_each_exclusive_device_once_by_dra() {
 async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_until_it_is_0() {
     let mut node = Node::of(Release::V1_36, "").await;
     node.has_them_by_dra().await;
-    for (resource, amount) in [
-        (VFIO, "2"),
-        ("onload.dev/nic", "0"),
-        ("nvidia.com/gpu", "8"),
-    ] {
+    for (resource, amount) in [(VFIO, "2"), ("onload.dev/nic", "0"), ("nvidia.com/gpu", "8")] {
         node.server.put_allocatable(resource, amount);
     }
     node.driver.notify(true, "").await;
@@ -165,19 +146,13 @@ async fn a_cluster_of_1_34_whose_operator_wants_dra_gets_each_device_and_slot_on
     node.has_them_by_dra().await;
     let nic = "n1-onload-dev-nic-0";
     node.server
-        .until_slice(nic, |slice| {
-            slice.spec.devices.as_ref().map_or(0, Vec::len) == 10
-        })
+        .until_slice(nic, |slice| slice.spec.devices.as_ref().map_or(0, Vec::len) == 10)
         .await;
     let devices = node.server.slice(nic).unwrap().spec.devices.unwrap();
     let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
     let slots: Vec<String> = (0..10).map(|slot| format!("ens1-slot-{slot}")).collect();
     assert_eq!(names, slots);
-    assert!(
-        devices
-            .iter()
-            .all(|device| device.allow_multiple_allocations.is_none())
-    );
+    assert!(devices.iter().all(|device| device.allow_multiple_allocations.is_none()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -185,13 +160,8 @@ async fn a_cluster_of_1_33_whose_operator_wants_dra_is_offered_nothing_and_told_
     let mut node = Node::of(Release::V1_33, "[kubernetes]\noffer = { vfio = \"dra\" }\n").await;
     // The others are the device plugin's.
     node.kubelet.registered("onload.dev/nic").await;
-    let line = node
-        .daemon
-        .logged(&["the ResourceSlices are not kept up to date", "404"]);
-    assert!(
-        line["error"].as_str().unwrap().contains("n1-onload-dev"),
-        "{line}"
-    );
+    let line = node.daemon.logged(&["the ResourceSlices are not kept up to date", "404"]);
+    assert!(line["error"].as_str().unwrap().contains("n1-onload-dev"), "{line}");
     assert_eq!(node.offered(&[]), BTreeMap::new());
     let sockets = fs::read_dir(node.host.plugin_dir()).unwrap();
     let names = sockets.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -63,9 +63,7 @@ fn of(written: &[Written], object: &str) -> Vec<Value> {
 }
 
 fn events(written: &[Written]) -> Vec<&Written> {
-    let events = written
-        .iter()
-        .filter(|one| one.body["kind"] != "ResourceClaim");
+    let events = written.iter().filter(|one| one.body["kind"] != "ResourceClaim");
     events.collect()
 }
 
@@ -76,10 +74,7 @@ async fn programs_in_a_pod_read_the_attributes_of_its_devices() {
     let mut made = claim_of(
         "web-nic-x7f2q",
         UID,
-        json!([
-            result("fast/first", "n1/nic", "ens1"),
-            result("vf", "n1/vfio", VF)
-        ]),
+        json!([result("fast/first", "n1/nic", "ens1"), result("vf", "n1/vfio", VF)]),
         json!([]),
     );
     made["metadata"]["annotations"] = json!({"resource.kubernetes.io/pod-claim-name": "nics"});
@@ -88,22 +83,14 @@ async fn programs_in_a_pod_read_the_attributes_of_its_devices() {
     driver.prepare(asked.clone()).await.unwrap();
     let dir = "/var/run/kubernetes.io/dra-device-attributes";
     let (there, fast) = node.file(UID, "fast");
-    assert_eq!(
-        there,
-        format!("{dir}/resourceclaimtemplates/nics/fast/{FILE}")
-    );
+    assert_eq!(there, format!("{dir}/resourceclaimtemplates/nics/fast/{FILE}"));
     let (there, vf) = node.file(UID, "vf");
-    assert_eq!(
-        there,
-        format!("{dir}/resourceclaimtemplates/nics/vf/{FILE}")
-    );
+    assert_eq!(there, format!("{dir}/resourceclaimtemplates/nics/vf/{FILE}"));
     let own = node.kubelet.0.join("plugins/onload.dev");
     assert!(fast.starts_with(&own), "{}", fast.display());
     let read = |path: &PathBuf| -> Vec<Value> {
         let text = fs::read_to_string(path).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let [beta, alpha] = &read(&fast)[..] else {
         panic!("{}", fast.display());
@@ -112,23 +99,11 @@ async fn programs_in_a_pod_read_the_attributes_of_its_devices() {
     assert_eq!(alpha["podClaimName"], "nics");
     assert_eq!(alpha["requests"][0]["name"], "fast/first");
     let device = &alpha["requests"][0]["devices"][0];
-    assert_eq!(
-        (&device["pool"], &device["name"]),
-        (&json!("n1/nic"), &json!("ens1"))
-    );
+    assert_eq!((&device["pool"], &device["name"]), (&json!("n1/nic"), &json!("ens1")));
     let attributes = &read(&vf)[0]["requests"][0]["devices"][0]["attributes"];
-    assert_eq!(
-        attributes["resource.kubernetes.io/pciBusID"],
-        json!({"string": FUNCTION})
-    );
-    assert_eq!(
-        attributes["k8s.cni.cncf.io/deviceID"],
-        json!({"string": FUNCTION})
-    );
-    assert_eq!(
-        attributes["k8s.cni.cncf.io/resourceName"],
-        json!({"string": "onload.dev/vfio"})
-    );
+    assert_eq!(attributes["resource.kubernetes.io/pciBusID"], json!({"string": FUNCTION}));
+    assert_eq!(attributes["k8s.cni.cncf.io/deviceID"], json!({"string": FUNCTION}));
+    assert_eq!(attributes["k8s.cni.cncf.io/resourceName"], json!({"string": "onload.dev/vfio"}));
     assert_eq!(attributes["kind"], json!({"string": "vfio"}));
     // The same again is not written again, whoever prepares.
     let before = fs::metadata(&vf).unwrap().modified().unwrap();
@@ -139,12 +114,7 @@ async fn programs_in_a_pod_read_the_attributes_of_its_devices() {
     assert_eq!(fs::metadata(&vf).unwrap().modified().unwrap(), before);
     assert_eq!(driver.unprepare(asked).await, "");
     assert!(!vf.exists() && !fast.exists());
-    assert_eq!(
-        fs::read_dir(own.join("dra-device-metadata"))
-            .unwrap()
-            .count(),
-        0
-    );
+    assert_eq!(fs::read_dir(own.join("dra-device-metadata")).unwrap().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -189,26 +159,15 @@ async fn the_status_of_a_claim_follows_its_devices_and_its_pod_is_told() {
     node.until_ready_is("c", "True", "Prepared").await;
     let devices = node.api.devices("c");
     let device = &devices[0];
-    assert_eq!(
-        (&device["driver"], &device["pool"]),
-        (&json!("onload.dev"), &json!("n1/vfio"))
-    );
-    assert_eq!(
-        (&device["device"], device.get("networkData")),
-        (&json!(VF), None)
-    );
+    assert_eq!((&device["driver"], &device["pool"]), (&json!("onload.dev"), &json!("n1/vfio")));
+    assert_eq!((&device["device"], device.get("networkData")), (&json!(VF), None));
     // Somebody outside of the cluster takes it.
     node.host.lease("vfio:0000:81:10.0", None);
     node.until_ready_is("c", "False", "Held").await;
-    node.api
-        .until_written(|written| !events(written).is_empty())
-        .await;
+    node.api.until_written(|written| !events(written).is_empty()).await;
     let written = node.api.written();
     let event = &events(&written)[0].body;
-    assert_eq!(
-        (&event["reason"], &event["type"]),
-        (&json!("DeviceUnhealthy"), &json!("Warning"))
-    );
+    assert_eq!((&event["reason"], &event["type"]), (&json!("DeviceUnhealthy"), &json!("Warning")));
     let regarding = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "web",
         "uid": "uid-of-web"});
     assert_eq!(event["regarding"], regarding);
@@ -217,10 +176,7 @@ async fn the_status_of_a_claim_follows_its_devices_and_its_pod_is_told() {
         (&json!("ResourceClaim"), &json!("c"))
     );
     let note = event["note"].as_str().unwrap();
-    assert!(
-        note.starts_with("device 0000-81-10-0 of pool n1/vfio: "),
-        "{note}"
-    );
+    assert!(note.starts_with("device 0000-81-10-0 of pool n1/vfio: "), "{note}");
     assert!(note.contains("held by container web"), "{note}");
     // The claim has it.
     node.host.lease("vfio:0000:81:10.0", Some(UID));
@@ -228,9 +184,7 @@ async fn the_status_of_a_claim_follows_its_devices_and_its_pod_is_told() {
     node.host.remove_from_spec("vfio", FUNCTION);
     node.until_ready_is("c", "False", "Unhealthy").await;
     assert_eq!(driver.unprepare(claim("c", UID)).await, "");
-    node.api
-        .until_written(|_| node.api.devices("c") == json!([]))
-        .await;
+    node.api.until_written(|_| node.api.devices("c") == json!([])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,9 +202,7 @@ async fn kubelet_does_not_wait_for_the_status() {
     assert_eq!(driver.unprepare(claim("c0", "u0")).await, "");
     node.api.go_on_with_writes();
     let is_told = |at: u32| node.ready(&format!("c{at}")).is_some();
-    node.api
-        .until_written(|_| (1..20).all(is_told) && node.api.devices("c0") == json!([]))
-        .await;
+    node.api.until_written(|_| (1..20).all(is_told) && node.api.devices("c0") == json!([])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -260,10 +212,7 @@ async fn without_the_rights_claims_are_prepared_and_the_server_is_left_alone() {
     node.api.refuse_writes();
     node.function("c", UID);
     driver.prepare(claim("c", UID)).await.unwrap();
-    daemon.logged(&[
-        "the status of claims is not written",
-        "packaging/kubernetes/dra",
-    ]);
+    daemon.logged(&["the status of claims is not written", "packaging/kubernetes/dra"]);
     node.claim("d", OTHER_UID, "n1/nic", "ens1", json!([]));
     driver.prepare(claim("d", OTHER_UID)).await.unwrap();
     node.claim("e", "u-e", "n1/nic", "ens9", json!([]));
@@ -336,10 +285,7 @@ async fn a_claim_is_known_before_what_describes_it_is_there() {
     fs::write(own.join("dra-device-metadata"), "").unwrap();
     let line = driver.prepare(claim("c", UID)).await.unwrap_err();
     assert!(line.starts_with("writing what pods read to "), "{line}");
-    assert_eq!(
-        node.files_of_claims(),
-        [format!("claim.onload.dev-{UID}.claim")]
-    );
+    assert_eq!(node.files_of_claims(), [format!("claim.onload.dev-{UID}.claim")]);
     fs::remove_file(own.join("dra-device-metadata")).unwrap();
     driver.prepare(claim("c", UID)).await.unwrap();
 }
@@ -354,26 +300,17 @@ async fn a_refused_claim_has_an_event_with_the_holder_and_a_number() {
     node.api.until_written(|written| written.len() == 1).await;
     let written = node.api.written();
     let event = &written[0].body;
-    assert_eq!(
-        (&event["reason"], &event["action"]),
-        (&json!("PrepareRefused"), &json!("Prepare"))
-    );
+    assert_eq!((&event["reason"], &event["action"]), (&json!("PrepareRefused"), &json!("Prepare")));
     assert_eq!(event["note"], *line);
     assert!(line.contains("it is held by container web"), "{line}");
     assert_eq!(event["reportingController"], "onload.dev");
     assert_eq!(event["reportingInstance"], "onload.dev-n1");
     let regarding = &event["regarding"];
-    assert_eq!(
-        (&regarding["kind"], &regarding["uid"]),
-        (&json!("ResourceClaim"), &json!(UID))
-    );
+    assert_eq!((&regarding["kind"], &regarding["uid"]), (&json!("ResourceClaim"), &json!(UID)));
     driver.prepare(claim("c", UID)).await.unwrap_err();
     node.api.until_written(|written| written.len() == 2).await;
     let written = node.api.written();
-    assert_eq!(
-        (written[1].verb, &written[1].object),
-        ("PATCH", &written[0].object)
-    );
+    assert_eq!((written[1].verb, &written[1].object), ("PATCH", &written[0].object));
     assert_eq!(written[1].body["series"]["count"], 2);
     // What is asked again and again is not said again and again.
     for _ in 0..20 {
@@ -382,8 +319,6 @@ async fn a_refused_claim_has_an_event_with_the_holder_and_a_number() {
     node.claim("d", OTHER_UID, "n1/nic", "ens9", json!([]));
     driver.prepare(claim("d", OTHER_UID)).await.unwrap_err();
     let of_d = |one: &Written| one.body["regarding"]["name"] == "d";
-    node.api
-        .until_written(|written| written.iter().any(of_d))
-        .await;
+    node.api.until_written(|written| written.iter().any(of_d)).await;
     assert_eq!(node.api.written().len(), 6);
 }

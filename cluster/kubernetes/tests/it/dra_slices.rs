@@ -48,9 +48,7 @@ fn slices(offers: &[Offer], class: Class, features: Features) -> Vec<ResourceSli
 
 fn devices(offers: &[Offer], class: Class, features: Features) -> Vec<Device> {
     let slices = slices(offers, class, features).into_iter();
-    slices
-        .flat_map(|slice| slice.spec.devices.unwrap_or_default())
-        .collect()
+    slices.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
 }
 
 fn names(devices: &[Device]) -> Vec<&str> {
@@ -67,11 +65,7 @@ fn legal(slices: &[ResourceSlice]) {
     let mut devices = BTreeSet::new();
     for slice in slices {
         assert_eq!(limits::problems(slice), Vec::<String>::new());
-        assert!(
-            names.insert(slice.metadata.name.clone()),
-            "{:?}",
-            slice.metadata.name
-        );
+        assert!(names.insert(slice.metadata.name.clone()), "{:?}", slice.metadata.name);
         let count = slice.spec.pool.resource_slice_count;
         assert_eq!(usize::try_from(count).unwrap(), slices.len());
         for device in slice.spec.devices.iter().flatten() {
@@ -83,16 +77,8 @@ fn legal(slices: &[ResourceSlice]) {
 const FEATURES: [Features; 4] = [
     Features::ALL,
     Features::NONE,
-    Features {
-        counters: true,
-        sharing: false,
-        taints: true,
-    },
-    Features {
-        counters: false,
-        sharing: true,
-        taints: false,
-    },
+    Features { counters: true, sharing: false, taints: true },
+    Features { counters: false, sharing: true, taints: false },
 ];
 
 #[test]
@@ -100,9 +86,8 @@ fn what_captured_hosts_offer_is_taken_with_any_features() {
     for host in ["debian13-2numa-onload-rxe-vfio", "x2-2port-sriov"] {
         let offers = captured(host);
         let mut classes = 0;
-        for (class, features) in Class::ALL
-            .into_iter()
-            .flat_map(|class| FEATURES.map(|of| (class, of)))
+        for (class, features) in
+            Class::ALL.into_iter().flat_map(|class| FEATURES.map(|of| (class, of)))
         {
             let slices = slices(&offers, class, features);
             legal(&slices);
@@ -118,18 +103,12 @@ fn what_captured_hosts_offer_is_taken_with_any_features() {
 #[test]
 fn all_devices_of_a_class_have_the_same_attributes_of_ours() {
     let offers = captured("debian13-2numa-onload-rxe-vfio");
-    for (class, features) in Class::ALL
-        .into_iter()
-        .flat_map(|class| FEATURES.map(|of| (class, of)))
+    for (class, features) in Class::ALL.into_iter().flat_map(|class| FEATURES.map(|of| (class, of)))
     {
         let own = |device: &Device| -> BTreeSet<String> {
             let attributes = device.attributes.iter().flatten().map(|(name, _)| name);
             let capacities = device.capacity.iter().flatten().map(|(name, _)| name);
-            attributes
-                .filter(|name| !name.contains('/'))
-                .chain(capacities)
-                .cloned()
-                .collect()
+            attributes.filter(|name| !name.contains('/')).chain(capacities).cloned().collect()
         };
         let all: BTreeSet<_> = devices(&offers, class, features).iter().map(own).collect();
         assert!(all.len() <= 1, "{class}: {all:?}");
@@ -140,53 +119,28 @@ fn all_devices_of_a_class_have_the_same_attributes_of_ours() {
 fn a_device_is_found_by_the_names_that_drivers_share() {
     let offers = captured("debian13-2numa-onload-rxe-vfio");
     let vfio = devices(&offers, Class::Vfio, Features::ALL);
-    let device = vfio
-        .iter()
-        .find(|device| device.name == "0000-81-10-0")
-        .unwrap();
+    let device = vfio.iter().find(|device| device.name == "0000-81-10-0").unwrap();
     let attributes = device.attributes.as_ref().unwrap();
-    for name in [
-        "resource.kubernetes.io/pciBusID",
-        "dra.net/pciAddress",
-        "name",
-    ] {
-        assert_eq!(
-            attributes[name].string.as_deref(),
-            Some("0000:81:10.0"),
-            "{name}"
-        );
+    for name in ["resource.kubernetes.io/pciBusID", "dra.net/pciAddress", "name"] {
+        assert_eq!(attributes[name].string.as_deref(), Some("0000:81:10.0"), "{name}");
     }
     for name in ["resource.kubernetes.io/numaNode", "dra.net/numaNode"] {
         assert_eq!(attributes[name].int, Some(1), "{name}");
     }
-    let root = attributes["resource.kubernetes.io/pcieRoot"]
-        .string
-        .as_deref();
-    assert!(
-        root.is_some_and(|root| root.starts_with("pci0000:")),
-        "{root:?}"
-    );
+    let root = attributes["resource.kubernetes.io/pcieRoot"].string.as_deref();
+    assert!(root.is_some_and(|root| root.starts_with("pci0000:")), "{root:?}");
     // A device without a PCI function has none of them, since nothing is like it.
     let rdma = devices(&offers, Class::Rdma, Features::ALL);
-    let soft = rdma
-        .iter()
-        .find(|device| device.name.starts_with("rxe"))
-        .unwrap();
+    let soft = rdma.iter().find(|device| device.name.starts_with("rxe")).unwrap();
     let attributes = soft.attributes.as_ref().unwrap();
-    assert!(
-        attributes.keys().all(|name| !name.contains('/')),
-        "{attributes:?}"
-    );
+    assert!(attributes.keys().all(|name| !name.contains('/')), "{attributes:?}");
 }
 
 #[test]
 fn a_version_is_three_numbers_with_the_full_text_beside_it() {
     let nics = devices(&[offer(Class::Nic, "ens1")], Class::Nic, Features::ALL);
     let attributes = nics[0].attributes.as_ref().unwrap();
-    assert_eq!(
-        attributes["onloadVersion"].version.as_deref(),
-        Some("9.1.0")
-    );
+    assert_eq!(attributes["onloadVersion"].version.as_deref(), Some("9.1.0"));
     assert_eq!(attributes["onload"].string.as_deref(), Some("9.1.0.86"));
 }
 
@@ -207,19 +161,9 @@ fn a_shared_device_is_one_where_capacity_is_counted_and_one_a_slot_elsewhere() {
     // The scheduler takes the first that are free: two are of both.
     assert_eq!(
         names(&numbered)[..5],
-        [
-            "ens1-slot-0",
-            "ens2-slot-0",
-            "ens1-slot-1",
-            "ens2-slot-1",
-            "ens1-slot-2"
-        ]
+        ["ens1-slot-0", "ens2-slot-0", "ens1-slot-1", "ens2-slot-1", "ens1-slot-2"]
     );
-    assert!(
-        numbered
-            .iter()
-            .all(|device| device.allow_multiple_allocations.is_none())
-    );
+    assert!(numbered.iter().all(|device| device.allow_multiple_allocations.is_none()));
     let slot = numbered[11].attributes.as_ref().unwrap()["slot"].int;
     assert_eq!(slot, Some(9));
 }
@@ -246,15 +190,10 @@ fn the_first_slots_are_of_different_devices_over_all_slices() {
     offers[3].slots = Some(1);
     offers[3] = held(offers[3].clone());
     offers[4].sharing = Sharing::Exclusive;
-    let numbered = Features {
-        taints: true,
-        ..Features::NONE
-    };
+    let numbered = Features { taints: true, ..Features::NONE };
     let slices = slices(&offers, Class::Nic, numbered);
     legal(&slices);
-    let counts = slices
-        .iter()
-        .map(|slice| slice.spec.devices.iter().flatten().count());
+    let counts = slices.iter().map(|slice| slice.spec.devices.iter().flatten().count());
     assert_eq!(counts.collect::<Vec<_>>(), [64, 64, 54]);
     let mut free = devices(&offers, Class::Nic, numbered);
     free.retain(|device| taints(device).is_empty());
@@ -307,10 +246,7 @@ fn slots_that_containers_without_a_claim_have_are_not_offered() {
 
 #[test]
 fn the_last_slots_are_those_that_containers_without_a_claim_have() {
-    let numbered = |taints| Features {
-        taints,
-        ..Features::NONE
-    };
+    let numbered = |taints| Features { taints, ..Features::NONE };
     let held_ones = |holders: &[fn(Offer) -> Offer]| -> Vec<bool> {
         let devices = devices(&of_four(holders), Class::Nic, numbered(true));
         let is_held = devices.iter().map(|device| taints(device) == [HELD]);
@@ -345,17 +281,12 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
         offer(Class::Vfio, "0000:81:10.0"),
         unhealthy(offer(Class::Vfio, "0000:81:10.1")),
         held(offer(Class::Vfio, "0000:81:10.2")),
-        Offer {
-            is_drained: true,
-            ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3")))
-        },
+        Offer { is_drained: true, ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3"))) },
     ];
     let tainted = devices(&offers, Class::Vfio, Features::ALL);
     let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
     assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD], vec![DRAINED]]);
-    let effects = tainted
-        .iter()
-        .flat_map(|device| device.taints.iter().flatten());
+    let effects = tainted.iter().flat_map(|device| device.taints.iter().flatten());
     assert!(effects.clone().all(|taint| taint.effect == "NoSchedule"));
     let left = devices(&offers, Class::Vfio, Features::NONE);
     assert_eq!(names(&left), ["0000-81-10-0"]);
@@ -366,10 +297,7 @@ fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
     let taints_with = |claim| {
         let offers = [held_by_pod(offer(Class::Vfio, "0000:81:10.0"), claim)];
         let devices = devices(&offers, Class::Vfio, Features::ALL);
-        taints(&devices[0])
-            .iter()
-            .map(|key| (*key).to_owned())
-            .collect::<Vec<String>>()
+        taints(&devices[0]).iter().map(|key| (*key).to_owned()).collect::<Vec<String>>()
     };
     assert_eq!(taints_with(None), [HELD]);
     assert_eq!(taints_with(Some("u-1")), [""; 0]);
@@ -387,14 +315,8 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
     legal(&all);
     assert_eq!(all.len(), 2);
     let set = &all[1].spec.shared_counters.as_ref().unwrap()[0];
-    assert_eq!(
-        all[1].metadata.name.as_deref(),
-        Some("n1-onload-dev-vfio-counters-0")
-    );
-    assert_eq!(
-        (set.name.as_str(), set.counters["vfs"].value.0.as_str()),
-        ("pf-0000-81-00-0", "2")
-    );
+    assert_eq!(all[1].metadata.name.as_deref(), Some("n1-onload-dev-vfio-counters-0"));
+    assert_eq!((set.name.as_str(), set.counters["vfs"].value.0.as_str()), ("pf-0000-81-00-0", "2"));
     let takes: BTreeMap<&str, Option<&str>> = all[0]
         .spec
         .devices
@@ -402,14 +324,8 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
         .unwrap()
         .iter()
         .map(|device| {
-            let counters = device
-                .consumes_counters
-                .as_ref()
-                .map(|all| &all[0].counters["vfs"]);
-            (
-                device.name.as_str(),
-                counters.map(|counter| counter.value.0.as_str()),
-            )
+            let counters = device.consumes_counters.as_ref().map(|all| &all[0].counters["vfs"]);
+            (device.name.as_str(), counters.map(|counter| counter.value.0.as_str()))
         })
         .collect();
     let wanted = [
@@ -420,24 +336,11 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
     ];
     assert_eq!(takes, BTreeMap::from(wanted));
     // Without counters the function itself is not offered.
-    for features in [
-        Features::NONE,
-        Features {
-            counters: false,
-            ..Features::ALL
-        },
-    ] {
+    for features in [Features::NONE, Features { counters: false, ..Features::ALL }] {
         let left = devices(&offers, Class::Vfio, features);
-        assert_eq!(
-            names(&left),
-            ["0000-81-00-1", "0000-81-00-2", "0000-82-00-0"]
-        );
+        assert_eq!(names(&left), ["0000-81-00-1", "0000-81-00-2", "0000-82-00-0"]);
         with_pool(&offers, Class::Vfio, features, |pool| {
-            assert!(
-                pool.left_out()[0].contains("offer-pf-with-vfs"),
-                "{:?}",
-                pool.left_out()
-            );
+            assert!(pool.left_out()[0].contains("offer-pf-with-vfs"), "{:?}", pool.left_out());
         });
     }
 }
@@ -484,10 +387,7 @@ fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
     legal(&slices(&offers, Class::Vfio, Features::ALL));
     let first = &slices(&offers, Class::Vfio, Features::ALL)[0];
     assert_eq!(first.metadata.name.as_deref(), Some("n1-onload-dev-vfio-0"));
-    assert_eq!(
-        (first.spec.pool.name.as_str(), first.spec.pool.generation),
-        ("n1/vfio", 3)
-    );
+    assert_eq!((first.spec.pool.name.as_str(), first.spec.pool.generation), ("n1/vfio", 3));
     let owner = &first.metadata.owner_references.as_ref().unwrap()[0];
     assert_eq!(
         (owner.kind.as_str(), owner.uid.as_str(), owner.controller),
@@ -522,10 +422,7 @@ fn what_the_server_dropped_is_told_from_what_it_changed() {
     for device in kept.devices.as_mut().unwrap() {
         device.consumes_counters = None;
     }
-    let counters = Features {
-        counters: true,
-        ..Features::NONE
-    };
+    let counters = Features { counters: true, ..Features::NONE };
     assert_eq!(lost(&sent.spec, &kept), (counters, false));
     for device in kept.devices.as_mut().unwrap() {
         device.taints = None;
@@ -552,9 +449,7 @@ fn any_offer() -> impl Strategy<Value = Offer> {
             };
             offer.slots = (slots % 2 == 0 && !is_exclusive).then_some(slots);
             offer.pools = vec![text.clone()];
-            offer
-                .attributes
-                .insert("interface", onload_host::offers::Attribute::Text(text));
+            offer.attributes.insert("interface", onload_host::offers::Attribute::Text(text));
             if is_vf && class == Class::Vfio {
                 let pf = onload_host::offers::Attribute::Text("0000:80:00.0".to_owned());
                 offer.attributes.insert("pf", pf);

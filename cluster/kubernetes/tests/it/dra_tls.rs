@@ -19,9 +19,7 @@ use tokio_rustls::TlsAcceptor;
 const ANSWER: &str = r#"{"kind":"PartialObjectMetadata","metadata":{"name":"n1","uid":"u-1"}}"#;
 
 fn tls(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/it/support/tls")
-        .join(file)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/tls").join(file)
 }
 
 fn acceptor(server: &str) -> TlsAcceptor {
@@ -38,11 +36,7 @@ fn acceptor(server: &str) -> TlsAcceptor {
 }
 
 /// A server that gives one answer to everything; its port, what it was asked, and whose certificate it shows.
-async fn serve() -> (
-    u16,
-    mpsc::UnboundedReceiver<String>,
-    watch::Sender<&'static str>,
-) {
+async fn serve() -> (u16, mpsc::UnboundedReceiver<String>, watch::Sender<&'static str>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (asked, receiver) = mpsc::unbounded_channel();
@@ -91,14 +85,8 @@ async fn a_pod_asks_by_tls_with_its_token() {
     let node = "n1".parse().unwrap();
     assert_eq!(api.node_uid(&node).await.unwrap().as_deref(), Some("u-1"));
     let request = asked.recv().await.unwrap();
-    assert!(
-        request.starts_with("GET /api/v1/nodes/n1 HTTP/1.1\r\n"),
-        "{request}"
-    );
-    assert!(
-        request.contains("authorization: Bearer secret\r\n"),
-        "{request}"
-    );
+    assert!(request.starts_with("GET /api/v1/nodes/n1 HTTP/1.1\r\n"), "{request}");
+    assert!(request.contains("authorization: Bearer secret\r\n"), "{request}");
 }
 
 #[tokio::test]
@@ -139,19 +127,14 @@ async fn a_server_of_another_authority_or_name_is_told_nothing() {
     let authority = fs::read(tls("ca.crt")).unwrap();
     // The server's own certificate is no authority.
     let other = fs::read(tls("server.crt")).unwrap();
-    for (authority, host) in [
-        (&other, "127.0.0.1"),
-        (&authority, "localhost"),
-        (&Vec::new(), "127.0.0.1"),
-    ] {
+    for (authority, host) in
+        [(&other, "127.0.0.1"), (&authority, "localhost"), (&Vec::new(), "127.0.0.1")]
+    {
         let dir = tempfile::tempdir().unwrap();
         let api = of_pod(dir.path(), authority, host, port);
         let error = api.node_uid(&"n1".parse().unwrap()).await.unwrap_err();
         let line = Chain(&error).to_string();
-        assert!(
-            line.starts_with("reading Node n1: the API server cannot be reached"),
-            "{line}"
-        );
+        assert!(line.starts_with("reading Node n1: the API server cannot be reached"), "{line}");
         assert!(line.contains("certificate"), "{line}");
     }
     assert!(asked.try_recv().is_err());

@@ -31,10 +31,7 @@ fn a_kubelet_in_go_reads_the_devices_and_gets_what_it_asks_for() {
     assert_eq!(vfio["preferred"], true);
     assert_eq!(vfio["preStart"], false);
     let list = kubelet.lists(VFIO, is_whole);
-    assert_eq!(
-        list["healthy"],
-        json!({FUNCTIONS[0]: [1], FUNCTIONS[1]: [1]})
-    );
+    assert_eq!(list["healthy"], json!({FUNCTIONS[0]: [1], FUNCTIONS[1]: [1]}));
     let asked = format!("allocate {VFIO} {} {}", FUNCTIONS[1], FUNCTIONS[0]);
     let answer = kubelet.does(&asked, "allocated");
     for (container, function) in [(0, FUNCTIONS[1]), (1, FUNCTIONS[0])] {
@@ -44,17 +41,11 @@ fn a_kubelet_in_go_reads_the_devices_and_gets_what_it_asks_for() {
         assert_eq!((&given["mounts"], &given["nodes"]), (&json!(0), &json!(0)));
     }
     let both = FUNCTIONS.join(",");
-    let answer = kubelet.does(
-        &format!("preferred {VFIO} 1 {both} {}", FUNCTIONS[1]),
-        "preferred",
-    );
+    let answer = kubelet.does(&format!("preferred {VFIO} 1 {both} {}", FUNCTIONS[1]), "preferred");
     assert_eq!(answer["ids"], json!([FUNCTIONS[1]]));
     kubelet.registers(NIC);
     let answer = kubelet.does(&format!("allocate {NIC} ens1-3,ens1-1"), "allocated");
-    assert_eq!(
-        answer["containers"][0]["cdi"],
-        json!(["onload.dev/nic=ens1"])
-    );
+    assert_eq!(answer["containers"][0]["cdi"], json!(["onload.dev/nic=ens1"]));
 }
 
 #[test]
@@ -67,19 +58,11 @@ fn a_kubelet_in_go_is_told_why_it_gets_nothing() {
     let _daemon = Daemon::start(&host);
     kubelet.registers(VFIO);
     for (ids, code, says) in [
-        (
-            "0000:65:00.7",
-            "FailedPrecondition",
-            "is not offered: bound to no driver",
-        ),
+        ("0000:65:00.7", "FailedPrecondition", "is not offered: bound to no driver"),
         ("0000:ff:1f.7", "NotFound", "0000:ff:1f.7"),
         ("../../../etc/passwd", "NotFound", "../../../etc/passwd"),
         ("-", "InvalidArgument", "onload.dev/vfio: "),
-        (
-            "0000:65:00.6,0000:65:00.6",
-            "InvalidArgument",
-            "0000:65:00.6",
-        ),
+        ("0000:65:00.6,0000:65:00.6", "InvalidArgument", "0000:65:00.6"),
     ] {
         let answer = kubelet.does(&format!("allocate {VFIO} {ids}"), "allocated");
         assert_eq!(answer["code"], code, "{ids}: {answer}");

@@ -32,10 +32,7 @@ fn chart() -> PathBuf {
 
 fn script(arguments: &[&Path]) {
     let mut script = Command::new(sources().join("packaging/helm/chart"));
-    let status = script
-        .args(arguments)
-        .env("SOURCE_DATE_EPOCH", "1000000000")
-        .status();
+    let status = script.args(arguments).env("SOURCE_DATE_EPOCH", "1000000000").status();
     assert!(status.unwrap().success());
 }
 
@@ -203,40 +200,16 @@ fn each_value_changes_what_it_says_and_nothing_else() {
     let image = json!("registry.example.com/onload:2");
     let pod = "DaemonSet/spec/template/spec";
     let wanted = [
-        (
-            "ClusterRoleBinding/subjects/0/namespace".to_owned(),
-            json!("elsewhere"),
-        ),
-        (
-            "ConfigMap/metadata/namespace".to_owned(),
-            json!("elsewhere"),
-        ),
-        (
-            "DaemonSet/metadata/namespace".to_owned(),
-            json!("elsewhere"),
-        ),
+        ("ClusterRoleBinding/subjects/0/namespace".to_owned(), json!("elsewhere")),
+        ("ConfigMap/metadata/namespace".to_owned(), json!("elsewhere")),
+        ("DaemonSet/metadata/namespace".to_owned(), json!("elsewhere")),
         (format!("{pod}/containers/0/image"), image.clone()),
-        (
-            format!("{pod}/containers/0/imagePullPolicy"),
-            json!("Always"),
-        ),
-        (
-            format!("{pod}/imagePullSecrets"),
-            json!([{"name": "registry"}]),
-        ),
+        (format!("{pod}/containers/0/imagePullPolicy"), json!("Always")),
+        (format!("{pod}/imagePullSecrets"), json!([{"name": "registry"}])),
         (format!("{pod}/initContainers/0/image"), image),
-        (
-            format!("{pod}/initContainers/0/imagePullPolicy"),
-            json!("Always"),
-        ),
-        (
-            format!("{pod}/nodeSelector/example.com~1nic").replace("~1", "/"),
-            json!("true"),
-        ),
-        (
-            "ServiceAccount/metadata/namespace".to_owned(),
-            json!("elsewhere"),
-        ),
+        (format!("{pod}/initContainers/0/imagePullPolicy"), json!("Always")),
+        (format!("{pod}/nodeSelector/example.com~1nic").replace("~1", "/"), json!("true")),
+        ("ServiceAccount/metadata/namespace".to_owned(), json!("elsewhere")),
     ];
     assert_eq!(found, BTreeMap::from(wanted));
 }
@@ -248,16 +221,8 @@ fn the_configuration_is_the_one_of_the_values_and_a_change_is_rolled_out() {
     for (values, classes, offer) in [
         (json!({}), 0, Interface::Auto),
         (json!({"offer": "dra"}), 0, Interface::Dra),
-        (
-            json!({"config": config, "offer": "device-plugin"}),
-            1,
-            Interface::DevicePlugin,
-        ),
-        (
-            json!({"config": "[kubernetes]\noffer = \"dra\"\n"}),
-            0,
-            Interface::Dra,
-        ),
+        (json!({"config": config, "offer": "device-plugin"}), 1, Interface::DevicePlugin),
+        (json!({"config": "[kubernetes]\noffer = \"dra\"\n"}), 0, Interface::Dra),
     ] {
         let Some(chart) = rendered("x", &with(&values)) else {
             return;
@@ -286,10 +251,7 @@ fn what_contradicts_itself_or_is_no_value_is_refused() {
         return;
     };
     let refused = refused.unwrap_err();
-    assert!(
-        refused.contains("config has a section [kubernetes]: say offer there"),
-        "{refused}"
-    );
+    assert!(refused.contains("config has a section [kubernetes]: say offer there"), "{refused}");
     // Helm compares the values with the schema before it renders anything.
     let schema = fs::read_to_string(chart().join("values.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
@@ -322,10 +284,7 @@ fn helm_makes_the_same_of_it() {
     };
     assert_eq!(helm(&["template", "onload-ctk"], &values), ours);
     let refused = helm(&["template", "onload-ctk"], &json!({"offers": "dra"})).unwrap_err();
-    assert!(
-        refused.contains("additional properties 'offers' not allowed"),
-        "{refused}"
-    );
+    assert!(refused.contains("additional properties 'offers' not allowed"), "{refused}");
     let refused = helm(&["template", "onload-ctk"], &json!({"offer": "DRA"})).unwrap_err();
     assert!(refused.contains("/offer"), "{refused}");
 }
@@ -344,12 +303,7 @@ fn the_archive_of_a_commit_has_the_same_bytes_and_the_whole_chart() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     let files = listed.lines().filter(|line| !line.ends_with('/'));
     let files: BTreeSet<&str> = files.collect();
-    for file in [
-        "Chart.yaml",
-        "values.yaml",
-        "templates/daemonset.yaml",
-        "LICENSE-MIT",
-    ] {
+    for file in ["Chart.yaml", "values.yaml", "templates/daemonset.yaml", "LICENSE-MIT"] {
         let path = format!("onload-ctk/{file}");
         assert!(files.contains(path.as_str()), "{file}: {listed}");
     }

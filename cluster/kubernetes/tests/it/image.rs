@@ -25,30 +25,18 @@ fn programs(directory: &Path) -> PathBuf {
     for name in PROGRAMS {
         fs::write(programs.join(name), format!("stand-in of {name}")).unwrap();
     }
-    fs::copy(
-        env!("CARGO_BIN_EXE_onload-kubernetes"),
-        programs.join(PROGRAMS[0]),
-    )
-    .unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_onload-kubernetes"), programs.join(PROGRAMS[0])).unwrap();
     programs
 }
 
 fn build(programs: &Path, output: &Path, umask: &str) {
     let script = format!("umask {umask}; exec \"$0\" --binaries \"$1\" \"$2\"");
     let mut command = Command::new("bash");
-    command
-        .args(["-c", &script])
-        .arg(root().join("packaging/image"))
-        .arg(programs)
-        .arg(output);
+    command.args(["-c", &script]).arg(root().join("packaging/image")).arg(programs).arg(output);
     // A commit's time, which a checkout without its history does not know.
     command.env("SOURCE_DATE_EPOCH", "1767225600");
     let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn image(directory: &Path) -> PathBuf {
@@ -59,13 +47,7 @@ fn image(directory: &Path) -> PathBuf {
 
 fn unpack(archive: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
-    let tar = Command::new("tar")
-        .arg("-xf")
-        .arg(archive)
-        .arg("-C")
-        .arg(to)
-        .status()
-        .unwrap();
+    let tar = Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(to).status().unwrap();
     assert!(tar.success());
 }
 
@@ -74,16 +56,9 @@ fn json(path: &Path) -> Value {
 }
 
 fn listing(archive: &Path) -> Vec<String> {
-    let output = Command::new("tar")
-        .args(["--numeric-owner", "-tvf"])
-        .arg(archive)
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    let output =
+        Command::new("tar").args(["--numeric-owner", "-tvf"]).arg(archive).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -98,28 +73,17 @@ fn two_builds_are_the_same_bytes() {
         let path = programs.join(name);
         fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
         let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1);
-        fs::File::options()
-            .append(true)
-            .open(path)
-            .unwrap()
-            .set_modified(long_ago)
-            .unwrap();
+        fs::File::options().append(true).open(path).unwrap().set_modified(long_ago).unwrap();
     }
     let second = place.join("deep/second.tar");
     build(&programs, &second, "077");
-    assert!(
-        fs::read(first).unwrap() == fs::read(second).unwrap(),
-        "the archives differ"
-    );
+    assert!(fs::read(first).unwrap() == fs::read(second).unwrap(), "the archives differ");
 }
 
 #[test]
 fn other_programs_are_another_image() {
     let directory = tempfile::tempdir().unwrap();
-    let (first, second) = (
-        directory.path().join("first.tar"),
-        directory.path().join("second.tar"),
-    );
+    let (first, second) = (directory.path().join("first.tar"), directory.path().join("second.tar"));
     let programs = programs(directory.path());
     build(&programs, &first, "022");
     fs::write(programs.join("onload-hook"), "another").unwrap();
@@ -134,19 +98,12 @@ fn a_program_that_is_missing_is_an_error_and_makes_no_archive() {
     fs::remove_file(programs.join("onload-hook")).unwrap();
     let output = directory.path().join("image.tar");
     let mut command = Command::new(root().join("packaging/image"));
-    command
-        .arg("--binaries")
-        .arg(&programs)
-        .arg(&output)
-        .env("SOURCE_DATE_EPOCH", "1");
+    command.arg("--binaries").arg(&programs).arg(&output).env("SOURCE_DATE_EPOCH", "1");
     let done = command.output().unwrap();
     assert!(!done.status.success());
     assert!(String::from_utf8_lossy(&done.stderr).contains("onload-hook"));
     assert!(!output.exists());
-    let done = Command::new(root().join("packaging/image"))
-        .arg("--binary")
-        .output()
-        .unwrap();
+    let done = Command::new(root().join("packaging/image")).arg("--binary").output().unwrap();
     assert_eq!(done.status.code(), Some(2));
 }
 
@@ -177,29 +134,14 @@ fn the_image_holds_the_programs_and_licences_of_root_and_nothing_else() {
     ];
     assert_eq!(entries.len(), expected.len(), "{entries:?}");
     for (entry, (mode, path)) in entries.iter().zip(expected) {
-        assert!(
-            entry.starts_with(&format!("{mode} 0/0 ")) && entry.ends_with(path),
-            "{entry}"
-        );
+        assert!(entry.starts_with(&format!("{mode} 0/0 ")) && entry.ends_with(path), "{entry}");
     }
     let config = json(&blob(&manifest["config"]["digest"]));
-    assert_eq!(
-        config["config"]["Entrypoint"],
-        serde_json::json!(["/usr/bin/onload-kubernetes"])
-    );
-    assert_eq!(
-        config["rootfs"]["diff_ids"][0],
-        manifest["layers"][0]["digest"]
-    );
+    assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/usr/bin/onload-kubernetes"]));
+    assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
     let labels = &config["config"]["Labels"];
-    assert_eq!(
-        labels["org.opencontainers.image.version"],
-        env!("CARGO_PKG_VERSION")
-    );
-    assert_eq!(
-        labels["org.opencontainers.image.licenses"],
-        "MIT OR Apache-2.0"
-    );
+    assert_eq!(labels["org.opencontainers.image.version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(labels["org.opencontainers.image.licenses"], "MIT OR Apache-2.0");
     assert_eq!(config["created"], "2026-01-01T00:00:00Z");
 }
 
@@ -241,10 +183,7 @@ fn every_blob_is_what_its_digest_says() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names.collect();
     assert_eq!(names.len(), 3);
-    let text = names
-        .iter()
-        .map(|name| format!("{name}  {name}\n"))
-        .collect::<String>();
+    let text = names.iter().map(|name| format!("{name}  {name}\n")).collect::<String>();
     fs::write(directory.path().join("sums"), text).unwrap();
     let check = Command::new("sha256sum")
         .arg("--check")
@@ -257,9 +196,7 @@ fn every_blob_is_what_its_digest_says() {
 /// podman with a storage of its own.
 fn podman(directory: &Path, words: &[&str]) -> Output {
     let mut podman = Command::new("podman");
-    podman
-        .args(["--runtime", "runc", "--root"])
-        .arg(directory.join("storage"));
+    podman.args(["--runtime", "runc", "--root"]).arg(directory.join("storage"));
     podman.arg("--runroot").arg(directory.join("run"));
     podman.args(words).output().unwrap()
 }
@@ -271,31 +208,14 @@ fn podman_loads_the_image_and_runs_it() {
     }
     let directory = tempfile::tempdir().unwrap();
     let image = image(directory.path());
-    let loaded = podman(
-        directory.path(),
-        &["load", "--input", image.to_str().unwrap()],
-    );
-    assert!(
-        String::from_utf8_lossy(&loaded.stdout).contains(NAME),
-        "{loaded:?}"
-    );
+    let loaded = podman(directory.path(), &["load", "--input", image.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&loaded.stdout).contains(NAME), "{loaded:?}");
     // Limits that any machine allows; podman's own are higher than some do.
-    let limits = [
-        "--ulimit",
-        "nofile=1024:1024",
-        "--ulimit",
-        "nproc=1024:1024",
-    ];
+    let limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"];
     let run = |words: &[&str]| {
         podman(
             directory.path(),
-            &[
-                &["run", "--rm", "--network", "none"],
-                &limits[..],
-                &[NAME],
-                words,
-            ]
-            .concat(),
+            &[&["run", "--rm", "--network", "none"], &limits[..], &[NAME], words].concat(),
         )
     };
     let version = run(&["--version"]);
@@ -303,16 +223,9 @@ fn podman_loads_the_image_and_runs_it() {
     podman(directory.path(), &["rmi", NAME]);
     // What podman leaves mounted could not be removed.
     let storage = directory.path().join("storage/overlay");
-    let _ = Command::new("umount")
-        .arg(storage)
-        .stderr(Stdio::null())
-        .status();
+    let _ = Command::new("umount").arg(storage).stderr(Stdio::null()).status();
     let expected = concat!("onload-kubernetes ", env!("CARGO_PKG_VERSION"), "\n");
-    assert_eq!(
-        String::from_utf8_lossy(&version.stdout),
-        expected,
-        "{version:?}"
-    );
+    assert_eq!(String::from_utf8_lossy(&version.stdout), expected, "{version:?}");
     assert_eq!(unknown.status.code(), Some(2));
 }
 
@@ -341,17 +254,10 @@ fn containerd_imports_the_image() {
     );
     fs::write(at("config.toml"), config).unwrap();
     let mut containerd = Command::new("containerd");
-    containerd
-        .args(["--config", &at("config.toml")])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    containerd.args(["--config", &at("config.toml")]).stdout(Stdio::null()).stderr(Stdio::null());
     let _containerd = Containerd(containerd.spawn().unwrap());
     let ctr = |words: &[&str]| {
-        Command::new("ctr")
-            .args(["--address", &at("sock")])
-            .args(words)
-            .output()
-            .unwrap()
+        Command::new("ctr").args(["--address", &at("sock")]).args(words).output().unwrap()
     };
     let deadline = Instant::now() + Duration::from_secs(60);
     while !ctr(&["version"]).status.success() {
@@ -365,8 +271,5 @@ fn containerd_imports_the_image() {
     assert_eq!(String::from_utf8_lossy(&listed.stdout), format!("{NAME}\n"));
     // All that the image consists of came along.
     let checked = ctr(&["images", "check"]);
-    assert!(
-        String::from_utf8_lossy(&checked.stdout).contains("complete (2/2)"),
-        "{checked:?}"
-    );
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("complete (2/2)"), "{checked:?}");
 }

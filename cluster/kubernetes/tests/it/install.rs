@@ -34,10 +34,7 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let node = Node {
-            tree: Tree::new(),
-            image: tempfile::tempdir().unwrap(),
-        };
+        let node = Node { tree: Tree::new(), image: tempfile::tempdir().unwrap() };
         node.tree.boot("b");
         node.hook(&script(VERSION, ""), 0o755);
         node
@@ -72,11 +69,7 @@ impl Node {
     fn with<T>(&self, act: impl FnOnce(&Place<'_>) -> T) -> T {
         let host = Host::open(self.tree.root()).unwrap();
         let owner = fs::metadata(self.tree.root()).unwrap().uid();
-        act(&Place {
-            host: &host,
-            directory: Path::new(DIRECTORY),
-            owners: Owners::of(&[owner]),
-        })
+        act(&Place { host: &host, directory: Path::new(DIRECTORY), owners: Owners::of(&[owner]) })
     }
 
     fn try_install(&self, force: bool) -> anyhow::Result<Report> {
@@ -102,13 +95,7 @@ impl Node {
                 report = Some(done);
                 true
             }
-            Err(error)
-                if error
-                    .to_string()
-                    .contains("the daemon of this node still runs") =>
-            {
-                false
-            }
+            Err(error) if error.to_string().contains("the daemon of this node still runs") => false,
             Err(error) => panic!("{error:#}"),
         });
         report.unwrap()
@@ -129,10 +116,7 @@ impl Node {
 
     fn names(&self) -> Vec<String> {
         let files = self.files();
-        files
-            .iter()
-            .map(|(path, _)| path.display().to_string())
-            .collect()
+        files.iter().map(|(path, _)| path.display().to_string()).collect()
     }
 
     /// As if everything had been installed that many seconds earlier.
@@ -169,21 +153,12 @@ fn line(text: &str) -> Vec<String> {
 fn the_hook_stands_at_the_path_of_its_version() {
     let node = Node::new();
     let report = node.install();
-    assert_eq!(
-        report.done,
-        line(&format!("put /opt/onload-ctk/{VERSION}/onload-hook"))
-    );
+    assert_eq!(report.done, line(&format!("put /opt/onload-ctk/{VERSION}/onload-hook")));
     let hook = fs::metadata(node.installed()).unwrap();
     assert_eq!(hook.permissions().mode() & 0o7777, 0o755);
-    assert_eq!(
-        fs::read_to_string(node.installed()).unwrap(),
-        script(VERSION, "")
-    );
+    assert_eq!(fs::read_to_string(node.installed()).unwrap(), script(VERSION, ""));
     for directory in ["opt", "opt/onload-ctk"] {
-        let mode = fs::metadata(node.path(directory))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = fs::metadata(node.path(directory)).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o755, "{directory}");
     }
 }
@@ -206,18 +181,11 @@ fn another_file_of_the_same_version_is_replaced_only_by_force() {
     node.hook(&script(VERSION, "# another build\n"), 0o755);
     let before = node.files();
     let refusal = node.refusal();
-    assert!(
-        refusal.contains("is another file than this version's hook"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("is another file than this version's hook"), "{refusal}");
     assert!(refusal.contains("--force"), "{refusal}");
     assert_eq!(node.files(), before);
     node.try_install(true).unwrap();
-    assert!(
-        fs::read_to_string(node.installed())
-            .unwrap()
-            .contains("another build")
-    );
+    assert!(fs::read_to_string(node.installed()).unwrap().contains("another build"));
     assert_eq!(node.install(), Report::default());
 }
 
@@ -226,13 +194,12 @@ fn what_somebody_put_in_its_place_is_not_replaced() {
     let node = Node::new();
     node.file(&format!("opt/onload-ctk/{VERSION}/onload-hook"), "theirs");
     assert!(node.refusal().contains("is another file"));
-    for make in [
-        (|node: &Node| symlink("/bin/sh", node.installed()).unwrap()) as fn(&Node),
-        |node| fs::create_dir(node.installed()).unwrap(),
-    ] {
-        fs::remove_file(node.installed())
-            .or_else(|_| fs::remove_dir(node.installed()))
-            .unwrap();
+    for make in
+        [(|node: &Node| symlink("/bin/sh", node.installed()).unwrap()) as fn(&Node), |node| {
+            fs::create_dir(node.installed()).unwrap()
+        }]
+    {
+        fs::remove_file(node.installed()).or_else(|_| fs::remove_dir(node.installed())).unwrap();
         make(&node);
         let refusal = node.refusal();
         assert!(refusal.contains("not a regular file"), "{refusal}");
@@ -284,10 +251,7 @@ fn a_directory_that_others_can_write_to_is_refused_before_anything_is_made() {
         fs::set_permissions(node.path(directory), Permissions::from_mode(mode)).unwrap();
         let before = node.names();
         let refusal = node.refusal();
-        assert!(
-            refusal.contains("others can change it"),
-            "{directory}: {refusal}"
-        );
+        assert!(refusal.contains("others can change it"), "{directory}: {refusal}");
         assert_eq!(node.names(), before);
         assert!(!node.installed().exists());
     }
@@ -342,10 +306,7 @@ fn a_record_that_is_not_understood_stops_everything() {
     for (text, says) in [
         (r#"{"version":2}"#, "it is of format 2"),
         ("{", "it is no record"),
-        (
-            r#"{"version":1,"hooks":{"../x":{"sha256":[]}}}"#,
-            "names the version \"../x\"",
-        ),
+        (r#"{"version":1,"hooks":{"../x":{"sha256":[]}}}"#, "names the version \"../x\""),
     ] {
         let node = Node::new();
         node.file(RECORD, text);
@@ -361,25 +322,16 @@ fn a_record_that_is_not_understood_stops_everything() {
 fn installers_that_run_at_once_put_one_hook_there() {
     let node = Node::new();
     thread::scope(|scope| {
-        let all: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| node.try_install(false)))
-            .collect();
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| node.try_install(false))).collect();
         for one in all {
             one.join().unwrap().unwrap();
         }
     });
     let names = node.names();
-    let ours: Vec<&String> = names
-        .iter()
-        .filter(|name| name.starts_with("opt/"))
-        .collect();
+    let ours: Vec<&String> = names.iter().filter(|name| name.starts_with("opt/")).collect();
     assert_eq!(
         ours,
-        [
-            "opt/onload-ctk/.lock",
-            RECORD,
-            &format!("opt/onload-ctk/{VERSION}/onload-hook")
-        ]
+        ["opt/onload-ctk/.lock", RECORD, &format!("opt/onload-ctk/{VERSION}/onload-hook")]
     );
 }
 
@@ -393,17 +345,9 @@ fn a_host_without_a_configuration_gets_the_one_of_the_cluster() {
     let node = Node::new();
     node.config(SETS);
     let report = node.install();
-    assert!(
-        report
-            .done
-            .contains(&"put /etc/onload-ctk/config.toml".to_owned()),
-        "{report:?}"
-    );
+    assert!(report.done.contains(&"put /etc/onload-ctk/config.toml".to_owned()), "{report:?}");
     assert_eq!(fs::read_to_string(node.path(CONFIG)).unwrap(), SETS);
-    assert_eq!(
-        fs::metadata(node.path(CONFIG)).unwrap().mode() & 0o7777,
-        0o644
-    );
+    assert_eq!(fs::metadata(node.path(CONFIG)).unwrap().mode() & 0o7777, 0o644);
     let other = "[leases]\nshare = { rdma = 4 }\n";
     node.config(other);
     node.install();
@@ -426,11 +370,7 @@ fn the_host_s_own_configuration_rules_over_the_cluster_s() {
     let report = node.install();
     let kept = "left /etc/onload-ctk/config.toml: it is the host's own, and rules";
     assert_eq!(report.kept, line(kept));
-    assert!(
-        fs::read_to_string(node.path(CONFIG))
-            .unwrap()
-            .contains("preload")
-    );
+    assert!(fs::read_to_string(node.path(CONFIG)).unwrap().contains("preload"));
     // So does one that was ours until the operator changed it, and a link.
     let node = Node::new();
     node.config(SETS);
@@ -449,10 +389,7 @@ fn a_configuration_with_a_mistake_is_refused_before_anything_is_put_there() {
     let node = Node::new();
     node.config("[cdi]\nhook-pth = \"/x\"\n");
     let refusal = node.refusal();
-    assert!(
-        refusal.contains("config.toml: line 2: unknown key \"cdi.hook-pth\""),
-        "{refusal}"
-    );
+    assert!(refusal.contains("config.toml: line 2: unknown key \"cdi.hook-pth\""), "{refusal}");
     assert!(!node.path("opt").exists() && !node.path("etc").exists());
     fs::write(node.source("config.toml"), b"\xff").unwrap();
     assert!(node.refusal().contains("utf-8"), "{}", node.refusal());
@@ -464,24 +401,16 @@ fn a_configuration_with_a_mistake_is_refused_before_anything_is_put_there() {
 fn the_old_version_stays_while_a_container_names_it() {
     let node = Node::new();
     node.with_an_old_version();
-    node.file(
-        BUNDLE,
-        r#"{"hooks":{"poststop":[{"path":"/opt/onload-ctk/0.0.9/onload-hook"}]}}"#,
-    );
+    node.file(BUNDLE, r#"{"hooks":{"poststop":[{"path":"/opt/onload-ctk/0.0.9/onload-hook"}]}}"#);
     let report = node.install();
     assert_eq!(report.done, [""; 0]);
     assert_eq!(
         report.in_use,
-        line(&format!(
-            "left /opt/onload-ctk/0.0.9/onload-hook: /{BUNDLE} names it"
-        ))
+        line(&format!("left /opt/onload-ctk/0.0.9/onload-hook: /{BUNDLE} names it"))
     );
     fs::remove_file(node.path(BUNDLE)).unwrap();
     let report = node.install();
-    assert_eq!(
-        report.done,
-        line("removed /opt/onload-ctk/0.0.9/onload-hook")
-    );
+    assert_eq!(report.done, line("removed /opt/onload-ctk/0.0.9/onload-hook"));
     assert!(!node.path("opt/onload-ctk/0.0.9").exists());
     assert!(node.installed().exists());
 }
@@ -490,10 +419,7 @@ fn the_old_version_stays_while_a_container_names_it() {
 fn the_old_version_stays_while_specifications_name_it() {
     let node = Node::new();
     node.with_an_old_version();
-    node.file(
-        "var/run/cdi/onload.dev-rdma.json",
-        "/opt/onload-ctk/0.0.9/onload-hook",
-    );
+    node.file("var/run/cdi/onload.dev-rdma.json", "/opt/onload-ctk/0.0.9/onload-hook");
     assert_eq!(node.install().in_use.len(), 1);
     fs::remove_file(node.path("var/run/cdi/onload.dev-rdma.json")).unwrap();
     assert_eq!(node.install().done.len(), 1);
@@ -518,10 +444,7 @@ fn files_that_somebody_left_beside_the_old_hook_stay() {
     node.with_an_old_version();
     node.file("opt/onload-ctk/0.0.9/notes", "theirs");
     let report = node.install();
-    assert!(
-        report.done[0].ends_with("something else is left in its directory"),
-        "{report:?}"
-    );
+    assert!(report.done[0].ends_with("something else is left in its directory"), "{report:?}");
     assert!(node.path("opt/onload-ctk/0.0.9/notes").exists());
 }
 
@@ -529,12 +452,7 @@ fn files_that_somebody_left_beside_the_old_hook_stay() {
 
 /// What a node has that is not ours.
 fn with_others(node: &Node) {
-    for path in [
-        "opt/other/file",
-        "etc/other",
-        "var/run/cdi/other.json",
-        "run/other",
-    ] {
+    for path in ["opt/other/file", "etc/other", "var/run/cdi/other.json", "run/other"] {
         node.file(path, "theirs");
     }
 }
@@ -552,11 +470,7 @@ fn an_uninstall_removes_everything_that_was_installed() {
         let _claim = spec_writer::claim(&host, WRITER_LOCK).unwrap();
     }
     let report = node.uninstall();
-    assert_eq!(
-        (&report.kept, &report.in_use),
-        (&vec![], &vec![]),
-        "{report:?}"
-    );
+    assert_eq!((&report.kept, &report.in_use), (&vec![], &vec![]), "{report:?}");
     assert_eq!(node.files(), before);
     for directory in ["opt/onload-ctk", "etc/onload-ctk", "run/onload-ctk"] {
         assert!(!node.path(directory).exists(), "{directory}");
@@ -583,12 +497,8 @@ fn an_uninstall_from_another_directory_says_that_nothing_is_there() {
     let node = Node::new();
     node.install();
     let host = Host::open(node.tree.root()).unwrap();
-    let report = node.with(|place| {
-        uninstall(&Place {
-            directory: Path::new("/srv/hooks"),
-            ..place.clone()
-        })
-    });
+    let report = node
+        .with(|place| uninstall(&Place { directory: Path::new("/srv/hooks"), ..place.clone() }));
     let kept = report.unwrap().kept;
     assert_eq!(kept, ["nothing is installed at /srv/hooks"]);
     assert!(node.installed().exists() && host.list(Path::new("/srv")).unwrap().names.is_empty());
@@ -636,21 +546,12 @@ fn a_hook_that_fails_where_it_is_put_leaves_the_one_before_it() {
     let hook = script(VERSION, "").replacen("echo", &format!("{once}echo"), 1);
     node.hook(&hook, 0o755);
     let error = node.try_install(true).unwrap_err();
-    assert!(
-        error.to_string().contains(" is not the hook of version "),
-        "{error}"
-    );
-    assert_eq!(
-        fs::read_to_string(node.installed()).unwrap(),
-        script(VERSION, "")
-    );
+    assert!(error.to_string().contains(" is not the hook of version "), "{error}");
+    assert_eq!(fs::read_to_string(node.installed()).unwrap(), script(VERSION, ""));
     assert!(!node.installed().with_extension("new").exists());
     let after = node.files();
     let names = |files: &[(PathBuf, String)]| {
-        files
-            .iter()
-            .map(|(path, _)| path.clone())
-            .collect::<Vec<_>>()
+        files.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&before), names(&after));
     node.hook(&script(VERSION, "# another build\n"), 0o755);
@@ -663,16 +564,9 @@ fn a_hook_that_fails_where_it_is_put_leaves_the_one_before_it() {
 fn an_uninstall_leaves_what_a_container_names_and_ends_when_it_is_gone() {
     let node = Node::new();
     node.install();
-    node.file(
-        BUNDLE,
-        &format!("\"/opt/onload-ctk/{VERSION}/onload-hook\""),
-    );
+    node.file(BUNDLE, &format!("\"/opt/onload-ctk/{VERSION}/onload-hook\""));
     let report = node.uninstall();
-    assert_eq!(
-        (report.done.len(), report.in_use.len()),
-        (0, 1),
-        "{report:?}"
-    );
+    assert_eq!((report.done.len(), report.in_use.len()), (0, 1), "{report:?}");
     assert!(node.installed().exists() && node.path(RECORD).exists());
     fs::remove_file(node.path(BUNDLE)).unwrap();
     assert_eq!(node.uninstall().in_use, [""; 0]);
@@ -711,12 +605,7 @@ fn an_uninstall_is_refused_while_the_daemon_runs() {
     let host = Host::open(node.tree.root()).unwrap();
     let claim = spec_writer::claim(&host, WRITER_LOCK).unwrap();
     let error = node.with(uninstall).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("the daemon of this node still runs"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("the daemon of this node still runs"), "{error}");
     assert!(node.installed().exists());
     drop(claim);
     node.uninstall();
@@ -794,16 +683,9 @@ fn a_read_only_file_system_is_refused_unless_the_hook_is_there_already() {
     );
     let output = in_namespace(&node, &script);
     let stderr = text(&output.stderr);
-    assert!(
-        stderr.contains("is on a file system that is mounted read-only"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("is on a file system that is mounted read-only"), "{stderr}");
     let put = format!("put /var/opt/onload-ctk/{VERSION}/onload-hook");
-    assert_eq!(
-        text(&output.stdout),
-        format!("2\n0\n{put}\n0\n"),
-        "{stderr}"
-    );
+    assert_eq!(text(&output.stdout), format!("2\n0\n{put}\n0\n"), "{stderr}");
 }
 
 #[test]
@@ -822,16 +704,9 @@ fn a_full_disk_leaves_nothing_half_and_the_next_install_goes_on() {
     );
     let output = in_namespace(&node, &script);
     let stderr = text(&output.stderr);
-    assert!(
-        stderr.contains("onload-hook.new: No space left on device"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("onload-hook.new: No space left on device"), "{stderr}");
     let put = format!("put /opt/onload-ctk/{VERSION}/onload-hook");
-    assert_eq!(
-        text(&output.stdout),
-        format!("2\n{put}\n0\nsame\n"),
-        "{stderr}"
-    );
+    assert_eq!(text(&output.stdout), format!("2\n{put}\n0\nsame\n"), "{stderr}");
 }
 
 fn script_with_exit(more: &str) -> String {
@@ -851,31 +726,17 @@ fn the_program_says_what_it_did_and_by_its_status_what_is_left() {
             .env("ONLOAD_KUBERNETES_INSTALL_FROM", node.source("onload-hook"))
             .output()
             .unwrap();
-        (
-            output.status.code(),
-            text(&output.stdout),
-            text(&output.stderr),
-        )
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let path = format!("/opt/onload-ctk/{VERSION}/onload-hook");
-    assert_eq!(
-        run(&["install"]),
-        (Some(0), format!("put {path}\n"), String::new())
-    );
+    assert_eq!(run(&["install"]), (Some(0), format!("put {path}\n"), String::new()));
     node.file(BUNDLE, &format!("\"{path}\""));
     assert_eq!(
         run(&["uninstall"]),
-        (
-            Some(1),
-            format!("left {path}: /{BUNDLE} names it\n"),
-            String::new()
-        )
+        (Some(1), format!("left {path}: /{BUNDLE} names it\n"), String::new())
     );
     fs::remove_file(node.path(BUNDLE)).unwrap();
-    assert_eq!(
-        run(&["uninstall"]),
-        (Some(0), format!("removed {path}\n"), String::new())
-    );
+    assert_eq!(run(&["uninstall"]), (Some(0), format!("removed {path}\n"), String::new()));
     let (status, _, stderr) = run(&["install", "--from", "/nonexistent"]);
     assert_eq!(status, Some(2));
     assert_eq!(

@@ -19,8 +19,7 @@ const NIC: &str = "onload.dev/nic";
 
 fn socket_of(host: &AgentHost, resource: &str) -> PathBuf {
     let name = resource.replacen('/', "_", 1);
-    host.plugin_dir()
-        .join(format!("onload-kubernetes.{name}.sock"))
+    host.plugin_dir().join(format!("onload-kubernetes.{name}.sock"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,12 +43,7 @@ async fn each_class_of_a_host_is_a_resource_with_its_devices() {
     assert_eq!(nic.ids(), slots);
     // Nobody knows on which node a soft-RoCE device is.
     let rdma = kubelet.registered("onload.dev/rdma").await;
-    assert!(
-        rdma.devices
-            .0
-            .iter()
-            .all(|device| device.topology.is_none())
-    );
+    assert!(rdma.devices.0.iter().all(|device| device.topology.is_none()));
     for resource in ["nic-plain", "nic-nodes", "ptp"] {
         kubelet.registered(&format!("onload.dev/{resource}")).await;
     }
@@ -65,30 +59,14 @@ async fn a_container_gets_cdi_devices_and_the_variables_of_its_functions() {
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let _daemon = Daemon::start(&host);
     let vfio = kubelet.registered(VFIO).await;
-    let answer = vfio
-        .allocate(&["0000:81:10.2", "0000:81:10.0"])
-        .await
-        .unwrap();
+    let answer = vfio.allocate(&["0000:81:10.2", "0000:81:10.0"]).await.unwrap();
     let [container] = &answer.container_responses[..] else {
         panic!("{answer:?}");
     };
-    let cdi: Vec<&str> = container
-        .cdi_devices
-        .iter()
-        .map(|device| device.name.as_str())
-        .collect();
-    assert_eq!(
-        cdi,
-        [
-            "onload.dev/vfio=0000:81:10.0",
-            "onload.dev/vfio=0000:81:10.2"
-        ]
-    );
+    let cdi: Vec<&str> = container.cdi_devices.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(cdi, ["onload.dev/vfio=0000:81:10.0", "onload.dev/vfio=0000:81:10.2"]);
     let variable = |name: &str| container.envs[name].as_str();
-    assert_eq!(
-        variable("PCIDEVICE_ONLOAD_DEV_VFIO"),
-        "0000:81:10.0,0000:81:10.2"
-    );
+    assert_eq!(variable("PCIDEVICE_ONLOAD_DEV_VFIO"), "0000:81:10.0,0000:81:10.2");
     let info: serde_json::Value =
         serde_json::from_str(variable("PCIDEVICE_ONLOAD_DEV_VFIO_INFO")).unwrap();
     let function = &info["0000:81:10.0"];
@@ -96,16 +74,8 @@ async fn a_container_gets_cdi_devices_and_the_variables_of_its_functions() {
     assert_eq!(function["vfio"]["dev-mount"], "/dev/vfio/15");
     assert_eq!(function["vfio"]["mount"], "/dev/vfio/vfio");
     let nic = kubelet.registered(NIC).await;
-    assert_eq!(
-        nic.cdi(&["ens1-3", "ens1-1"]).await,
-        ["onload.dev/nic=ens1"]
-    );
-    assert_eq!(
-        vfio.preferred(&["0000:81:10.0", "0000:81:10.2"], 2)
-            .await
-            .len(),
-        2
-    );
+    assert_eq!(nic.cdi(&["ens1-3", "ens1-1"]).await, ["onload.dev/nic=ens1"]);
+    assert_eq!(vfio.preferred(&["0000:81:10.0", "0000:81:10.2"], 2).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,10 +102,7 @@ async fn what_kubelet_should_not_ask_for_is_refused_with_words_of_discovery() {
     }
     daemon.logged(&["not allocated", "bound to no driver"]);
     // It goes on as before.
-    assert_eq!(
-        vfio.cdi(&["0000:65:00.3"]).await,
-        ["onload.dev/vfio=0000:65:00.3"]
-    );
+    assert_eq!(vfio.cdi(&["0000:65:00.3"]).await, ["onload.dev/vfio=0000:65:00.3"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,10 +122,7 @@ async fn operators_names_and_pools_are_resources_and_share_no_exclusive_device()
     );
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let _daemon = Daemon::start(&host);
-    assert_eq!(
-        kubelet.registered("onload.dev/fast").await.ids(),
-        ["0000:65:00.3"]
-    );
+    assert_eq!(kubelet.registered("onload.dev/fast").await.ids(), ["0000:65:00.3"]);
     assert_eq!(kubelet.registered(VFIO).await.ids(), ["0000:65:00.6"]);
     assert_eq!(kubelet.registered("amd.com/onload").await.ids().len(), 6);
     assert_eq!(kubelet.registered(NIC).await.ids().len(), 4);
@@ -178,20 +142,13 @@ async fn a_device_that_leaves_its_specification_turns_unhealthy_and_comes_back()
     // Before the list says it, the request is refused: the specification on disk decides.
     let error = first.allocate(&["0000:81:10.2"]).await.unwrap_err();
     assert!(error.message().contains("0000:81:10.2"), "{error}");
-    let second = kubelet
-        .until(VFIO, |plugin| !plugin.unhealthy().is_empty())
-        .await;
+    let second = kubelet.until(VFIO, |plugin| !plugin.unhealthy().is_empty()).await;
     assert_eq!(second.unhealthy(), ["0000:81:10.2"]);
     assert_eq!(second.ids(), first.ids());
     daemon.logged(&["device unhealthy", "0000:81:10.2"]);
-    assert_eq!(
-        second.cdi(&["0000:81:10.0"]).await,
-        ["onload.dev/vfio=0000:81:10.0"]
-    );
+    assert_eq!(second.cdi(&["0000:81:10.0"]).await, ["onload.dev/vfio=0000:81:10.0"]);
     fs::write(&file, whole).unwrap();
-    kubelet
-        .until(VFIO, |plugin| plugin.unhealthy().is_empty())
-        .await;
+    kubelet.until(VFIO, |plugin| plugin.unhealthy().is_empty()).await;
     daemon.logged(&["device healthy", "0000:81:10.2"]);
 }
 
@@ -202,9 +159,7 @@ async fn a_list_is_sent_again_only_if_it_differs() {
     let _daemon = Daemon::start(&host);
     kubelet.registered(NIC).await;
     host.remove_from_spec("vfio", "0000:81:10.2");
-    kubelet
-        .until(VFIO, |plugin| !plugin.unhealthy().is_empty())
-        .await;
+    kubelet.until(VFIO, |plugin| !plugin.unhealthy().is_empty()).await;
     // The look at the host that changed the one list left the other as it was.
     assert_eq!(kubelet.registered(NIC).await.devices.1, 1);
 }
@@ -274,10 +229,7 @@ async fn a_refused_registration_is_tried_again_and_said_once() {
     kubelet.attempts(4).await;
     kubelet.registered(VFIO).await;
     daemon.logged(&["registered with kubelet"]);
-    assert_eq!(
-        daemon.count(&["kubelet refused it: the ResourceName is invalid"]),
-        1
-    );
+    assert_eq!(daemon.count(&["kubelet refused it: the ResourceName is invalid"]), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,10 +259,8 @@ async fn the_end_takes_the_sockets_away_and_a_killed_daemon_is_followed() {
     let (status, said) = first.ended();
     assert!(status.success() && said.contains("ending"), "{said}");
     assert!(!said.contains("registering again"), "{said}");
-    let left: Vec<_> = fs::read_dir(host.plugin_dir())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
+    let left: Vec<_> =
+        fs::read_dir(host.plugin_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["kubelet.sock"]);
     kubelet.forget(VFIO);
     let second = Daemon::start(&host);
@@ -331,10 +281,7 @@ async fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let vfio = kubelet.registered(VFIO).await;
     let (status, said) = Daemon::start(&host).ended();
     assert_eq!(status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("another onload-kubernetes offers the devices of this host"),
-        "{said}"
-    );
+    assert!(said.contains("another onload-kubernetes offers the devices of this host"), "{said}");
     assert!(said.contains("stop it first"), "{said}");
     assert_eq!(vfio.cdi(&["0000:81:10.0"]).await.len(), 1);
     assert!(first.is_running());
@@ -406,9 +353,7 @@ async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
     assert!(line["error"].as_str().unwrap().contains("line 2"), "{line}");
     // A line for the same error would come with each look at the host.
     host.remove_from_spec("vfio", "0000:81:10.2");
-    kubelet
-        .until(VFIO, |plugin| !plugin.unhealthy().is_empty())
-        .await;
+    kubelet.until(VFIO, |plugin| !plugin.unhealthy().is_empty()).await;
     assert_eq!(daemon.count(&["the configuration is not taken"]), 1);
     host.config("[kubernetes]\nclasses = [\"nic\"]\nslots = 4\n");
     let nic = kubelet.registered(NIC).await;
@@ -416,10 +361,7 @@ async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
     // What a pod has stays known, and nobody gets more of it.
     let vfio = kubelet.until(VFIO, |plugin| plugin.ids().is_empty()).await;
     let error = vfio.allocate(&["0000:81:10.0"]).await.unwrap_err();
-    assert!(
-        error.message().contains("the resource has nothing"),
-        "{error}"
-    );
+    assert!(error.message().contains("the resource has nothing"), "{error}");
     host.config("[kubernetes]\nclasses = [\"vfio\", \"nic\"]\nslots = 4\n");
     kubelet.until(VFIO, |plugin| plugin.ids().len() == 2).await;
 }
@@ -437,9 +379,7 @@ async fn what_is_drained_is_unhealthy_until_it_is_offered_again() {
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     let text = r#"{"version":1,"drained":[{"class":"vfio","name":"0000:81:10.0","since":0,"reason":"new firmware"}]}"#;
     fs::write(&file, text).unwrap();
-    let vfio = kubelet
-        .until(VFIO, |plugin| plugin.unhealthy() == ["0000:81:10.0"])
-        .await;
+    let vfio = kubelet.until(VFIO, |plugin| plugin.unhealthy() == ["0000:81:10.0"]).await;
     daemon.logged(&["drained since 1970-01-01T00:00:00Z: new firmware"]);
     let error = vfio.allocate(&["0000:81:10.0"]).await.unwrap_err();
     assert!(error.message().contains("drained since "), "{error}");
@@ -472,10 +412,7 @@ fn a_configuration_that_is_broken_at_the_start_is_an_error() {
     host.config("[kubernetes]\nslotz = 1\n");
     let (status, said) = Daemon::start(&host).ended();
     assert_eq!(status.code(), Some(2));
-    assert!(
-        said.contains("unknown key \"kubernetes.slotz\"; did you mean"),
-        "{said}"
-    );
+    assert!(said.contains("unknown key \"kubernetes.slotz\"; did you mean"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -492,10 +429,7 @@ async fn thousands_of_devices_fit_into_the_messages() {
     // Two devices with 32768 slots each are more than kubelet receives.
     let most = kubelet.registered("a.io/most").await;
     assert_eq!(most.ids().len(), 32_768);
-    daemon.logged(&[
-        "left out",
-        "a.io/most would have 65536 slots, and kubelet takes 32768",
-    ]);
+    daemon.logged(&["left out", "a.io/most would have 65536 slots, and kubelet takes 32768"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -507,10 +441,7 @@ async fn metrics_and_health_are_served() {
     vfio.cdi(&["0000:81:10.0"]).await;
     vfio.allocate(&["none"]).await.unwrap_err();
     let (head, body) = get_as(&daemon.http, "/metrics", OPEN_METRICS);
-    assert!(
-        head.contains("content-type: application/openmetrics-text; version=1.0.0"),
-        "{head}"
-    );
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     for line in [
         r#"onload_kubernetes_devices{resource="onload.dev/vfio",health="healthy"} 2"#,
         r#"onload_kubernetes_devices{resource="onload.dev/vfio",health="unhealthy"} 0"#,
@@ -555,10 +486,8 @@ async fn the_metrics_of_the_host_are_served_with_the_daemons_own_and_none_twice(
     }
     assert_eq!(body.matches("# EOF").count(), 1);
     assert!(body.ends_with("# EOF\n"));
-    let mut helped: Vec<&str> = body
-        .lines()
-        .filter_map(|line| line.strip_prefix("# HELP "))
-        .collect();
+    let mut helped: Vec<&str> =
+        body.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
     let count = helped.len();
     helped.sort_unstable();
     helped.dedup_by_key(|help| help.split(' ').next());
@@ -578,10 +507,7 @@ async fn the_metrics_of_the_host_are_served_with_the_daemons_own_and_none_twice(
     if needs::programs(&["promtool"]) {
         // It has no other reader, and curl accepts everything.
         let (head, body) = get(&daemon.http, "/metrics");
-        assert!(
-            head.contains("content-type: text/plain; version=0.0.4"),
-            "{head}"
-        );
+        assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
         let (is_good, said) =
             needs::asked(Command::new("promtool").args(["check", "metrics"]), &body);
         assert!(is_good && said.is_empty(), "{said}\n{body}");
@@ -629,9 +555,7 @@ fn requests_that_never_end_take_few_descriptors_and_are_ended() {
     daemon.logged(&["answering health checks"]);
     let half_sent = |_| {
         let mut stream = std::os::unix::net::UnixStream::connect(&daemon.http).unwrap();
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: ")
-            .unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
         stream
     };
     let attackers: Vec<_> = (0..60).map(half_sent).collect();
@@ -665,10 +589,7 @@ async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
     assert!(daemon.terminate().success());
     let (status, said) = daemon.health(&[]);
     assert_eq!(status, Some(2));
-    assert!(
-        said.starts_with("onload-kubernetes: asking the daemon at "),
-        "{said}"
-    );
+    assert!(said.starts_with("onload-kubernetes: asking the daemon at "), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -691,10 +612,7 @@ async fn a_log_that_cannot_be_written_stops_no_device() {
 fn limit_descriptors(daemon: &Daemon, most: u64) {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
-    let limit = Rlimit {
-        current: Some(most),
-        ..getrlimit(Resource::Nofile)
-    };
+    let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
     prlimit(pid, Resource::Nofile, limit).unwrap();
 }
 

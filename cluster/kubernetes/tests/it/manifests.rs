@@ -66,10 +66,7 @@ pub(crate) fn objects(text: &str) -> Vec<Value> {
 fn manifests() -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for directory in DIRECTORIES {
-        for name in names(directory)
-            .iter()
-            .filter(|name| *name != KUSTOMIZATION)
-        {
+        for name in names(directory).iter().filter(|name| *name != KUSTOMIZATION) {
             let path = Path::new(directory).join(name);
             let objects = objects(&text(&path)).into_iter();
             found.extend(objects.map(|object| (path.display().to_string(), object)));
@@ -100,10 +97,7 @@ fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
 
 /// An object as it is after a type has read and written it.
 pub(crate) fn read_back(object: &Value) -> Value {
-    let kind = (
-        object["apiVersion"].as_str().unwrap(),
-        object["kind"].as_str().unwrap(),
-    );
+    let kind = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
     match kind {
         ("v1", "Namespace") => through::<Namespace>(object),
         ("v1", "ServiceAccount") => through::<ServiceAccount>(object),
@@ -135,14 +129,7 @@ fn daemon_set(path: &str) -> DaemonSet {
 }
 
 fn pod_of(daemon_set: &DaemonSet) -> &PodSpec {
-    daemon_set
-        .spec
-        .as_ref()
-        .unwrap()
-        .template
-        .spec
-        .as_ref()
-        .unwrap()
+    daemon_set.spec.as_ref().unwrap().template.spec.as_ref().unwrap()
 }
 
 fn containers(pod: &PodSpec) -> impl Iterator<Item = &Container> {
@@ -203,9 +190,7 @@ fn a_kustomization_names_each_file_beside_it() {
 }
 
 fn has_kubectl() -> bool {
-    let kubectl = Command::new("kubectl")
-        .args(["version", "--client"])
-        .output();
+    let kubectl = Command::new("kubectl").args(["version", "--client"]).output();
     let is_there = kubectl.is_ok_and(|output| output.status.success());
     let missing = "kubectl is not installed (Debian: kubernetes-client)";
     needs::that(is_there, missing)
@@ -229,18 +214,14 @@ fn kubectl_builds_what_the_files_say() {
             let text = |value: &Value| value.as_str().unwrap().to_owned();
             (text(&object["kind"]), text(&object["metadata"]["name"]))
         };
-        let mut built: BTreeMap<(String, String), Value> = built
-            .into_iter()
-            .map(|object| (key(&object), object))
-            .collect();
+        let mut built: BTreeMap<(String, String), Value> =
+            built.into_iter().map(|object| (key(&object), object)).collect();
         let config = built.keys().find(|(kind, _)| kind == "ConfigMap").cloned();
         let config = config.and_then(|key| built.remove(&key));
         assert_eq!(config.is_some(), directory.is_empty());
         let mut files = names(directory);
         files.retain(|name| name != KUSTOMIZATION);
-        let written = files
-            .iter()
-            .flat_map(|name| objects(&text(Path::new(directory).join(name))));
+        let written = files.iter().flat_map(|name| objects(&text(Path::new(directory).join(name))));
         let mut number = 0;
         for mut object in written {
             if let Some(config) = &config {
@@ -291,11 +272,7 @@ fn nothing_is_privileged_and_no_capability_is_left() {
             assert_eq!(security.privileged, None, "{path}");
             assert_eq!(security.allow_privilege_escalation, Some(false), "{path}");
             let capabilities = security.capabilities.as_ref().unwrap();
-            assert_eq!(
-                capabilities.drop.as_deref(),
-                Some(&["ALL".to_owned()][..]),
-                "{path}"
-            );
+            assert_eq!(capabilities.drop.as_deref(), Some(&["ALL".to_owned()][..]), "{path}");
             assert_eq!(capabilities.add, None, "{path}");
         }
     }
@@ -310,17 +287,8 @@ fn our_own_pods_change_only_what_they_mount() {
         for container in containers(pod) {
             let security = container.security_context.as_ref().unwrap();
             assert_eq!(security.read_only_root_filesystem, Some(true), "{path}");
-            let limits = container
-                .resources
-                .as_ref()
-                .unwrap()
-                .limits
-                .as_ref()
-                .unwrap();
-            assert!(
-                limits.contains_key("memory") && limits.contains_key("cpu"),
-                "{path}"
-            );
+            let limits = container.resources.as_ref().unwrap().limits.as_ref().unwrap();
+            assert!(limits.contains_key("memory") && limits.contains_key("cpu"), "{path}");
         }
     }
     let daemon_set = daemon_set("daemonset.yaml");
@@ -330,21 +298,11 @@ fn our_own_pods_change_only_what_they_mount() {
         writable.map(|mount| mount.name.clone()).collect()
     };
     let pod = pod_of(&daemon_set);
-    let [install, daemon] = [
-        &pod.init_containers.as_ref().unwrap()[0],
-        &pod.containers[0],
-    ];
+    let [install, daemon] = [&pod.init_containers.as_ref().unwrap()[0], &pod.containers[0]];
     assert_eq!(writable(install), ["hooks", "settings"]);
     assert_eq!(
         writable(daemon),
-        [
-            "specifications",
-            "run",
-            "device-plugins",
-            "plugins-registry",
-            "plugin",
-            "health"
-        ]
+        ["specifications", "run", "device-plugins", "plugins-registry", "plugin", "health"]
     );
 }
 
@@ -377,11 +335,7 @@ fn each_command_and_variable_is_one_of_the_program() {
         for container in containers(pod_of(&daemon_set(path))) {
             let words = container.args.iter().flatten().map(String::as_str);
             let words = ["onload-kubernetes"].into_iter().chain(words);
-            assert!(
-                Cli::try_parse_from(words).is_ok(),
-                "{path}: {}",
-                container.name
-            );
+            assert!(Cli::try_parse_from(words).is_ok(), "{path}: {}", container.name);
             for probe in [&container.liveness_probe, &container.readiness_probe] {
                 let Some(probe) = probe else { continue };
                 let words = probe.exec.as_ref().unwrap().command.iter().flatten();
@@ -398,23 +352,16 @@ fn each_command_and_variable_is_one_of_the_program() {
 }
 
 fn variables(command: &clap::Command) -> BTreeSet<String> {
-    let own = command
-        .get_arguments()
-        .filter_map(|argument| argument.get_env());
+    let own = command.get_arguments().filter_map(|argument| argument.get_env());
     let own = own.map(|name| name.to_string_lossy().into_owned());
-    own.chain(command.get_subcommands().flat_map(variables))
-        .collect()
+    own.chain(command.get_subcommands().flat_map(variables)).collect()
 }
 
 #[test]
 fn mounts_and_volumes_belong_together() {
     for (path, pod) in pods() {
-        let volumes: BTreeSet<&str> = pod
-            .volumes
-            .iter()
-            .flatten()
-            .map(|volume| volume.name.as_str())
-            .collect();
+        let volumes: BTreeSet<&str> =
+            pod.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
         let mounted =
             containers(&pod).flat_map(|container| container.volume_mounts.iter().flatten());
         let mounted: BTreeSet<&str> = mounted.map(|mount| mount.name.as_str()).collect();
@@ -435,11 +382,7 @@ fn asking(text: &str) -> Vec<(String, bool)> {
             found.push(((*line).to_owned(), has_reason(index)));
         }
         if *line == "hostPath:" {
-            assert!(
-                lines[index - 1].starts_with("- name:"),
-                "{}",
-                lines[index - 1]
-            );
+            assert!(lines[index - 1].starts_with("- name:"), "{}", lines[index - 1]);
             let path = lines[index + 1].strip_prefix("path: ").unwrap();
             found.push((path.to_owned(), has_reason(index - 1)));
         }
@@ -458,10 +401,7 @@ fn whatever_a_plain_pod_does_not_have_has_its_reason_beside_it_and_in_the_page()
             let what = what.trim_end_matches(": true");
             let row = format!("| `{what}`");
             let of_page = page.lines().any(|line| line.starts_with(&row));
-            assert!(
-                of_page,
-                "docs/kubernetes.md has no row that begins with {row}"
-            );
+            assert!(of_page, "docs/kubernetes.md has no row that begins with {row}");
         }
     }
 }
@@ -489,8 +429,7 @@ fn the_configuration_sets_nothing_until_somebody_does() {
 /// The pods of the examples.
 fn examples() -> Vec<(String, PodSpec)> {
     let all = pods().into_iter();
-    all.filter(|(path, _)| path.starts_with("examples/"))
-        .collect()
+    all.filter(|(path, _)| path.starts_with("examples/")).collect()
 }
 
 /// What a pod asks of ours, without the prefix.
@@ -513,9 +452,7 @@ fn claimed(pod: &PodSpec) -> Vec<Request> {
     let claim = |name: &str| {
         let named = |object: &&Value| object["metadata"]["name"] == name && is_claim(object);
         let found = manifests.iter().map(|(_, object)| object).find(named);
-        found
-            .unwrap_or_else(|| panic!("there is no claim {name}"))
-            .clone()
+        found.unwrap_or_else(|| panic!("there is no claim {name}")).clone()
     };
     let mut requests = Vec::new();
     for named in pod.resource_claims.iter().flatten() {
@@ -538,10 +475,7 @@ fn requests_of(object: &Value) -> Vec<Request> {
     let requests = spec["devices"]["requests"].as_array().unwrap();
     let mut found = Vec::new();
     for request in requests {
-        let first = request["firstAvailable"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let first = request["firstAvailable"].as_array().cloned().unwrap_or_default();
         let exactly = Some(request["exactly"].clone()).filter(Value::is_object);
         for request in first.into_iter().chain(exactly) {
             let selectors = request["selectors"].as_array().cloned().unwrap_or_default();
@@ -558,22 +492,14 @@ fn requests_of(object: &Value) -> Vec<Request> {
 fn named_attributes(expression: &str) -> Vec<&str> {
     let behind = expression.split("attributes[\"onload.dev\"].").skip(1);
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    behind
-        .map(|rest| rest.split(|c| !is_name(c)).next().unwrap())
-        .collect()
+    behind.map(|rest| rest.split(|c| !is_name(c)).next().unwrap()).collect()
 }
 
 #[test]
 fn the_page_names_each_attribute() {
     let page = fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
     let mut seen = BTreeSet::new();
-    for class in [
-        Class::Nic,
-        Class::NicPlain,
-        Class::Rdma,
-        Class::Vfio,
-        Class::Ptp,
-    ] {
+    for class in [Class::Nic, Class::NicPlain, Class::Rdma, Class::Vfio, Class::Ptp] {
         seen.extend(published(class));
     }
     for name in &seen {
@@ -599,13 +525,7 @@ fn published(class: Class) -> BTreeSet<String> {
     };
     let slice = Pool::of(wanted, class, Features::ALL).slice(0, 1);
     let device = &slice.spec.devices.unwrap()[0];
-    device
-        .attributes
-        .as_ref()
-        .unwrap()
-        .keys()
-        .cloned()
-        .collect()
+    device.attributes.as_ref().unwrap().keys().cloned().collect()
 }
 
 #[test]
@@ -640,10 +560,7 @@ fn each_class_that_can_be_counted_is_a_device_class_with_its_old_name() {
     assert_eq!(classes.len(), countable.len());
     for (object, class) in classes.iter().zip(countable) {
         assert_eq!(object["metadata"]["name"], format!("{class}.onload.dev"));
-        assert_eq!(
-            object["spec"]["extendedResourceName"],
-            format!("onload.dev/{class}")
-        );
+        assert_eq!(object["spec"]["extendedResourceName"], format!("onload.dev/{class}"));
         let selector = &object["spec"]["selectors"][0]["cel"]["expression"];
         let wanted = format!(
             "device.driver == \"onload.dev\" && device.attributes[\"onload.dev\"].kind == \"{class}\""
@@ -660,11 +577,7 @@ fn the_role_has_the_rights_that_the_server_of_the_tests_asks_for_and_no_others()
         let words =
             |key: &str| -> Vec<String> { serde_json::from_value(rule[key].clone()).unwrap() };
         for resource in words("resources") {
-            rights.extend(
-                words("verbs")
-                    .into_iter()
-                    .map(|verb| (verb, resource.clone())),
-            );
+            rights.extend(words("verbs").into_iter().map(|verb| (verb, resource.clone())));
         }
     }
     let asked = RIGHTS.map(|(verb, resource)| (verb.to_owned(), resource.to_owned()));
@@ -693,39 +606,25 @@ fn the_page_on_security_names_each_right_of_the_token() {
 #[test]
 fn the_policy_and_the_role_are_for_the_account_of_the_pods() {
     let account = objects(&text("serviceaccount.yaml")).remove(0);
-    let (namespace, name) = (
-        &account["metadata"]["namespace"],
-        &account["metadata"]["name"],
-    );
+    let (namespace, name) = (&account["metadata"]["namespace"], &account["metadata"]["name"]);
     let pod = objects(&text("daemonset.yaml")).remove(0);
     assert_eq!(pod["spec"]["template"]["spec"]["serviceAccountName"], *name);
     let binding = objects(&text("dra/clusterrole.yaml")).remove(1);
     assert_eq!(binding["subjects"][0]["namespace"], *namespace);
     assert_eq!(binding["subjects"][0]["name"], *name);
     let policy = objects(&text("dra/admissionpolicy.yaml"));
-    let condition = policy[0]["spec"]["matchConditions"][0]["expression"]
-        .as_str()
-        .unwrap();
+    let condition = policy[0]["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
     let by_name = format!("endsWith(\":{}\")", name.as_str().unwrap());
     assert!(condition.ends_with(&by_name), "{condition}");
-    assert_eq!(
-        policy[1]["spec"]["policyName"],
-        policy[0]["metadata"]["name"]
-    );
-    assert_eq!(
-        policy[1]["spec"]["validationActions"],
-        serde_json::json!(["Deny"])
-    );
+    assert_eq!(policy[1]["spec"]["policyName"], policy[0]["metadata"]["name"]);
+    assert_eq!(policy[1]["spec"]["validationActions"], serde_json::json!(["Deny"]));
     let of_status = objects(&text("dra/statuspolicy.yaml"));
     let spec = |at: usize, key: &str| (&policy[at]["spec"][key], &of_status[at]["spec"][key]);
     let (slices, claims) = spec(0, "matchConditions");
     assert_eq!(slices, claims);
     let (slices, claims) = spec(1, "validationActions");
     assert_eq!(slices, claims);
-    assert_eq!(
-        of_status[1]["spec"]["policyName"],
-        of_status[0]["metadata"]["name"]
-    );
+    assert_eq!(of_status[1]["spec"]["policyName"], of_status[0]["metadata"]["name"]);
 }
 
 #[test]
@@ -744,11 +643,7 @@ fn the_policy_on_claims_is_the_one_whose_answers_are_recorded() {
     assert_eq!((taken.len(), refused.len()), (7, 12));
     let said: BTreeSet<String> = refused.iter().map(Value::to_string).collect();
     let validations = policy["spec"]["validations"].as_array().unwrap();
-    assert_eq!(
-        said.len(),
-        validations.len(),
-        "each refuses something: {said:?}"
-    );
+    assert_eq!(said.len(), validations.len(), "each refuses something: {said:?}");
 }
 
 #[test]
@@ -758,26 +653,16 @@ fn a_kustomization_with_another_namespace_moves_everything_there() {
     }
     // kustomize takes directories by relative paths alone.
     let dir = tempfile::tempdir().unwrap();
-    let copied = Command::new("cp")
-        .arg("-r")
-        .arg(packaging())
-        .arg(dir.path().join("base"))
-        .status();
+    let copied =
+        Command::new("cp").arg("-r").arg(packaging()).arg(dir.path().join("base")).status();
     assert!(copied.unwrap().success());
     let own = dir.path().join("own");
     fs::create_dir(&own).unwrap();
     let kustomization = "namespace: other\nresources: [../base, ../base/dra]\n";
     fs::write(own.join("kustomization.yaml"), kustomization).unwrap();
-    let built = Command::new("kubectl")
-        .arg("kustomize")
-        .arg(&own)
-        .output()
-        .unwrap();
+    let built = Command::new("kubectl").arg("kustomize").arg(&own).output().unwrap();
     let built = String::from_utf8(built.stdout).unwrap();
-    assert!(
-        built.contains("kind: ValidatingAdmissionPolicy\n"),
-        "{built}"
-    );
+    assert!(built.contains("kind: ValidatingAdmissionPolicy\n"), "{built}");
     assert!(!built.contains("onload-system"), "{built}");
 }
 
@@ -788,9 +673,7 @@ fn only_the_daemon_has_a_token() {
         let mut mounts = container.volume_mounts.iter().flatten();
         mounts.any(|mount| mount.mount_path == SERVICE_ACCOUNT)
     });
-    let names: Vec<&str> = with_token
-        .map(|container| container.name.as_str())
-        .collect();
+    let names: Vec<&str> = with_token.map(|container| container.name.as_str()).collect();
     assert_eq!(names, ["daemon"]);
 }
 
@@ -804,10 +687,7 @@ fn each_example_asks_for_a_resource_that_there_is() {
         for resource in asked {
             let is_class = resource.parse::<Class>().is_ok();
             let section = format!("#   [pools.{resource}]\n");
-            assert!(
-                is_class || text(&path).contains(&section),
-                "{path}: {resource}"
-            );
+            assert!(is_class || text(&path).contains(&section), "{path}: {resource}");
         }
     }
 }
@@ -815,9 +695,7 @@ fn each_example_asks_for_a_resource_that_there_is() {
 #[test]
 fn the_pools_of_the_examples_are_configuration() {
     let text = text("examples/sriov-cni.yaml");
-    let lines = text
-        .lines()
-        .skip_while(|line| !line.starts_with("#   [pools"));
+    let lines = text.lines().skip_while(|line| !line.starts_with("#   [pools"));
     let lines: Vec<&str> = lines.map_while(|line| line.strip_prefix("#   ")).collect();
     let config = Config::parse(&lines.join("\n")).unwrap();
     assert_eq!(config.pools["fast"].class, Class::Vfio);
@@ -825,10 +703,7 @@ fn the_pools_of_the_examples_are_configuration() {
 
 #[test]
 fn the_dpdk_pod_is_guaranteed_and_has_whole_cpus() {
-    let (_, pod) = examples()
-        .into_iter()
-        .find(|(path, _)| path.contains("dpdk"))
-        .unwrap();
+    let (_, pod) = examples().into_iter().find(|(path, _)| path.contains("dpdk")).unwrap();
     let resources = pod.containers[0].resources.as_ref().unwrap();
     assert_eq!(resources.requests, resources.limits);
     let limits = resources.limits.as_ref().unwrap();
@@ -851,17 +726,13 @@ fn networks_are_json_and_name_the_resource_that_their_pods_ask_for() {
         for network in of_kind("NetworkAttachmentDefinition") {
             let config: Value =
                 serde_json::from_str(network["spec"]["config"].as_str().unwrap()).unwrap();
-            assert!(
-                config["type"].is_string() && config["cniVersion"].is_string(),
-                "{name}"
-            );
+            assert!(config["type"].is_string() && config["cniVersion"].is_string(), "{name}");
             let resource = &network["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"];
             let title = network["metadata"]["name"].as_str().unwrap();
             assert_eq!(config["name"], title);
             for pod in of_kind("Pod") {
-                let wanted = pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"]
-                    .as_str()
-                    .unwrap();
+                let wanted =
+                    pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].as_str().unwrap();
                 assert!(wanted.contains(title), "{name}: {wanted}");
                 let Some(resource) = resource.as_str() else {
                     continue;

@@ -28,13 +28,7 @@ fn section(title: &str) -> String {
 fn block(section: &str, language: &str) -> String {
     let fence = format!("```{language}\n");
     let mut blocks = section.split(&fence).skip(1);
-    let block = blocks
-        .next()
-        .unwrap()
-        .split_once("```")
-        .unwrap()
-        .0
-        .to_owned();
+    let block = blocks.next().unwrap().split_once("```").unwrap().0.to_owned();
     assert!(blocks.next().is_none(), "two blocks of {language}");
     block
 }
@@ -56,12 +50,8 @@ fn chosen_by_us(config: &Config, name: &str, host: &str) -> BTreeSet<String> {
     let tree = Tree::sample(host);
     let survey = Survey::read(&Host::open(tree.root()).unwrap(), config, &[]).unwrap();
     let offers: Vec<Offer> = survey.offers();
-    let of_pool = offers
-        .iter()
-        .filter(|offer| offer.pools.iter().any(|other| other == pool));
-    of_pool
-        .map(|offer| offer.pci.unwrap().to_string())
-        .collect()
+    let of_pool = offers.iter().filter(|offer| offer.pools.iter().any(|other| other == pool));
+    of_pool.map(|offer| offer.pci.unwrap().to_string()).collect()
 }
 
 /// A PCI function as their plugins look at it.
@@ -92,12 +82,8 @@ impl Function {
     }
 
     fn names(&self, directory: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.directory.join(directory))
-            .into_iter()
-            .flatten();
-        entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
+        let entries = fs::read_dir(self.directory.join(directory)).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     /// What the link type of its interfaces is called. A capture has that of its RDMA ports, to which the
@@ -124,10 +110,8 @@ impl Function {
 
     /// Its number among the functions of its physical one, and that one.
     fn virtual_function(&self) -> Option<(usize, Function)> {
-        let physical = Function {
-            address: self.link("physfn")?,
-            directory: self.directory.join("physfn"),
-        };
+        let physical =
+            Function { address: self.link("physfn")?, directory: self.directory.join("physfn") };
         let index = (0..256)
             .find(|index| physical.link(&format!("virtfn{index}")).as_ref() == Some(&self.address));
         Some((index.unwrap(), physical))
@@ -156,10 +140,7 @@ impl Selectors {
         };
         any(&self.vendors, &[function.number("vendor")])
             && any(&self.devices, &[function.number("device")])
-            && any(
-                &self.drivers,
-                &function.link("driver").into_iter().collect::<Vec<_>>(),
-            )
+            && any(&self.drivers, &function.link("driver").into_iter().collect::<Vec<_>>())
             && any(&self.if_names, &function.names("net"))
             && (self.link_types.is_empty() || any(&self.link_types, &function.link_types()))
             && self.match_physical(function)
@@ -176,10 +157,7 @@ impl Selectors {
             let (name, range) = wanted.split_once('#').unwrap_or((wanted, "0-255"));
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let range = first.parse::<usize>().unwrap()..=last.parse().unwrap();
-            physical
-                .names("net")
-                .iter()
-                .any(|interface| interface == name)
+            physical.names("net").iter().any(|interface| interface == name)
                 && range.contains(&index)
         });
         by_name || self.root_devices.contains(&physical.address)
@@ -196,22 +174,13 @@ fn chosen_by(selectors: &Selectors, host: &str, is_rdma: bool) -> BTreeSet<Strin
 
 /// Compares every resource on every host, each of which has to have a device on one of them.
 fn compare(config: &Config, theirs: &BTreeMap<String, (Selectors, bool)>, hosts: &[&str]) {
-    let names: Vec<String> = config
-        .kubernetes
-        .resources
-        .keys()
-        .map(ToString::to_string)
-        .collect();
+    let names: Vec<String> = config.kubernetes.resources.keys().map(ToString::to_string).collect();
     assert_eq!(names, theirs.keys().cloned().collect::<Vec<_>>());
     for (name, (selectors, is_rdma)) in theirs {
         let mut found = 0;
         for host in hosts {
             let expected = chosen_by(selectors, host, *is_rdma);
-            assert_eq!(
-                chosen_by_us(config, name, host),
-                expected,
-                "{name} on {host}"
-            );
+            assert_eq!(chosen_by_us(config, name, host), expected, "{name} on {host}");
             found += expected.len();
         }
         assert!(found > 0, "{name} has no device on any host");
@@ -247,10 +216,7 @@ fn the_rdma_shared_device_plugin_s_resources_have_the_same_devices_here() {
         let name = format!("{prefix}/{}", of.resource_name);
         let slots = resource(&config, &name).slots.map(Slots::get);
         assert_eq!(slots, Some(of.rdma_hca_max), "{name}");
-        let by_name = || Selectors {
-            if_names: of.devices.unwrap(),
-            ..Selectors::default()
-        };
+        let by_name = || Selectors { if_names: of.devices.unwrap(), ..Selectors::default() };
         selectors.insert(name, (of.selectors.unwrap_or_else(by_name), true));
     }
     compare(&config, &selectors, &HOSTS);
@@ -311,11 +277,7 @@ fn kubernetes_onload_s_resource_has_the_same_preload_and_number_here() {
     let theirs: OnloadResource = serde_saphyr::from_str(&block(&section, "yaml")).unwrap();
     let plugin = theirs.device_plugin;
     let resource = resource(&config, "amd.com/onload");
-    let class = if plugin.set_preload {
-        Class::Nic
-    } else {
-        Class::NicPlain
-    };
+    let class = if plugin.set_preload { Class::Nic } else { Class::NicPlain };
     assert_eq!(resource.source(), Some(Source::Class(class)));
     let slots = resource.slots.map(Slots::get);
     assert_eq!(slots, Some(plugin.max_pods_per_node));
@@ -339,13 +301,8 @@ fn a_selector_that_no_device_matches_would_be_noticed() {
 #[test]
 fn the_configuration_of_the_page_about_kubernetes_is_one() {
     let page = fs::read_to_string(sources().join("docs/kubernetes.md")).unwrap();
-    let blocks = page
-        .split("```toml\n")
-        .skip(1)
-        .map(|rest| rest.split_once("```").unwrap().0);
-    let ours: Vec<&str> = blocks
-        .filter(|block| !block.contains("[plugins."))
-        .collect();
+    let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let ours: Vec<&str> = blocks.filter(|block| !block.contains("[plugins.")).collect();
     assert_eq!(ours.len(), 1);
     let config = Config::parse(ours[0]).unwrap();
     assert_eq!(config.kubernetes.resources.len(), 2);

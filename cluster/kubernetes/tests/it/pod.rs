@@ -65,10 +65,7 @@ impl Node {
         }
         fs::create_dir_all(node.at(PLUGINS)).unwrap();
         // A node has its engine's directories, and a DaemonSet's the programs of its image.
-        copy_program(
-            env!("CARGO_BIN_EXE_onload-kubernetes"),
-            node.program("onload-kubernetes"),
-        );
+        copy_program(env!("CARGO_BIN_EXE_onload-kubernetes"), node.program("onload-kubernetes"));
         let hook = format!("#!/bin/sh\necho \"onload-hook {VERSION}\"\n");
         fs::write(node.program("onload-hook"), hook).unwrap();
         fs::set_permissions(node.program("onload-hook"), Permissions::from_mode(0o755)).unwrap();
@@ -146,10 +143,7 @@ impl<'n> Made<'n> {
     fn of(node: &'n Node, name: &str) -> Self {
         let pod = pod();
         let mut all = pod.init_containers.iter().flatten().chain(&pod.containers);
-        let container = all
-            .find(|container| container.name == name)
-            .unwrap()
-            .clone();
+        let container = all.find(|container| container.name == name).unwrap().clone();
         Made {
             node,
             pod,
@@ -175,15 +169,8 @@ impl<'n> Made<'n> {
 
     fn mount(&self, mount: &VolumeMount) -> Value {
         let volumes = self.pod.volumes.as_ref().unwrap();
-        let volume = volumes
-            .iter()
-            .find(|volume| volume.name == mount.name)
-            .unwrap();
-        let access = if mount.read_only == Some(true) {
-            "ro"
-        } else {
-            "rw"
-        };
+        let volume = volumes.iter().find(|volume| volume.name == mount.name).unwrap();
+        let access = if mount.read_only == Some(true) { "ro" } else { "rw" };
         let propagation = match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => "rslave",
             None => "rprivate",
@@ -219,10 +206,7 @@ impl<'n> Made<'n> {
         if self.pod.host_network != Some(true) {
             kinds.push("network");
         }
-        kinds
-            .into_iter()
-            .map(|kind| json!({"type": kind}))
-            .collect()
+        kinds.into_iter().map(|kind| json!({"type": kind})).collect()
     }
 
     fn bundle(&self, id: &str) -> PathBuf {
@@ -247,9 +231,7 @@ impl<'n> Made<'n> {
         };
         // The last of a name counts.
         let env: BTreeMap<String, String> = of_pod.chain(ours).map(split).collect();
-        let env = env
-            .into_iter()
-            .map(|(name, value)| format!("{name}={value}"));
+        let env = env.into_iter().map(|(name, value)| format!("{name}={value}"));
         let words = ["/image/onload-kubernetes".to_owned()].into_iter();
         let words = words.chain(self.container.args.iter().flatten().cloned());
         let words: Vec<String> = match &self.script {
@@ -284,19 +266,15 @@ impl<'n> Made<'n> {
             runc.args(["-m", "--propagation", "private", "sh", "-c"]);
             runc.arg(format!("{before} && exec runc \"$@\"")).arg("sh");
         }
-        runc.arg("--root")
-            .arg(self.node.bundles.path().join("state"));
+        runc.arg("--root").arg(self.node.bundles.path().join("state"));
         runc.arg("run").arg("--bundle").arg(bundle).arg(&id);
         (runc, id)
     }
 
     /// Runs it to its end: its status, and what it said.
     fn run(&self) -> (Option<i32>, String) {
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = self.runc().0.stdin(Stdio::null()).output().unwrap();
+        let Output { status, stdout, stderr } =
+            self.runc().0.stdin(Stdio::null()).output().unwrap();
         let said = [stdout, stderr].concat();
         (status.code(), String::from_utf8_lossy(&said).into_owned())
     }
@@ -305,9 +283,7 @@ impl<'n> Made<'n> {
         let (mut runc, id) = self.runc();
         let log = self.node.bundles.path().join(format!("{id}.log"));
         let file = File::create(&log).unwrap();
-        runc.stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file);
+        runc.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
         Running {
             child: runc.spawn().unwrap(),
             state: self.node.bundles.path().join("state"),
@@ -353,9 +329,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let mut kill = Command::new("runc");
-        kill.arg("--root")
-            .arg(&self.state)
-            .args(["kill", &self.id, "KILL"]);
+        kill.arg("--root").arg(&self.state).args(["kill", &self.id, "KILL"]);
         let _ = kill.stderr(Stdio::null()).status();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -376,25 +350,12 @@ fn the_init_container_can_do_its_work_with_what_the_manifest_gives_it() {
     replace_config(&mut made);
     let (status, said) = made.run();
     let hook = format!("/opt/onload-ctk/{VERSION}/onload-hook");
-    assert_eq!(
-        (status, said),
-        (
-            Some(0),
-            format!("put {hook}\nput /etc/onload-ctk/config.toml\n")
-        )
-    );
+    assert_eq!((status, said), (Some(0), format!("put {hook}\nput /etc/onload-ctk/config.toml\n")));
     let installed = fs::metadata(node.at(&hook)).unwrap();
     assert_eq!((installed.uid(), installed.mode() & 0o7777), (0, 0o755));
-    assert_eq!(
-        fs::read_to_string(node.at("/etc/onload-ctk/config.toml")).unwrap(),
-        SETTINGS
-    );
+    assert_eq!(fs::read_to_string(node.at("/etc/onload-ctk/config.toml")).unwrap(), SETTINGS);
     let (status, said) = made.run();
-    assert_eq!(
-        (status, said),
-        (Some(0), String::new()),
-        "the next start of the pod"
-    );
+    assert_eq!((status, said), (Some(0), String::new()), "the next start of the pod");
 }
 
 /// The captured host's own configuration would rule.
@@ -410,10 +371,7 @@ fn the_init_container_fails_without_each_mount_that_is_not_the_host() {
     for (volume, says) in [
         ("hooks", "mounted read-only"),
         ("settings", "Read-only file system"),
-        (
-            "config",
-            "reading /config/config.toml: No such file or directory",
-        ),
+        ("config", "reading /config/config.toml: No such file or directory"),
     ] {
         let node = Node::new();
         let mut made = Made::of(&node, "install").without(volume);
@@ -446,20 +404,13 @@ fn without_the_host_the_init_container_does_not_see_who_uses_an_old_hook() {
     let tasks = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1";
     let bundle = node.host.root().join(tasks);
     fs::create_dir_all(&bundle).unwrap();
-    fs::write(
-        bundle.join("config.json"),
-        "\"/opt/onload-ctk/0.0.9/onload-hook\"",
-    )
-    .unwrap();
+    fs::write(bundle.join("config.json"), "\"/opt/onload-ctk/0.0.9/onload-hook\"").unwrap();
     let (status, said) = Made::of(&node, "install").run();
     let left = format!("left /opt/onload-ctk/0.0.9/onload-hook: /{tasks}/config.json names it\n");
     assert_eq!((status, said), (Some(0), left));
     let (status, said) = Made::of(&node, "install").without("host").run();
     assert_eq!(status, Some(0), "{said}");
-    assert!(
-        said.contains("removed /opt/onload-ctk/0.0.9/onload-hook"),
-        "{said}"
-    );
+    assert!(said.contains("removed /opt/onload-ctk/0.0.9/onload-hook"), "{said}");
 }
 
 // The daemon.
@@ -498,16 +449,10 @@ async fn the_probes_tell_a_daemon_that_works_from_one_that_offers_what_the_node_
     until(|| health.exists());
     let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
     let answer = running.probe(&live);
-    assert_eq!(
-        (answer.status.code(), said(&answer)),
-        (Some(0), "ok\n".to_owned())
-    );
+    assert_eq!((answer.status.code(), said(&answer)), (Some(0), "ok\n".to_owned()));
     let answer = running.probe(&ready);
     assert_eq!(answer.status.code(), Some(1), "{answer:?}");
-    assert!(
-        said(&answer).starts_with("kubelet has not taken onload.dev/"),
-        "{answer:?}"
-    );
+    assert!(said(&answer).starts_with("kubelet has not taken onload.dev/"), "{answer:?}");
     let _kubelet = MockKubelet::start(&node.at(PLUGINS));
     until(|| running.probe(&ready).status.success());
 }
@@ -543,10 +488,7 @@ async fn specifications_name_the_hook_that_the_init_container_put_there() {
     let _running = Made::of(&node, "daemon").start();
     kubelet.registered(VFIO).await;
     let spec = fs::read_to_string(node.at("/var/run/cdi/onload.dev-vfio.json")).unwrap();
-    assert!(
-        spec.contains(&format!("\"/opt/onload-ctk/{VERSION}/onload-hook\"")),
-        "{spec}"
-    );
+    assert!(spec.contains(&format!("\"/opt/onload-ctk/{VERSION}/onload-hook\"")), "{spec}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -602,14 +544,8 @@ fn the_host_s_root_is_read_only_and_what_is_mounted_below_it_is_not() {
     made.script = Some("touch /host/usr/x; touch /host/run/x && echo written".to_owned());
     let (status, said) = made.run();
     assert_eq!(status, Some(0), "{said}");
-    assert!(
-        said.contains("'/host/usr/x': Read-only file system"),
-        "{said}"
-    );
-    assert!(
-        said.starts_with("written\n"),
-        "docs/kubernetes.md says so, {said}"
-    );
+    assert!(said.contains("'/host/usr/x': Read-only file system"), "{said}");
+    assert!(said.starts_with("written\n"), "docs/kubernetes.md says so, {said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -664,10 +600,9 @@ async fn a_device_stays_held_while_another_process_of_its_holder_s_cgroup_lives(
     if !can_run() {
         return;
     }
-    for (populated, unhealthy) in [
-        ("populated 1\n", vec!["0000:41:10.0"]),
-        ("populated 0\n", vec![]),
-    ] {
+    for (populated, unhealthy) in
+        [("populated 1\n", vec!["0000:41:10.0"]), ("populated 0\n", vec![])]
+    {
         let node = Node::new();
         let cgroups = node.at("/sys/fs/cgroup");
         fs::create_dir_all(cgroups.join("web.scope")).unwrap();
@@ -696,9 +631,7 @@ async fn a_second_instance_reads_until_the_first_has_ended() {
     first.says("this daemon writes the specifications");
     let mut second = Made::of(&node, "daemon");
     second.env.push("ONLOAD_KUBERNETES_LISTEN=".to_owned());
-    second
-        .env
-        .push("ONLOAD_KUBERNETES_HEALTH_SOCKET=/run/onload-kubernetes/2.sock".to_owned());
+    second.env.push("ONLOAD_KUBERNETES_HEALTH_SOCKET=/run/onload-kubernetes/2.sock".to_owned());
     let second = second.start();
     second.says("another daemon of this node writes the specifications until it ends");
 }
@@ -770,14 +703,8 @@ async fn without_kubelet_s_directories_the_dra_driver_does_not_register() {
         return;
     }
     for (volume, words) in [
-        (
-            "plugins-registry",
-            "/var/lib/kubelet/plugins_registry is not there",
-        ),
-        (
-            "plugin",
-            "making the directory /var/lib/kubelet/plugins/onload.dev",
-        ),
+        ("plugins-registry", "/var/lib/kubelet/plugins_registry is not there"),
+        ("plugin", "making the directory /var/lib/kubelet/plugins/onload.dev"),
     ] {
         let node = Node::new();
         let _server = with_dra(&node).await;

@@ -114,12 +114,7 @@ impl Node {
             command.env("ONLOAD_KUBERNETES_NODE_NAME", "n1");
         });
         let driver = kubelet.driver().await;
-        Node {
-            host,
-            _api: api,
-            _daemon: daemon,
-            driver,
-        }
+        Node { host, _api: api, _daemon: daemon, driver }
     }
 }
 
@@ -232,10 +227,7 @@ fn is_what_was_stored(
         let made = &made[&stored.metadata.name];
         assert_eq!(made.spec, stored.spec);
         assert_eq!(lost(&made.spec, &stored.spec), (Features::NONE, false));
-        assert_eq!(
-            made.metadata.owner_references,
-            stored.metadata.owner_references
-        );
+        assert_eq!(made.metadata.owner_references, stored.metadata.owner_references);
     }
 }
 
@@ -299,24 +291,16 @@ fn a_real_server_stores_a_function_beside_those_made_of_it_with_one_counter() {
     let config = Config::parse("[discover]\noffer-pf-with-vfs = true\n").unwrap();
     let survey = Survey::read(&root, &config, &[host.spec_dir()]).unwrap();
     is_what_was_stored(&stored, &survey.offers(), &[Class::Vfio], Features::ALL);
-    let devices = stored
-        .iter()
-        .flat_map(|slice| slice.spec.devices.iter().flatten());
+    let devices = stored.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
     let taken = devices.map(|device| {
         assert!(device.taints.is_none(), "{}", device.name);
         let consumed = &device.consumes_counters.as_ref().unwrap()[0];
         let counters = consumed.counters.iter();
-        let number: Vec<String> = counters
-            .map(|(_, counter)| counter.value.0.clone())
-            .collect();
+        let number: Vec<String> = counters.map(|(_, counter)| counter.value.0.clone()).collect();
         (device.name.as_str(), number.concat())
     });
     let taken: BTreeMap<&str, String> = taken.collect();
-    let wanted = [
-        ("0000-81-00-0", "2"),
-        ("0000-81-10-0", "1"),
-        ("0000-81-10-2", "1"),
-    ];
+    let wanted = [("0000-81-00-0", "2"), ("0000-81-10-0", "1"), ("0000-81-10-2", "1")];
     let wanted = wanted.map(|(name, number)| (name, number.to_owned()));
     assert_eq!(taken, BTreeMap::from(wanted));
 }
@@ -351,11 +335,7 @@ fn what_a_real_server_drops_is_recognised() {
 /// A transcript of the behaviour over time.
 macro_rules! transcript {
     ($name:literal) => {
-        Transcript::of(include_str!(concat!(
-            "../recorded/dra-1.36.2/transcripts/",
-            $name,
-            ".txt"
-        )))
+        Transcript::of(include_str!(concat!("../recorded/dra-1.36.2/transcripts/", $name, ".txt")))
     };
 }
 
@@ -445,11 +425,7 @@ fn line(text: &str) -> Option<Line> {
         Value::Object(resources) if resources.keys().all(|key| key.starts_with("onload.dev/")) => {
             let count = |value: &Value| value.as_str().unwrap().parse().unwrap();
             let resources = resources.iter();
-            Line::Allocatable(
-                resources
-                    .map(|(name, value)| (name.clone(), count(value)))
-                    .collect(),
-            )
+            Line::Allocatable(resources.map(|(name, value)| (name.clone(), count(value))).collect())
         }
         _ => return None,
     })
@@ -466,9 +442,7 @@ fn time(log: &Value) -> &str {
 
 fn kinds(events: &[(&str, usize)]) -> BTreeMap<String, usize> {
     let events = events.iter();
-    events
-        .map(|(kind, count)| ((*kind).to_owned(), *count))
-        .collect()
+    events.map(|(kind, count)| ((*kind).to_owned(), *count)).collect()
 }
 
 /// The seconds of the day of a line of the log.
@@ -529,9 +503,7 @@ fn classes_that_were_deleted_went_over_when_no_pod_had_them() {
     let ways = |class: &str| -> Vec<String> {
         let logs = transcript.logged("who offers a class").into_iter();
         let of_class = logs.filter(|log| log["class"] == class);
-        of_class
-            .map(|log| log["by"].as_str().unwrap().to_owned())
-            .collect()
+        of_class.map(|log| log["by"].as_str().unwrap().to_owned()).collect()
     };
     let there_and_back = ["DRA", "nobody", "the device plugin", "nobody", "DRA"];
     assert_eq!(ways("rdma"), there_and_back);
@@ -560,11 +532,7 @@ fn claims_were_prepared_again_after_the_node_had_restarted() {
         let uid = log["uid"].as_str().unwrap();
         answers.entry(uid).or_default().push(&log["cdi"]);
     }
-    assert_eq!(
-        answers.len(),
-        2,
-        "a function, and a clock that two pods share"
-    );
+    assert_eq!(answers.len(), 2, "a function, and a clock that two pods share");
     for (uid, answers) in answers {
         assert!(answers.len() >= 2, "{uid}: {answers:?}");
         assert!(answers.iter().all(|answer| *answer == answers[0]), "{uid}");
@@ -581,18 +549,9 @@ fn claims_were_prepared_again_after_the_node_had_restarted() {
 fn a_claim_that_could_not_be_read_was_prepared_when_it_could() {
     let transcript = transcript!("29-api-away-for-the-driver");
     let refused = transcript.logged("not prepared");
-    let reasons: Vec<&str> = refused
-        .iter()
-        .map(|log| log["reason"].as_str().unwrap())
-        .collect();
-    assert!(
-        reasons[0].contains("the API server cannot be reached"),
-        "{reasons:?}"
-    );
-    assert!(
-        reasons[1].contains("has not answered within 30 s"),
-        "{reasons:?}"
-    );
+    let reasons: Vec<&str> = refused.iter().map(|log| log["reason"].as_str().unwrap()).collect();
+    assert!(reasons[0].contains("the API server cannot be reached"), "{reasons:?}");
+    assert!(reasons[1].contains("has not answered within 30 s"), "{reasons:?}");
     let prepared = transcript.logged("prepared");
     assert_eq!(prepared.len(), 1);
     assert_eq!(prepared[0]["uid"], refused[0]["uid"]);

@@ -87,11 +87,7 @@ async fn a_real_kubelet_is_answered_as_it_was() {
         } else if call.is("ListAndWatch") {
             let answer: ListAndWatchResponse = call.message("answer");
             // Those of when a specification was taken away stand in the next test.
-            if answer
-                .devices
-                .iter()
-                .all(|device| device.health == "Healthy")
-            {
+            if answer.devices.iter().all(|device| device.health == "Healthy") {
                 assert_eq!(plugin.devices.0, answer.devices);
                 seen[4] += 1;
             }
@@ -114,11 +110,7 @@ async fn devices_without_a_specification_are_listed_and_refused_as_they_were() {
     let now = kubelet.until(refused.resource(), is_unhealthy).await;
     let lists = calls.iter().filter(|call| call.is("ListAndWatch"));
     let mut lists = lists.map(|call| call.message::<ListAndWatchResponse>("answer"));
-    assert!(
-        lists.any(|list| list.devices == now.devices.0),
-        "{:?}",
-        now.devices
-    );
+    assert!(lists.any(|list| list.devices == now.devices.0), "{:?}", now.devices);
     let status = allocate(&now, refused).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert_eq!(refused.word("status"), Some("FAILED_PRECONDITION"));
@@ -131,11 +123,7 @@ fn a_refusal_reaches_the_owner_of_the_pod() {
     let refused = calls.iter().find(|call| call.word("status").is_some());
     let refused = refused.unwrap();
     let name = "onload.dev/vfio=0000:81:10.0".to_owned();
-    let now = format!(
-        "{}: {}",
-        refused.resource(),
-        WrittenBy::Operator.no_spec(&name)
-    );
+    let now = format!("{}: {}", refused.resource(), WrittenBy::Operator.no_spec(&name));
     assert_eq!(refused.word("message"), Some(now.as_str()));
     let events = include_str!("../recorded/kubelet-1.36.2/events.txt");
     assert!(events.contains(&now), "{events}");

@@ -18,13 +18,7 @@ pub type Attributes = BTreeMap<String, Attribute>;
 /// Those that say what Nomad says anyway: the type and the name of the group. `onload` and `firmware` take the place
 /// of versions of three numbers: Nomad compares longer ones too. Free pages change all the time, and each change
 /// would be an update of the client at the servers: they are in the statistics.
-const LEFT_OUT: [&str; 5] = [
-    "kind",
-    "name",
-    "onloadVersion",
-    "firmwareVersion",
-    "freePages",
-];
+const LEFT_OUT: [&str; 5] = ["kind", "name", "onloadVersion", "firmwareVersion", "freePages"];
 /// Attributes of other names than the offer's. nomad-onload calls the version so.
 const RENAMED: [(&str, &str); 7] = [
     (ONLOAD, "onload_version"),
@@ -118,18 +112,12 @@ fn speed(mbps: i64) -> Option<(String, Attribute)> {
         #[allow(clippy::cast_precision_loss)]
         _ => Value::FloatVal(mbps as f64 / 8.0),
     };
-    let attribute = Attribute {
-        value: Some(value),
-        unit: SPEED_UNIT.to_owned(),
-    };
+    let attribute = Attribute { value: Some(value), unit: SPEED_UNIT.to_owned() };
     Some(("speed".to_owned(), attribute))
 }
 
 fn plain(value: Value) -> Attribute {
-    Attribute {
-        value: Some(value),
-        unit: String::new(),
-    }
+    Attribute { value: Some(value), unit: String::new() }
 }
 
 fn name_of(name: &str) -> String {
@@ -192,17 +180,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_out() {
-        assert_eq!(
-            known("driver", &offers::Attribute::Text(String::new())),
-            None
-        );
-        assert_eq!(
-            known("onload", &offers::Attribute::Version("0.0.0".to_owned())),
-            None
-        );
-        assert_eq!(
-            known("slot", &offers::Attribute::Int(0)),
-            Some(Value::IntVal(0))
-        );
+        assert_eq!(known("driver", &offers::Attribute::Text(String::new())), None);
+        assert_eq!(known("onload", &offers::Attribute::Version("0.0.0".to_owned())), None);
+        assert_eq!(known("slot", &offers::Attribute::Int(0)), Some(Value::IntVal(0)));
     }
 }

@@ -26,12 +26,8 @@ use crate::settings::Settings;
 const OWN_SOURCE: &str = "the settings of the plugin";
 
 /// Where the kernel lists what `ignored_interfaces` names.
-const NAMED: [&str; 4] = [
-    "/sys/class/net",
-    "/sys/class/infiniband",
-    "/sys/class/ptp",
-    "/sys/class/pps",
-];
+const NAMED: [&str; 4] =
+    ["/sys/class/net", "/sys/class/infiniband", "/sys/class/ptp", "/sys/class/pps"];
 
 #[derive(Clone, Debug, Default)]
 pub struct Books {
@@ -49,10 +45,7 @@ impl Books {
         names: &[QualifiedName],
         on_disk: &mut Option<Registry>,
     ) -> Result<ContainerEdits> {
-        let own = self
-            .own
-            .iter()
-            .find(|(classes, _)| classes.contains(&class));
+        let own = self.own.iter().find(|(classes, _)| classes.contains(&class));
         let registry: &Registry = match (own, on_disk) {
             (Some((_, registry)), _) => registry,
             (None, Some(registry)) => registry,
@@ -89,10 +82,7 @@ pub fn look(host: &Host, config: &Config, settings: &Settings, dirs: &[PathBuf])
             offer.health = Health::Unhealthy(why.clone());
         }
     }
-    let mut books = Books {
-        dirs: dirs.to_vec(),
-        own: Vec::new(),
-    };
+    let mut books = Books { dirs: dirs.to_vec(), own: Vec::new() };
     let mut not_offered = Vec::new();
     for (classes, config) in layouts(settings, config) {
         let (inventory, pools) = pools::survey(host, &config);
@@ -100,10 +90,7 @@ pub fn look(host: &Host, config: &Config, settings: &Settings, dirs: &[PathBuf])
         let own = offers(&inventory, &registry, &pools, &survey.leases);
         not_offered.extend(why_not_offered(&inventory, classes));
         offered.retain(|offer| !classes.contains(&offer.class));
-        offered.extend(
-            own.into_iter()
-                .filter(|offer| classes.contains(&offer.class)),
-        );
+        offered.extend(own.into_iter().filter(|offer| classes.contains(&offer.class)));
         books.own.push((classes, Arc::new(registry)));
     }
     Ok(Look {
@@ -155,10 +142,7 @@ fn own_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<R
 
 /// Why classes have no devices, or fewer.
 fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
-    let onload = inventory
-        .onload
-        .as_ref()
-        .filter(|_| classes.contains(&Class::Nic));
+    let onload = inventory.onload.as_ref().filter(|_| classes.contains(&Class::Nic));
     let obstacle = onload.and_then(|onload| onload.obstacle.as_ref());
     let obstacle = obstacle.map(|reason| format!("Onload is not offered: {reason}"));
     let entries = inventory.not_offered.iter();

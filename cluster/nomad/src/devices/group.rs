@@ -81,9 +81,8 @@ impl Group {
             (Health::Unhealthy(reason), _) => reason.as_str(),
             (Health::Healthy, left) => left.as_ref().map_or("", |(_, holders)| holders),
         };
-        let locality = device.pci.as_ref().map(|pci| DeviceLocality {
-            pci_bus_id: pci.to_string(),
-        });
+        let locality =
+            device.pci.as_ref().map(|pci| DeviceLocality { pci_bus_id: pci.to_string() });
         self.ids(device).map(move |id| {
             let healthy = !unhealthy.contains(&id);
             DetectedDevice {

@@ -110,10 +110,6 @@ mod tests {
 
     #[test]
     fn no_type_has_what_ends_it_in_an_id() {
-        assert!(
-            Type::ALL
-                .iter()
-                .all(|r#type| !r#type.as_str().contains('-'))
-        );
+        assert!(Type::ALL.iter().all(|r#type| !r#type.as_str().contains('-')));
     }
 }

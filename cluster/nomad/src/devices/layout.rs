@@ -11,21 +11,12 @@ use crate::settings::{Paths, Settings, Way};
 /// The classes whose edits are written anew, with the configuration that they are written with. Where no path
 /// is set there is none, and tasks get what the specifications on disk say.
 pub fn layouts(settings: &Settings, config: &Config) -> Vec<(&'static [Class], Config)> {
-    let Paths {
-        device,
-        onload_lib,
-        onload_bin,
-        profile_dir,
-        zf_lib,
-        zf_bin,
-    } = &settings.paths;
+    let Paths { device, onload_lib, onload_bin, profile_dir, zf_lib, zf_bin } = &settings.paths;
     let without_tools = !settings.mount_onload;
     let nodes = !device.is_default();
     let onload = nodes
         || without_tools
-        || [onload_lib, onload_bin, profile_dir]
-            .iter()
-            .any(|way| !way.is_default());
+        || [onload_lib, onload_bin, profile_dir].iter().any(|way| !way.is_default());
     let zf = nodes || without_tools || [zf_lib, zf_bin].iter().any(|way| !way.is_default());
     let mut layouts: Vec<(&'static [Class], Config)> = Vec::new();
     if onload {
@@ -119,9 +110,7 @@ mod tests {
 
     fn layout(of: Class, settings: &Settings, config: &Config) -> Option<Config> {
         let layouts = layouts(settings, config);
-        let found = layouts
-            .into_iter()
-            .find(|(classes, _)| classes.contains(&of));
+        let found = layouts.into_iter().find(|(classes, _)| classes.contains(&of));
         found.map(|(_, config)| config)
     }
 
@@ -142,23 +131,11 @@ mod tests {
         assert_eq!(layout(Class::Nic, &settings, &config), None);
         let zf = layout(Class::Zf, &settings, &config).unwrap();
         assert_eq!(zf.cdi.host_library_dirs, [PathBuf::from("/opt/zf")]);
-        assert!(
-            zf.cdi.container_library_dirs.is_empty(),
-            "where a loader looks"
-        );
+        assert!(zf.cdi.container_library_dirs.is_empty(), "where a loader looks");
         settings.paths.device.task = at("/devices");
-        for class in [
-            Class::Nic,
-            Class::NicPlain,
-            Class::Zf,
-            Class::Ptp,
-            Class::Pps,
-        ] {
+        for class in [Class::Nic, Class::NicPlain, Class::Zf, Class::Ptp, Class::Pps] {
             let config = layout(class, &settings, &config).unwrap();
-            assert_eq!(
-                config.cdi.container_device_dir.as_deref(),
-                Some("/devices".as_ref())
-            );
+            assert_eq!(config.cdi.container_device_dir.as_deref(), Some("/devices".as_ref()));
         }
         for class in [Class::Rdma, Class::Vfio, Class::Hugepages, Class::Profile] {
             assert_eq!(layout(class, &settings, &config), None);
@@ -173,10 +150,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.paths.onload_lib.task = at("/opt/onload");
         let cdi = layout(Class::Nic, &settings, &config).unwrap().cdi;
-        assert_eq!(
-            (cdi.host_tool_dir, cdi.fdtable_size),
-            (config.cdi.host_tool_dir, 4096)
-        );
+        assert_eq!((cdi.host_tool_dir, cdi.fdtable_size), (config.cdi.host_tool_dir, 4096));
     }
 
     #[test]
@@ -196,13 +170,8 @@ mod tests {
 
     #[test]
     fn without_tools_there_are_no_profiles_either() {
-        let settings = Settings {
-            mount_onload: false,
-            ..Settings::default()
-        };
-        let cdi = layout(Class::Nic, &settings, &Config::default())
-            .unwrap()
-            .cdi;
+        let settings = Settings { mount_onload: false, ..Settings::default() };
+        let cdi = layout(Class::Nic, &settings, &Config::default()).unwrap().cdi;
         assert_eq!(
             (cdi.container_tool_dir, cdi.container_profile_dir),
             (Some(nowhere()), Some(nowhere()))

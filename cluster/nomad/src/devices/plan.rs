@@ -48,12 +48,7 @@ pub fn plan(
     earlier: Option<&Plan>,
     is_own: impl Fn(&Lease) -> bool,
 ) -> Plan {
-    let planning = Planning {
-        offers,
-        settings,
-        earlier,
-        is_own: &is_own,
-    };
+    let planning = Planning { offers, settings, earlier, is_own: &is_own };
     let mut plan = Plan::default();
     let mut groups = Groups::default();
     for r#type in Type::ALL {
@@ -90,17 +85,14 @@ impl Groups {
             Some(known) => {
                 known.devices.extend(group.devices);
                 let all = &group.attributes;
-                known
-                    .attributes
-                    .retain(|name, value| all.get(name) == Some(value));
+                known.attributes.retain(|name, value| all.get(name) == Some(value));
             }
             None => drop(self.groups.insert(key, group)),
         }
     }
 
     fn add_second(&mut self, group: Group) {
-        self.second
-            .insert((group.r#type, group.name.clone(), group.vendor));
+        self.second.insert((group.r#type, group.name.clone(), group.vendor));
         self.add(group);
     }
 
@@ -147,11 +139,7 @@ impl<'p> Planning<'p> {
     }
 
     fn onload_class(&self) -> Class {
-        if self.settings.set_preload {
-            Class::Nic
-        } else {
-            Class::NicPlain
-        }
+        if self.settings.set_preload { Class::Nic } else { Class::NicPlain }
     }
 
     fn is_ignored(&self, name: &str) -> bool {
@@ -164,11 +152,8 @@ impl<'p> Planning<'p> {
         let probe = self.settings.probe;
         let offers = self.of_class(class).filter(|offer| !offer.is_loopback());
         offers.filter(move |offer| {
-            (if is_by_xdp(offer) {
-                probe.xdp
-            } else {
-                probe.nic
-            }) && !self.is_ignored(interface_name(offer))
+            (if is_by_xdp(offer) { probe.xdp } else { probe.nic })
+                && !self.is_ignored(interface_name(offer))
                 && !self.is_ignored(offer.name.as_str())
         })
     }
@@ -177,10 +162,7 @@ impl<'p> Planning<'p> {
     fn candidates(&self, r#type: Type) -> Vec<Vec<&'p Offer>> {
         match r#type {
             Type::Onload => self.onload().map(|offer| vec![offer]).collect(),
-            Type::Zf => self
-                .interfaces(Class::Zf)
-                .map(|offer| vec![offer])
-                .collect(),
+            Type::Zf => self.interfaces(Class::Zf).map(|offer| vec![offer]).collect(),
             Type::OnloadZf => self.onload_and_tcpdirect(),
             _ => self.others(r#type).map(|offer| vec![offer]).collect(),
         }
@@ -198,9 +180,8 @@ impl<'p> Planning<'p> {
 
     fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p Offer>> {
         let tcpdirect = self.interfaces(Class::Zf);
-        let tcpdirect: BTreeMap<&str, &Offer> = tcpdirect
-            .map(|offer| (offer.name.as_str(), offer))
-            .collect();
+        let tcpdirect: BTreeMap<&str, &Offer> =
+            tcpdirect.map(|offer| (offer.name.as_str(), offer)).collect();
         let both = self.interfaces(self.onload_class()).filter_map(|onload| {
             let tcpdirect = tcpdirect.get(onload.name.as_str())?;
             Some(vec![onload, *tcpdirect])
@@ -225,10 +206,7 @@ impl<'p> Planning<'p> {
             // The clock of an ignored interface is a device of its own.
             let interface = (r#type == Type::Rdma).then(|| interface_name(offer));
             let names = [Some(offer.name.as_str()), interface];
-            !names
-                .into_iter()
-                .flatten()
-                .any(|name| self.is_ignored(name))
+            !names.into_iter().flatten().any(|name| self.is_ignored(name))
         })
     }
 
@@ -285,10 +263,7 @@ impl<'p> Planning<'p> {
         let offer = offers[0];
         let counted = offers.iter().filter_map(|offer| offer.most()).min();
         let members = offers.iter().map(|offer| {
-            let names = offer
-                .cdi
-                .iter()
-                .filter_map(|name| name.parse::<QualifiedName>().ok());
+            let names = offer.cdi.iter().filter_map(|name| name.parse::<QualifiedName>().ok());
             (offer.class, names.collect())
         });
         let health = offers.iter().map(|offer| offer.health_beside(self.is_own));
@@ -297,9 +272,7 @@ impl<'p> Planning<'p> {
             unhealthy => unhealthy,
         });
         let left = offers.iter();
-        let left = left
-            .filter_map(|offer| offer.left_beside(self.is_own))
-            .min();
+        let left = left.filter_map(|offer| offer.left_beside(self.is_own)).min();
         Device {
             key: published_key(offer).to_owned(),
             slots: counted.unwrap_or_else(|| self.slots(r#type)),
@@ -346,23 +319,16 @@ fn alike(offer: &Offer) -> Option<String> {
 
 /// Whether a task may want several of a shared type. It names clocks one by one.
 fn comes_in_several(r#type: Type) -> bool {
-    matches!(
-        r#type,
-        Type::Onload | Type::Zf | Type::OnloadZf | Type::Rdma
-    )
+    matches!(r#type, Type::Onload | Type::Zf | Type::OnloadZf | Type::Rdma)
 }
 
 /// The same device in the group of all, where its slots have ids of their own.
 fn any(group: &Group) -> Group {
-    let devices = group.devices.iter().map(|device| Device {
-        key: format!("{ANY}:{}", device.key),
-        ..device.clone()
-    });
-    Group {
-        devices: devices.collect(),
-        name: ANY.to_owned(),
-        ..group.clone()
-    }
+    let devices = group
+        .devices
+        .iter()
+        .map(|device| Device { key: format!("{ANY}:{}", device.key), ..device.clone() });
+    Group { devices: devices.collect(), name: ANY.to_owned(), ..group.clone() }
 }
 
 fn text<'o>(offer: &'o Offer, attribute: &str) -> Option<&'o str> {
@@ -395,11 +361,7 @@ fn published_name(offer: &Offer) -> &str {
 
 /// The name in ids, which is unique in its class.
 fn published_key(offer: &Offer) -> &str {
-    if offer.is_loopback() {
-        NONE
-    } else {
-        offer.name.as_str()
-    }
+    if offer.is_loopback() { NONE } else { offer.name.as_str() }
 }
 
 fn vendor(r#type: Type, offer: &Offer) -> &'static str {
@@ -415,11 +377,9 @@ fn vendor(r#type: Type, offer: &Offer) -> &'static str {
 fn counted_of(r#type: Type, offer: &Offer) -> Counted {
     let interface = || text(offer, "interface").map(str::to_owned);
     match r#type {
-        Type::Onload | Type::Zf | Type::OnloadZf => Counted {
-            interface: interface(),
-            stacks: true,
-            ..Counted::default()
-        },
+        Type::Onload | Type::Zf | Type::OnloadZf => {
+            Counted { interface: interface(), stacks: true, ..Counted::default() }
+        }
         Type::Rdma => Counted {
             interface: interface(),
             rdma: Some(published_name(offer).to_owned()),
@@ -470,11 +430,7 @@ mod tests {
             boot: "a".to_owned(),
             container: "redis".parse().unwrap(),
             bundle: "/bundles/redis".into(),
-            holder: Holder::Reservation {
-                token: [7; 16].into(),
-                expires_ms: 5,
-                maker: None,
-            },
+            holder: Holder::Reservation { token: [7; 16].into(), expires_ms: 5, maker: None },
             claim: None,
             entry_point: "create".to_owned(),
             since: 0,
@@ -482,21 +438,14 @@ mod tests {
             ticket,
             moved: None,
         };
-        offer.leases.push(Held {
-            slot: 0,
-            text: lease.to_string(),
-            lease: Some(lease),
-        });
+        offer.leases.push(Held { slot: 0, text: lease.to_string(), lease: Some(lease) });
         // Its interface is gone, and so is what is read of it.
         offer.attributes.insert("linkMbps", Attribute::Int(0));
         offer
     }
 
     fn planned(offers: &[Offer], earlier: Option<&Plan>) -> Plan {
-        let settings = Settings {
-            has_runtime: true,
-            ..Settings::default()
-        };
+        let settings = Settings { has_runtime: true, ..Settings::default() };
         plan(offers, &settings, earlier, |lease| lease.ticket.is_some())
     }
 
@@ -514,10 +463,7 @@ mod tests {
         let plan = planned(&[of("ens1v0", PF), of("ens1v1", PF), of("ens2", "")], None);
         assert_eq!(
             shown(&plan),
-            [
-                ("1924:1b03-0000:65:00.0", vec!["ens1v0", "ens1v1"]),
-                ("ens2", vec!["ens2"]),
-            ]
+            [("1924:1b03-0000:65:00.0", vec!["ens1v0", "ens1v1"]), ("ens2", vec!["ens2"]),]
         );
         let group = &plan.groups[0].attributes;
         assert!(group.contains_key("speed") && !group.contains_key("interface"));
@@ -528,10 +474,7 @@ mod tests {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
         let mut without = of("ens1v1");
         without.attributes.remove("linkMbps");
-        for offers in [
-            [of("ens1v0"), without.clone()],
-            [without.clone(), of("ens1v0")],
-        ] {
+        for offers in [[of("ens1v0"), without.clone()], [without.clone(), of("ens1v0")]] {
             let plan = planned(&offers, None);
             let group = &plan.groups[0];
             assert_eq!(group.devices.len(), 2);
@@ -548,15 +491,9 @@ mod tests {
         let by_task = [held(of("ens1v0"), Some([9; 16].into())), of("ens1v1")];
         let during = planned(&by_task, Some(&before));
         assert_eq!(attributes(&during), attributes(&before));
-        assert_eq!(
-            attributes(&planned(&by_task, Some(&during))),
-            attributes(&before)
-        );
+        assert_eq!(attributes(&planned(&by_task, Some(&during))), attributes(&before));
         let elsewhere = planned(&[held(of("ens1v0"), None), of("ens1v1")], Some(&before));
-        assert_eq!(
-            elsewhere.groups[0].attributes["unhealthy"],
-            attributes::number(1)
-        );
+        assert_eq!(elsewhere.groups[0].attributes["unhealthy"], attributes::number(1));
     }
 
     #[test]
@@ -572,10 +509,7 @@ mod tests {
         assert_eq!(group.attributes["drained"], attributes::number(1));
         assert_eq!(group.attributes["unhealthy"], attributes::number(1));
         let told = group.to_wire(&OwnSlots::new()).devices;
-        let told: Vec<_> = told
-            .iter()
-            .map(|one| one.health_description.as_str())
-            .collect();
+        let told: Vec<_> = told.iter().map(|one| one.health_description.as_str()).collect();
         assert_eq!(told, ["", "drained since then"]);
         let plan = planned(&[of("ens1v0")], None);
         assert!(!plan.groups[0].attributes.contains_key("drained"));
@@ -583,10 +517,7 @@ mod tests {
 
     #[test]
     fn the_slots_that_others_have_of_a_counted_device_are_unhealthy_and_none_that_a_task_has() {
-        let free = Offer {
-            slots: Some(3),
-            ..offer(Class::Nic, "ens1", "", Sharing::Shared)
-        };
+        let free = Offer { slots: Some(3), ..offer(Class::Nic, "ens1", "", Sharing::Shared) };
         let shown = |offer: &Offer, own: &[(u32, bool)]| {
             let plan = planned(std::slice::from_ref(offer), None);
             let own = own.iter();
@@ -596,10 +527,7 @@ mod tests {
             let held = slots.map(|slot| slot.health_description.contains("redis"));
             let held: Vec<bool> = held.collect();
             let number = held.iter().filter(|held| **held).count();
-            assert_eq!(
-                plan.groups[0].attributes["unhealthy"],
-                attributes::number(number)
-            );
+            assert_eq!(plan.groups[0].attributes["unhealthy"], attributes::number(number));
             held
         };
         assert_eq!(shown(&free, &[]), [false, false, false]);
@@ -621,10 +549,7 @@ mod tests {
         let groups = |offers: &[Offer]| planned(offers, None).groups.len();
         assert_eq!(groups(&[of("ens1"), of("ens2")]), 3);
         assert_eq!(groups(&[of("ens1")]), 1);
-        let counted = |name| Offer {
-            slots: Some(3),
-            ..of(name)
-        };
+        let counted = |name| Offer { slots: Some(3), ..of(name) };
         assert_eq!(groups(&[counted("ens1"), counted("ens2")]), 2);
     }
 }

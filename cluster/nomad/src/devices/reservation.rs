@@ -159,10 +159,7 @@ mod tests {
             args: words(args),
             ..Hook::default()
         };
-        ContainerEdits {
-            hooks: vec![hook],
-            ..ContainerEdits::default()
-        }
+        ContainerEdits { hooks: vec![hook], ..ContainerEdits::default() }
     }
 
     fn mount(from: &str, to: &str, options: &[&str]) -> Mount {
@@ -177,15 +174,7 @@ mod tests {
     #[test]
     fn what_nomad_cannot_carry_is_found_in_the_edits() {
         let of = |args: &[&str]| needs(&hook(args)).into_iter().collect::<Vec<_>>();
-        assert_eq!(
-            of(&[
-                "onload-hook",
-                "createRuntime",
-                "--expect",
-                "/dev/onload=nic:onload"
-            ]),
-            []
-        );
+        assert_eq!(of(&["onload-hook", "createRuntime", "--expect", "/dev/onload=nic:onload"]), []);
         assert_eq!(
             of(&["onload-hook", "createRuntime", "--memlock", "unlimited"]),
             [Need::Memlock]
@@ -201,19 +190,12 @@ mod tests {
             ]),
             [Need::Memlock, Need::Lease]
         );
-        assert_eq!(
-            of(&["onload-hook", "createRuntime", "--take", "vfio:fast"]),
-            [Need::Lease]
-        );
+        assert_eq!(of(&["onload-hook", "createRuntime", "--take", "vfio:fast"]), [Need::Lease]);
         assert_eq!(of(&["other-hook", "createRuntime"]), [Need::Other]);
         let huge = ContainerEdits {
             mounts: vec![Mount {
                 type_: Some("hugetlbfs".to_owned()),
-                ..mount(
-                    "hugetlbfs",
-                    "/dev/hugepages-2Mi",
-                    &["nosuid", "pagesize=2M"],
-                )
+                ..mount("hugetlbfs", "/dev/hugepages-2Mi", &["nosuid", "pagesize=2M"])
             }],
             additional_gids: vec![7],
             ..ContainerEdits::default()
@@ -233,11 +215,7 @@ mod tests {
         let edits = |name: &str| ContainerEdits {
             env: words(&[&format!("ONLOAD_CTK_NIC_{name}={name}"), "A=1", "broken"]),
             mounts: vec![
-                mount(
-                    "/usr/lib/libonload.so",
-                    "/usr/lib64/libonload.so",
-                    &["ro", "bind"],
-                ),
+                mount("/usr/lib/libonload.so", "/usr/lib64/libonload.so", &["ro", "bind"]),
                 mount("/run/onload", "/run/onload", &["rw", "rbind"]),
             ],
             device_nodes: vec![
@@ -252,32 +230,16 @@ mod tests {
         let wire = reservation.into_wire();
         let names: Vec<&str> = wire.envs.keys().map(String::as_str).collect();
         assert_eq!(names, ["A", "ONLOAD_CTK_NIC_X", "ONLOAD_CTK_NIC_Y"]);
-        let mounts: Vec<_> = wire
-            .mounts
-            .iter()
-            .map(|mount| (mount.task_path.as_str(), mount.read_only))
-            .collect();
-        assert_eq!(
-            mounts,
-            [("/run/onload", false), ("/usr/lib64/libonload.so", true)]
-        );
+        let mounts: Vec<_> =
+            wire.mounts.iter().map(|mount| (mount.task_path.as_str(), mount.read_only)).collect();
+        assert_eq!(mounts, [("/run/onload", false), ("/usr/lib64/libonload.so", true)]);
         let devices = wire.devices.iter();
         let devices: Vec<_> = devices
             .map(|device| {
-                (
-                    device.task_path.as_str(),
-                    device.host_path.as_str(),
-                    device.permissions.as_str(),
-                )
+                (device.task_path.as_str(), device.host_path.as_str(), device.permissions.as_str())
             })
             .collect();
-        assert_eq!(
-            devices,
-            [
-                ("/dev/a", "/opt/a", "rwm"),
-                ("/dev/onload", "/dev/onload", "rw")
-            ]
-        );
+        assert_eq!(devices, [("/dev/a", "/opt/a", "rwm"), ("/dev/onload", "/dev/onload", "rw")]);
     }
 
     #[test]
@@ -292,13 +254,8 @@ mod tests {
             reservation.into_wire().envs.remove("LD_PRELOAD")
         };
         assert_eq!(preload(&Manner::default()).as_deref(), Some("libonload.so"));
-        let elsewhere = Manner {
-            library_dir: Some("/opt/onload/usr/lib64".into()),
-            ..Manner::default()
-        };
-        assert_eq!(
-            preload(&elsewhere).as_deref(),
-            Some("/opt/onload/usr/lib64/libonload.so")
-        );
+        let elsewhere =
+            Manner { library_dir: Some("/opt/onload/usr/lib64".into()), ..Manner::default() };
+        assert_eq!(preload(&elsewhere).as_deref(), Some("/opt/onload/usr/lib64/libonload.so"));
     }
 }

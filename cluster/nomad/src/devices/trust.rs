@@ -76,11 +76,9 @@ mod tests {
 
     #[test]
     fn what_others_could_change_is_named_with_what_to_do() {
-        for (path, mode) in [
-            ("etc/cdi", 0o1777),
-            ("etc", 0o775),
-            ("etc/cdi/onload.dev-nic.json", 0o664),
-        ] {
+        for (path, mode) in
+            [("etc/cdi", 0o1777), ("etc", 0o775), ("etc/cdi/onload.dev-nic.json", 0o664)]
+        {
             let (root, host) = host();
             allow(root.path(), path, mode);
             let wanted = format!(
@@ -93,11 +91,7 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_a_specification_is_refused() {
         let (root, host) = host();
-        symlink(
-            "other.json",
-            root.path().join("etc/cdi/onload.dev-vfio.json"),
-        )
-        .unwrap();
+        symlink("other.json", root.path().join("etc/cdi/onload.dev-vfio.json")).unwrap();
         assert!(said(&host).is_some());
     }
 

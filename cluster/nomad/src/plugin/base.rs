@@ -43,9 +43,7 @@ impl BasePlugin for Base {
         &self,
         _request: Request<ConfigSchemaRequest>,
     ) -> Result<Response<ConfigSchemaResponse>, Status> {
-        Ok(Response::new(ConfigSchemaResponse {
-            spec: Some(schema()),
-        }))
+        Ok(Response::new(ConfigSchemaResponse { spec: Some(schema()) }))
     }
 
     async fn set_config(

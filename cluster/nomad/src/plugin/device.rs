@@ -64,9 +64,7 @@ impl DevicePlugin for Devices {
             ),
             Err(status) => tracing::error!("{}", status.message()),
         }
-        Ok(Response::new(ReserveResponse {
-            container_res: Some(reserved?),
-        }))
+        Ok(Response::new(ReserveResponse { container_res: Some(reserved?) }))
     }
 
     type StatsStream = Messages<StatsResponse>;
@@ -80,9 +78,7 @@ impl DevicePlugin for Devices {
             let seconds = u64::try_from(every.seconds).ok()?;
             Some(Duration::new(seconds, u32::try_from(every.nanos).ok()?))
         });
-        let every = every
-            .filter(|every| !every.is_zero())
-            .unwrap_or(USUAL_INTERVAL);
+        let every = every.filter(|every| !every.is_zero()).unwrap_or(USUAL_INTERVAL);
         let root = self.surveyor.options().host_root.clone();
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(count(self.surveyor.snapshots(), root, every, sender));
@@ -92,9 +88,7 @@ impl DevicePlugin for Devices {
 
 async fn first(snapshots: &mut Snapshots) -> Result<Arc<Snapshot>, Status> {
     let first = snapshots.wait_for(Option::is_some).await;
-    let first = first
-        .ok()
-        .and_then(|snapshot| snapshot.as_ref().map(Arc::clone));
+    let first = first.ok().and_then(|snapshot| snapshot.as_ref().map(Arc::clone));
     first.ok_or_else(|| Status::internal("nobody looks at the host any more"))
 }
 
@@ -144,16 +138,11 @@ fn reserve(
 async fn publish(mut snapshots: Snapshots, to: mpsc::Sender<Result<FingerprintResponse, Status>>) {
     let mut sent = None;
     loop {
-        let now = snapshots
-            .borrow_and_update()
-            .as_ref()
-            .map(|snapshot| snapshot.to_wire());
+        let now = snapshots.borrow_and_update().as_ref().map(|snapshot| snapshot.to_wire());
         if now.is_some() && sent != now {
             let groups = now.clone().unwrap_or_default();
             tracing::debug!("{} groups of devices are published", groups.len());
-            let message = FingerprintResponse {
-                device_group: groups,
-            };
+            let message = FingerprintResponse { device_group: groups };
             if to.send(Ok(message)).await.is_err() {
                 return;
             }
@@ -184,17 +173,10 @@ async fn count(
             return;
         };
         let root = root.clone();
-        let read = move || {
-            Some(statistics::read(
-                &Host::open(&root).ok()?,
-                &snapshot.plan.groups,
-            ))
-        };
+        let read = move || Some(statistics::read(&Host::open(&root).ok()?, &snapshot.plan.groups));
         // A host that cannot be opened has none.
         let groups = spawn_blocking(read).await.ok().flatten();
-        let message = StatsResponse {
-            groups: groups.unwrap_or_default(),
-        };
+        let message = StatsResponse { groups: groups.unwrap_or_default() };
         if to.send(Ok(message)).await.is_err() {
             return;
         }

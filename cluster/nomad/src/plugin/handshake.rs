@@ -76,9 +76,7 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Result<Handshake> {
-        let all = [(COOKIE, COOKIE_VALUE)]
-            .into_iter()
-            .chain(variables.iter().copied());
+        let all = [(COOKIE, COOKIE_VALUE)].into_iter().chain(variables.iter().copied());
         let all: Vec<(&str, &str)> = all.collect();
         Handshake::of(|name| {
             let found = all.iter().rev().find(|(known, _)| *known == name);
@@ -91,10 +89,7 @@ mod tests {
         assert!(read(&[]).is_ok());
         for cookie in ["other", ""] {
             let refused = read(&[(COOKIE, cookie)]).unwrap_err().to_string();
-            assert!(
-                refused.starts_with("this is a plugin of Nomad, "),
-                "{refused}"
-            );
+            assert!(refused.starts_with("this is a plugin of Nomad, "), "{refused}");
         }
     }
 
@@ -102,42 +97,24 @@ mod tests {
     fn the_line_has_as_many_fields_as_the_host_reads() {
         let socket = Path::new("/tmp/a/plugin.sock");
         let line = |variables| read(variables).unwrap().line(socket);
-        assert_eq!(
-            line(&[(VERSIONS, "2")]),
-            "1|2|unix|/tmp/a/plugin.sock|grpc|\n"
-        );
-        assert_eq!(
-            line(&[(MULTIPLEX, "true")]),
-            "1|2|unix|/tmp/a/plugin.sock|grpc||false\n"
-        );
-        assert_eq!(
-            line(&[(MULTIPLEX, "")]),
-            "1|2|unix|/tmp/a/plugin.sock|grpc|\n"
-        );
+        assert_eq!(line(&[(VERSIONS, "2")]), "1|2|unix|/tmp/a/plugin.sock|grpc|\n");
+        assert_eq!(line(&[(MULTIPLEX, "true")]), "1|2|unix|/tmp/a/plugin.sock|grpc||false\n");
+        assert_eq!(line(&[(MULTIPLEX, "")]), "1|2|unix|/tmp/a/plugin.sock|grpc|\n");
     }
 
     #[test]
     fn another_version_is_refused() {
         assert!(read(&[(VERSIONS, "1,2,3")]).is_ok());
         let refused = read(&[(VERSIONS, "3,22")]).unwrap_err().to_string();
-        assert!(
-            refused.starts_with("Nomad speaks version 3,22 of "),
-            "{refused}"
-        );
+        assert!(refused.starts_with("Nomad speaks version 3,22 of "), "{refused}");
     }
 
     #[test]
     fn encryption_and_groups_are_refused_by_name() {
         let encrypted = read(&[(CLIENT_CERT, "-----BEGIN")]).unwrap_err();
-        assert!(
-            encrypted.to_string().contains("(PLUGIN_CLIENT_CERT)"),
-            "{encrypted}"
-        );
+        assert!(encrypted.to_string().contains("(PLUGIN_CLIENT_CERT)"), "{encrypted}");
         let group = read(&[(SOCKET_GROUP, "nomad")]).unwrap_err();
-        assert!(
-            group.to_string().contains("(PLUGIN_UNIX_SOCKET_GROUP)"),
-            "{group}"
-        );
+        assert!(group.to_string().contains("(PLUGIN_UNIX_SOCKET_GROUP)"), "{group}");
     }
 
     #[test]

@@ -41,18 +41,11 @@ pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<()> {
     let (is_configured, configured) = watch::channel(false);
     let surveyor = Arc::new(surveyor);
     let (health, health_service) = tonic_health::server::health_reporter();
-    health
-        .set_service_status(HEALTH, ServingStatus::Serving)
-        .await;
-    let devices = Devices {
-        surveyor: Arc::clone(&surveyor),
-    };
+    health.set_service_status(HEALTH, ServingStatus::Serving).await;
+    let devices = Devices { surveyor: Arc::clone(&surveyor) };
     let router = Server::builder()
         .add_service(health_service)
-        .add_service(BasePluginServer::new(Base {
-            surveyor,
-            is_configured,
-        }))
+        .add_service(BasePluginServer::new(Base { surveyor, is_configured }))
         .add_service(DevicePluginServer::new(devices))
         .add_service(GrpcControllerServer::new(Controller { stop }))
         .add_service(GrpcStdioServer::new(Stdio))

@@ -128,11 +128,6 @@ mod tests {
             let begins = format!("making a socket in {}: ", dir.display());
             assert!(said.starts_with(&begins), "{said}");
         }
-        assert_eq!(
-            fs::read_dir(above.path().join("a".repeat(100)))
-                .unwrap()
-                .count(),
-            0
-        );
+        assert_eq!(fs::read_dir(above.path().join("a".repeat(100))).unwrap().count(), 0);
     }
 }

@@ -171,9 +171,7 @@ mod tests {
         assert_eq!(decode(&[]).unwrap(), Settings::default());
         assert_eq!(read(&json!({})).unwrap(), Settings::default());
         assert_eq!(read(&Json::Null).unwrap(), Settings::default());
-        let null = TABLE
-            .iter()
-            .map(|setting| (setting.name.to_owned(), Json::Null));
+        let null = TABLE.iter().map(|setting| (setting.name.to_owned(), Json::Null));
         assert_eq!(
             read(&null.collect::<serde_json::Map<_, _>>().into()).unwrap(),
             Settings::default()
@@ -205,12 +203,7 @@ mod tests {
                 _ => json!("/opt/onload"),
             };
             let config = json!({ setting.name: value });
-            assert_ne!(
-                read(&config).unwrap(),
-                Settings::default(),
-                "{}",
-                setting.name
-            );
+            assert_ne!(read(&config).unwrap(), Settings::default(), "{}", setting.name);
         }
     }
 
@@ -230,26 +223,16 @@ mod tests {
             said(&json!({"num_nic": "ten"})),
             "setting num_nic of the plugin is \"ten\"; give it a whole number"
         );
-        assert_eq!(
-            decode(b"\xc1").unwrap_err().to_string(),
-            "reading the plugin's configuration"
-        );
+        assert_eq!(decode(b"\xc1").unwrap_err().to_string(), "reading the plugin's configuration");
     }
 
     #[test]
     fn a_directory_is_named_left_out_or_nowhere() {
         let of = |text: &str| {
-            read(&json!({"host_onload_lib_path": text}))
-                .unwrap()
-                .paths
-                .onload_lib
-                .host
+            read(&json!({"host_onload_lib_path": text})).unwrap().paths.onload_lib.host
         };
         // The stanza of nomad-onload's examples ends with a slash, a default of its README begins with a space.
-        assert_eq!(
-            of("/usr/lib/x86_64-linux-gnu/"),
-            Place::At("/usr/lib/x86_64-linux-gnu".into())
-        );
+        assert_eq!(of("/usr/lib/x86_64-linux-gnu/"), Place::At("/usr/lib/x86_64-linux-gnu".into()));
         assert_eq!(
             of(" /usr/libexec/onload/profiles"),
             Place::At("/usr/libexec/onload/profiles".into())
@@ -282,10 +265,7 @@ mod tests {
         assert_eq!(settings.fingerprint_period, Duration::from_millis(20));
         for bad in ["", "0s", "-1m", "often"] {
             let said = said(&json!({"fingerprint_period": bad}));
-            assert!(
-                said.ends_with("write a time such as \"1m\" or \"30s\""),
-                "{said}"
-            );
+            assert!(said.ends_with("write a time such as \"1m\" or \"30s\""), "{said}");
         }
     }
 

@@ -17,9 +17,7 @@ pub fn schema() -> Spec {
         };
         (setting.name.to_owned(), attribute)
     });
-    spec(Block::Object(Object {
-        attributes: attributes.collect(),
-    }))
+    spec(Block::Object(Object { attributes: attributes.collect() }))
 }
 
 fn with_default(attribute: Spec, value: String) -> Spec {

@@ -41,12 +41,7 @@ const fn ten(name: &'static str, field: fn(&mut Settings) -> &mut u32) -> Settin
 /// A directory. Left out, it is where the host's specifications have it, which differs between
 /// distributions.
 const fn place(name: &'static str, field: fn(&mut Settings) -> &mut Place) -> Setting {
-    Setting {
-        name,
-        kind: TEXT,
-        default: None,
-        field: Field::Place(field),
-    }
+    Setting { name, kind: TEXT, default: None, field: Field::Place(field) }
 }
 
 const fn with(
@@ -55,12 +50,7 @@ const fn with(
     default: &'static str,
     field: Field,
 ) -> Setting {
-    Setting {
-        name,
-        kind,
-        default: Some(default),
-        field,
-    }
+    Setting { name, kind, default: Some(default), field }
 }
 
 /// All of them. Those up to `fingerprint_period` are nomad-onload's.
@@ -71,12 +61,7 @@ pub const TABLE: &[Setting] = &[
     yes("probe_xdp", |s| &mut s.probe.xdp),
     yes("probe_pps", |s| &mut s.probe.pps),
     yes("probe_ptp", |s| &mut s.probe.ptp),
-    with(
-        "ignored_interfaces",
-        TEXTS,
-        "[]",
-        Field::Texts(|s| &mut s.ignored_interfaces),
-    ),
+    with("ignored_interfaces", TEXTS, "[]", Field::Texts(|s| &mut s.ignored_interfaces)),
     ten("num_nic", |s| &mut s.slots.nic),
     ten("num_pps", |s| &mut s.slots.pps),
     ten("num_ptp", |s| &mut s.slots.ptp),

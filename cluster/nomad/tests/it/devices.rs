@@ -1,11 +1,6 @@
 //! The devices of captured hosts, and what tasks get of them, as an agent sees both.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,18 +20,11 @@ const VFIO: &str = "onload.dev/vfio/1924:1b03-0000:65:00.0";
 type Groups = BTreeMap<String, DeviceGroup>;
 
 fn ids(group: &DeviceGroup) -> Vec<&str> {
-    group
-        .devices
-        .iter()
-        .map(|device| device.id.as_str())
-        .collect()
+    group.devices.iter().map(|device| device.id.as_str()).collect()
 }
 
 fn value<'g>(group: &'g DeviceGroup, attribute: &str) -> &'g Attribute {
-    group
-        .attributes
-        .get(attribute)
-        .unwrap_or_else(|| panic!("no {attribute}: {group:?}"))
+    group.attributes.get(attribute).unwrap_or_else(|| panic!("no {attribute}: {group:?}"))
 }
 
 fn text(group: &DeviceGroup, attribute: &str) -> String {
@@ -53,9 +41,7 @@ fn health(group: &DeviceGroup) -> Option<&str> {
 
 fn nodes(given: &ContainerReservation) -> Vec<(&str, &str)> {
     let nodes = given.devices.iter();
-    nodes
-        .map(|node| (node.task_path.as_str(), node.permissions.as_str()))
-        .collect()
+    nodes.map(|node| (node.task_path.as_str(), node.permissions.as_str())).collect()
 }
 
 fn names(groups: &Groups) -> Vec<&str> {
@@ -81,24 +67,16 @@ async fn a_host_is_published_interface_by_interface() {
         "none/ptp/ptp0",
         "none/ptp/ptp1",
     ];
-    let found: Vec<&str> = names(&groups)
-        .into_iter()
-        .filter(|name| !name.contains("/profile/"))
-        .collect();
+    let found: Vec<&str> =
+        names(&groups).into_iter().filter(|name| !name.contains("/profile/")).collect();
     assert_eq!(found, wanted);
     assert!(names(&groups).contains(&"onload.dev/profile/latency"));
     let group = &groups["amd/onload/enp101s0f0np0"];
     assert_eq!(ids(group).len(), 10);
-    assert_eq!(
-        ids(group)[..2],
-        ["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-1"]
-    );
+    assert_eq!(ids(group)[..2], ["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-1"]);
     for device in &group.devices {
         assert!(device.healthy && device.health_description.is_empty());
-        assert_eq!(
-            device.hw_locality.as_ref().unwrap().pci_bus_id,
-            "0000:65:00.0"
-        );
+        assert_eq!(device.hw_locality.as_ref().unwrap().pci_bus_id, "0000:65:00.0");
     }
 }
 
@@ -109,20 +87,14 @@ async fn attributes_have_the_units_that_nomad_knows() {
     let groups = agent.published().await;
     let group = &groups["amd/onload/enp101s0f0np0"];
     let speed = value(group, "speed");
-    assert_eq!(
-        (speed.value.clone(), speed.unit.as_str()),
-        (Some(Value::IntVal(3125)), "MB/s")
-    );
+    assert_eq!((speed.value.clone(), speed.unit.as_str()), (Some(Value::IntVal(3125)), "MB/s"));
     assert_eq!(text(group, "driver"), "sfc");
     assert_eq!(text(group, "datapath"), "ef10");
     assert_eq!(text(group, "link_state"), "up");
     assert_eq!(text(group, "pci_address"), "0000:65:00.0");
     assert_eq!(text(group, "onload_version"), "v9.0.2.140");
     assert_eq!(text(group, "pci_vendor"), "0x1924");
-    assert!(matches!(
-        value(group, "numa_node").value,
-        Some(Value::IntVal(_))
-    ));
+    assert!(matches!(value(group, "numa_node").value, Some(Value::IntVal(_))));
     assert_eq!(
         value(&groups["amd/onload/enp101s0f0v0"], "virtual_function").value,
         Some(Value::BoolVal(true))
@@ -132,10 +104,7 @@ async fn attributes_have_the_units_that_nomad_knows() {
         assert!(!name.split('/').any(str::is_empty), "{name}");
         for (key, attribute) in &group.attributes {
             assert!(attribute.value.is_some(), "{name} {key}");
-            assert!(
-                ["", "MB/s"].contains(&attribute.unit.as_str()),
-                "{name} {key}"
-            );
+            assert!(["", "MB/s"].contains(&attribute.unit.as_str()), "{name} {key}");
         }
     }
 }
@@ -215,10 +184,8 @@ async fn functions_of_which_a_task_may_have_any_are_one_group_and_each_is_in_one
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = agent.published().await;
     let vfio = groups.iter().filter(|(name, _)| name.contains("/vfio/"));
-    let numbers: Vec<(&str, usize)> = vfio
-        .clone()
-        .map(|(name, group)| (name.as_str(), group.devices.len()))
-        .collect();
+    let numbers: Vec<(&str, usize)> =
+        vfio.clone().map(|(name, group)| (name.as_str(), group.devices.len())).collect();
     let of_81 = "onload.dev/vfio/8086:10ca-0000:81:00.0";
     assert_eq!(
         numbers,
@@ -242,10 +209,7 @@ async fn functions_of_which_a_task_may_have_any_are_one_group_and_each_is_in_one
         format!("vfio-{}-0", place.pci_bus_id)
     });
     assert!(places.eq(ids(group)));
-    let given = agent
-        .reserve(&["vfio-0000:81:10.2-0", "vfio-0000:81:11.4-0"])
-        .await
-        .unwrap();
+    let given = agent.reserve(&["vfio-0000:81:10.2-0", "vfio-0000:81:11.4-0"]).await.unwrap();
     let ticket = ticket_of(&host, &given).unwrap();
     assert_eq!(ticket["request"], "vfio=0000:81:10.2,0000:81:11.4");
     assert_eq!(ticket["exclusive"].as_array().unwrap().len(), 2);
@@ -260,33 +224,20 @@ async fn two_slots_of_any_are_two_interfaces_with_what_they_share_once() {
     assert_eq!(group.devices.len(), 20);
     assert_eq!(text(group, "pci_vendor"), "0x1924");
     assert!(!group.attributes.contains_key("interface"));
-    let both = [
-        "ONLOAD_CTK_NIC_ENP101S0F0NP0",
-        "ONLOAD_CTK_NIC_ENP101S0F0V0",
-    ];
+    let both = ["ONLOAD_CTK_NIC_ENP101S0F0NP0", "ONLOAD_CTK_NIC_ENP101S0F0V0"];
     for slots in [
         &["onload-any:enp101s0f0np0-0", "onload-any:enp101s0f0v0-0"][..],
         &["onload-any:enp101s0f0np0-0", "onload-any:enp101s0f0np0-7"],
-        &[
-            "onload-any:enp101s0f0v0-1",
-            "onload-any:enp101s0f0v0-2",
-            "onload-any:enp101s0f0v0-3",
-        ],
+        &["onload-any:enp101s0f0v0-1", "onload-any:enp101s0f0v0-2", "onload-any:enp101s0f0v0-3"],
     ] {
         let given = agent.reserve(slots).await.unwrap();
-        assert!(
-            both.iter().all(|name| given.envs.contains_key(*name)),
-            "{given:?}"
-        );
+        assert!(both.iter().all(|name| given.envs.contains_key(*name)), "{given:?}");
         let mut paths: Vec<&String> = given.mounts.iter().map(|mount| &mount.task_path).collect();
         paths.dedup();
         assert_eq!(paths.len(), given.mounts.len());
     }
     let one = Agent::configured(&host, &json!({"num_nic": 1})).await;
-    assert!(
-        !one.published().await.contains_key("amd/onload/any"),
-        "it would be a second slot"
-    );
+    assert!(!one.published().await.contains_key("amd/onload/any"), "it would be a second slot");
 }
 
 #[tokio::test]
@@ -295,24 +246,15 @@ async fn with_our_runtime_reserve_sets_nothing_that_a_task_may_set_itself() {
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     for (id, request) in [
         ("onload-enp101s0f0np0-0", "nic=enp101s0f0np0"),
-        (
-            "onloadzf-enp101s0f0np0-0",
-            "nic=enp101s0f0np0;zf=enp101s0f0np0",
-        ),
+        ("onloadzf-enp101s0f0np0-0", "nic=enp101s0f0np0;zf=enp101s0f0np0"),
         ("profile-latency-0", "profile=latency"),
         ("ptp-ptp0-0", "ptp=ptp0"),
     ] {
         let given = agent.reserve(&[id]).await.unwrap();
         assert_eq!(given.envs.len(), 1, "{given:?}");
-        assert!(
-            given.mounts.is_empty() && given.devices.is_empty(),
-            "{given:?}"
-        );
+        assert!(given.mounts.is_empty() && given.devices.is_empty(), "{given:?}");
         let ticket = ticket_of(&host, &given).unwrap();
-        assert_eq!(
-            (&ticket["request"], &ticket["exclusive"]),
-            (&json!(request), &json!([]))
-        );
+        assert_eq!((&ticket["request"], &ticket["exclusive"]), (&json!(request), &json!([])));
     }
     // What the plugin's own paths make stands in no specification, so the runtime cannot give it.
     let own = json!({"runtime": "onload", "task_onload_lib_path": "/opt/onload"});
@@ -354,34 +296,20 @@ async fn each_type_gives_what_it_is() {
     let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let onload = agent.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
-    assert_eq!(
-        nodes(&onload),
-        [("/dev/onload", "rw"), ("/dev/onload_epoll", "rw")]
-    );
+    assert_eq!(nodes(&onload), [("/dev/onload", "rw"), ("/dev/onload_epoll", "rw")]);
     assert_eq!(onload.envs["LD_PRELOAD"], "libonload.so");
-    assert_eq!(
-        onload.envs["ONLOAD_CTK_NIC_ENP101S0F0NP0"], NIC,
-        "a task learns which it got"
-    );
+    assert_eq!(onload.envs["ONLOAD_CTK_NIC_ENP101S0F0NP0"], NIC, "a task learns which it got");
     let zf = agent.reserve(&["zf-enp101s0f0np0-9"]).await.unwrap();
     assert_eq!(nodes(&zf), [("/dev/onload", "rw"), ("/dev/sfc_char", "rw")]);
     assert!(!zf.envs.contains_key("LD_PRELOAD"));
     let both = agent.reserve(&["onloadzf-enp101s0f0np0-3"]).await.unwrap();
     assert_eq!(
         nodes(&both),
-        [
-            ("/dev/onload", "rw"),
-            ("/dev/onload_epoll", "rw"),
-            ("/dev/sfc_char", "rw")
-        ]
+        [("/dev/onload", "rw"), ("/dev/onload_epoll", "rw"), ("/dev/sfc_char", "rw")]
     );
     assert_eq!(both.envs["LD_PRELOAD"], "libonload.so");
     let paths = |given: &ContainerReservation| -> Vec<String> {
-        given
-            .mounts
-            .iter()
-            .map(|mount| mount.task_path.clone())
-            .collect()
+        given.mounts.iter().map(|mount| mount.task_path.clone()).collect()
     };
     // Docker refuses a second mount at one place.
     let mut each = paths(&both);
@@ -397,10 +325,7 @@ async fn each_type_gives_what_it_is() {
     let profile = agent.reserve(&["profile-latency-0"]).await.unwrap();
     assert_eq!(profile.envs["EF_POLL_USEC"], "100000");
     assert!(profile.mounts.is_empty() && profile.devices.is_empty());
-    assert_eq!(
-        agent.reserve(&[]).await.unwrap(),
-        ContainerReservation::default()
-    );
+    assert_eq!(agent.reserve(&[]).await.unwrap(), ContainerReservation::default());
 }
 
 #[tokio::test]
@@ -408,10 +333,7 @@ async fn several_slots_of_a_device_are_the_device_once() {
     let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let one = agent.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
-    let two = agent
-        .reserve(&["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-7"])
-        .await
-        .unwrap();
+    let two = agent.reserve(&["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-7"]).await.unwrap();
     assert_eq!(one, two);
 }
 
@@ -429,18 +351,11 @@ async fn a_device_that_is_gone_is_refused_by_name() {
             "reserving eth0-0: it is no device of this plugin; let Nomad place the task again",
         ),
     ] {
-        let status = agent
-            .reserve(&["onload-enp101s0f0np0-0", id])
-            .await
-            .unwrap_err();
+        let status = agent.reserve(&["onload-enp101s0f0np0-0", id]).await.unwrap_err();
         assert_eq!(status.message(), said);
     }
     let vfio = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
-    assert!(
-        vfio.message()
-            .contains("one task has it at a time, and a lease says which"),
-        "{vfio}"
-    );
+    assert!(vfio.message().contains("one task has it at a time, and a lease says which"), "{vfio}");
     assert_eq!(agent.logged(&["reserving eth0-0"])["@level"], "error");
 }
 
@@ -455,20 +370,10 @@ async fn a_device_without_a_specification_is_unhealthy_with_the_remedy() {
     let groups = devices.until(is_told).await;
     let said = health(&groups["amd/zf/enp101s0f0np0"]).unwrap();
     assert!(said.contains("run \"onload-ctk cdi generate\""), "{said}");
-    assert_eq!(
-        health(&groups["amd/onloadzf/enp101s0f0np0"]),
-        Some(said),
-        "it needs both"
-    );
+    assert_eq!(health(&groups["amd/onloadzf/enp101s0f0np0"]), Some(said), "it needs both");
     assert_eq!(health(&groups["amd/onload/enp101s0f0np0"]), None);
-    let status = agent
-        .reserve(&["onloadzf-enp101s0f0np0-0"])
-        .await
-        .unwrap_err();
-    assert_eq!(
-        status.message(),
-        format!("reserving onloadzf-enp101s0f0np0-0: {said}")
-    );
+    let status = agent.reserve(&["onloadzf-enp101s0f0np0-0"]).await.unwrap_err();
+    assert_eq!(status.message(), format!("reserving onloadzf-enp101s0f0np0-0: {said}"));
 }
 
 #[tokio::test]
@@ -482,10 +387,7 @@ async fn a_link_that_goes_down_is_told_with_its_remedy() {
     fs::write(fs::canonicalize(net).unwrap().join("operstate"), "down\n").unwrap();
     let groups = devices.next().await;
     let said = health(&groups["amd/onload/enp101s0f0np0"]).unwrap();
-    assert!(
-        said.starts_with("its link is down (operstate down); "),
-        "{said}"
-    );
+    assert!(said.starts_with("its link is down (operstate down); "), "{said}");
     assert_eq!(health(&groups["amd/onload/enp101s0f0v0"]), None);
 }
 
@@ -505,11 +407,7 @@ async fn nothing_is_sent_where_nothing_changes() {
         .filter(|name| before.get(*name) != groups.get(*name))
         .map(String::as_str)
         .collect();
-    assert_eq!(
-        changed,
-        ["none/pps/pps0"],
-        "the first thing that is sent is what differs"
-    );
+    assert_eq!(changed, ["none/pps/pps0"], "the first thing that is sent is what differs");
 }
 
 #[tokio::test]
@@ -517,19 +415,9 @@ async fn what_nomad_cannot_carry_is_published_only_by_the_operators_word() {
     let host = AgentHost::captured(X2);
     let mut without = Agent::configured(&host, &json!({})).await;
     let groups = without.published().await;
-    assert!(
-        !groups
-            .keys()
-            .any(|name| name.contains("/vfio/") || name.contains("/hugepages/"))
-    );
+    assert!(!groups.keys().any(|name| name.contains("/vfio/") || name.contains("/hugepages/")));
     let said = without.logged(&["hugepages 2Mi is not published"]);
-    assert!(
-        said["@message"]
-            .as_str()
-            .unwrap()
-            .contains("set runtime = \"onload\""),
-        "{said}"
-    );
+    assert!(said["@message"].as_str().unwrap().contains("set runtime = \"onload\""), "{said}");
     let with = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let groups = with.published().await;
     assert_eq!(ids(&groups[VFIO]), ["vfio-0000:65:00.3-0"]);
@@ -542,10 +430,7 @@ async fn a_device_of_one_task_comes_by_a_ticket() {
     host.lease_in_spec("vfio");
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let first = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
-    assert!(
-        first.devices.is_empty() && first.mounts.is_empty(),
-        "the runtime gives all of it"
-    );
+    assert!(first.devices.is_empty() && first.mounts.is_empty(), "the runtime gives all of it");
     let digits = ticket_id(&first)[..8].to_ascii_uppercase();
     let names: Vec<&str> = first.envs.keys().map(String::as_str).collect();
     assert_eq!(names, [format!("ONLOAD_CTK_REQUEST_{digits}")]);
@@ -556,11 +441,7 @@ async fn a_device_of_one_task_comes_by_a_ticket() {
     assert_eq!(ticket["description"], "vfio-0000:65:00.3-0");
     let second = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
     assert_ne!(first.envs, second.envs);
-    assert_eq!(
-        ticket_of(&host, &first),
-        None,
-        "an earlier ticket is good no longer"
-    );
+    assert_eq!(ticket_of(&host, &first), None, "an earlier ticket is good no longer");
     assert!(ticket_of(&host, &second).is_some());
     let huge = agent.reserve(&["hugepages-2Mi-0"]).await.unwrap();
     assert_eq!(ticket_of(&host, &huge).unwrap()["request"], "hugepages=2Mi");
@@ -586,17 +467,12 @@ async fn the_tickets_of_several_blocks_of_one_task_stay_together() {
     let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     let mut merged = BTreeMap::new();
-    for id in [
-        "vfio-0000:65:00.3-0",
-        "hugepages-2Mi-0",
-        "hugepages-2Mi-1",
-        "onload-enp101s0f0np0-0",
-    ] {
+    for id in
+        ["vfio-0000:65:00.3-0", "hugepages-2Mi-0", "hugepages-2Mi-1", "onload-enp101s0f0np0-0"]
+    {
         merged.extend(agent.reserve(&[id]).await.unwrap().envs);
     }
-    let tickets = merged
-        .iter()
-        .filter(|(_, value)| value.starts_with("ticket:"));
+    let tickets = merged.iter().filter(|(_, value)| value.starts_with("ticket:"));
     let requests = tickets.map(|(name, value)| {
         assert!(name.starts_with("ONLOAD_CTK_REQUEST_"), "{name}");
         let id = value.strip_prefix("ticket:").unwrap();
@@ -609,12 +485,7 @@ async fn the_tickets_of_several_blocks_of_one_task_stay_together() {
     requests.sort();
     assert_eq!(
         requests,
-        [
-            "hugepages=2Mi",
-            "hugepages=2Mi",
-            &format!("nic={NIC}"),
-            &format!("vfio={VF}")
-        ]
+        ["hugepages=2Mi", "hugepages=2Mi", &format!("nic={NIC}"), &format!("vfio={VF}")]
     );
 }
 
@@ -664,21 +535,12 @@ async fn what_a_task_can_bear_to_be_without_is_said_to_it() {
     assert_eq!(groups["onload.dev/rdma/rxe0"].devices.len(), 10);
     let given = without.reserve(&["rdma-rxe0-0"]).await.unwrap();
     assert_eq!(given.envs["ONLOAD_CTK_NOT_GIVEN"], "memlock");
-    assert!(
-        nodes(&given).contains(&("/dev/infiniband/rdma_cm", "rw")),
-        "{given:?}"
-    );
+    assert!(nodes(&given).contains(&("/dev/infiniband/rdma_cm", "rw")), "{given:?}");
     let with = Agent::configured(&host, &json!({"runtime": "onload", "num_rdma": 3})).await;
-    assert_eq!(
-        with.published().await["onload.dev/rdma/rxe0"].devices.len(),
-        3
-    );
+    assert_eq!(with.published().await["onload.dev/rdma/rxe0"].devices.len(), 3);
     let given = with.reserve(&["rdma-rxe0-0"]).await.unwrap();
     let ticket = ticket_of(&host, &given).unwrap();
-    assert_eq!(
-        (&ticket["request"], &ticket["exclusive"]),
-        (&json!("rdma=rxe0"), &json!([]))
-    );
+    assert_eq!((&ticket["request"], &ticket["exclusive"]), (&json!("rdma=rxe0"), &json!([])));
     assert!(!given.envs.contains_key("ONLOAD_CTK_NOT_GIVEN"));
 }
 
@@ -692,9 +554,7 @@ async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_
     assert_eq!(health(&before[VFIO]), None);
     let given = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
     lease_elsewhere(&host);
-    let held = devices
-        .until(|groups| health(&groups[VFIO]).is_some())
-        .await;
+    let held = devices.until(|groups| health(&groups[VFIO]).is_some()).await;
     let said = health(&held[VFIO]).unwrap();
     assert!(said.contains("held by"), "{said}");
     // A job that waits is looked at again for an attribute alone.
@@ -703,9 +563,7 @@ async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_
     assert!(status.message().contains("held by"), "{status}");
     // The container that was started with the ticket holds it: that is a task of ours.
     lease_of_task(&host, &given);
-    let ours = devices
-        .until(|groups| health(&groups[VFIO]).is_none())
-        .await;
+    let ours = devices.until(|groups| health(&groups[VFIO]).is_none()).await;
     assert_eq!(ours, before, "nothing changes for a task of Nomad's");
 }
 
@@ -717,15 +575,10 @@ async fn a_reservation_waits_for_a_task_of_this_client_and_holds_nobody_up() {
     let mut agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
     held_by_own_task(&host, &agent).await;
     let mut client = agent.devices();
-    let request = ReserveRequest {
-        device_ids: vec!["vfio-0000:65:00.3-0".to_owned()],
-    };
+    let request = ReserveRequest { device_ids: vec!["vfio-0000:65:00.3-0".to_owned()] };
     let successor = tokio::spawn(async move { client.reserve(request).await });
     let line = agent.logged(&["waiting for a task of this client"]);
-    assert!(
-        line["@message"].as_str().unwrap().contains("redis-1"),
-        "{line}"
-    );
+    assert!(line["@message"].as_str().unwrap().contains("redis-1"), "{line}");
     // Others are answered, and what changes is published.
     agent.reserve(&["ptp-ptp0-0"]).await.unwrap();
     let mut devices = agent.fingerprint().await;
@@ -774,13 +627,9 @@ async fn held_by_own_task(host: &AgentHost, agent: &Agent) {
     devices.next().await;
     let given = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
     lease_elsewhere(host);
-    devices
-        .until(|groups| health(&groups[VFIO]).is_some())
-        .await;
+    devices.until(|groups| health(&groups[VFIO]).is_some()).await;
     lease_of_task(host, &given);
-    devices
-        .until(|groups| health(&groups[VFIO]).is_none())
-        .await;
+    devices.until(|groups| health(&groups[VFIO]).is_none()).await;
 }
 
 #[tokio::test]
@@ -789,17 +638,12 @@ async fn an_interface_that_one_container_has_at_a_time_needs_our_runtime_too() {
     host.config("[leases]\nshare = { nic = 1 }\n");
     let mut without = Agent::configured(&host, &json!({})).await;
     let groups = without.published().await;
-    let found: Vec<&str> = names(&groups)
-        .into_iter()
-        .filter(|name| name.ends_with("np0"))
-        .collect();
+    let found: Vec<&str> =
+        names(&groups).into_iter().filter(|name| name.ends_with("np0")).collect();
     assert_eq!(found, ["amd/zf/enp101s0f0np0"]);
     without.logged(&["onloadzf enp101s0f0np0 is not published"]);
     let with = Agent::configured(&host, &json!({"runtime": "onload"})).await;
-    assert_eq!(
-        ids(&with.published().await["amd/onload/enp101s0f0np0"]).len(),
-        1
-    );
+    assert_eq!(ids(&with.published().await["amd/onload/enp101s0f0np0"]).len(), 1);
     let given = with.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
     let ticket = ticket_of(&host, &given).unwrap();
     assert_eq!(ticket["request"], "nic=enp101s0f0np0");
@@ -832,17 +676,13 @@ async fn tasks_that_share_a_counted_device_are_no_others_and_a_reservation_waits
         started(&host, &given, &format!("redis-{slot}"));
         shared_lease(&host, slot, "elsewhere");
     }
-    let held = devices
-        .until(|groups| health(&groups[ONLOAD]).is_some())
-        .await;
+    let held = devices.until(|groups| health(&groups[ONLOAD]).is_some()).await;
     let said = health(&held[ONLOAD]).unwrap();
     assert!(said.contains("elsewhere"), "{said}");
     for slot in 0..2 {
         shared_lease(&host, slot, &format!("redis-{slot}"));
     }
-    let ours = devices
-        .until(|groups| health(&groups[ONLOAD]).is_none())
-        .await;
+    let ours = devices.until(|groups| health(&groups[ONLOAD]).is_none()).await;
     assert_eq!(ours[ONLOAD], before[ONLOAD]);
     let first = format!("onload-{NIC}-0");
     let begin = std::time::Instant::now();
@@ -854,9 +694,7 @@ async fn tasks_that_share_a_counted_device_are_no_others_and_a_reservation_waits
     agent.reserve(&[&first]).await.unwrap();
     assert!(begin.elapsed().as_secs() < 3, "one has ended");
     shared_lease(&host, 1, "elsewhere");
-    let partly = devices
-        .until(|groups| groups[ONLOAD] != before[ONLOAD])
-        .await;
+    let partly = devices.until(|groups| groups[ONLOAD] != before[ONLOAD]).await;
     let [first, last] = &*partly[ONLOAD].devices else {
         panic!("{partly:?}");
     };
@@ -924,23 +762,14 @@ async fn statistics_have_the_counters_of_the_interface_and_onloads_stacks() {
     let agent = Agent::configured(&host, &json!({"num_nic": 2})).await;
     agent.published().await;
     let stats = agent.stats().await;
-    let group = stats
-        .iter()
-        .find(|group| group.name == NIC && group.r#type == "onload")
-        .unwrap();
+    let group = stats.iter().find(|group| group.name == NIC && group.r#type == "onload").unwrap();
     assert_eq!(group.vendor, "amd");
     let ids: Vec<&str> = group.instance_stats.keys().map(String::as_str).collect();
     assert_eq!(ids, ["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-1"]);
     let of_slot = &group.instance_stats[ids[0]];
-    assert_eq!(
-        of_slot.summary.as_ref().unwrap().int_numerator_val,
-        Some(1024)
-    );
+    assert_eq!(of_slot.summary.as_ref().unwrap().int_numerator_val, Some(1024));
     let stats = of_slot.stats.as_ref().unwrap();
     assert_eq!(stats.attributes["onload_stacks"].int_numerator_val, Some(2));
-    assert_eq!(
-        stats.nested["interface"].attributes["rx_dropped"].int_numerator_val,
-        Some(7)
-    );
+    assert_eq!(stats.nested["interface"].attributes["rx_dropped"].int_numerator_val, Some(7));
     assert!(of_slot.timestamp.unwrap().seconds > 0);
 }

@@ -1,11 +1,6 @@
 //! The real program under the go-plugin library that Nomad is built with.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 
 use std::fs;
 
@@ -26,15 +21,12 @@ fn set(host: &mut GoHost, settings: &Value) -> Result<SetConfigResponse, String>
 }
 
 fn reserve(host: &mut GoHost, id: &str) -> Result<ReserveResponse, String> {
-    let request = ReserveRequest {
-        device_ids: vec![id.to_owned()],
-    };
+    let request = ReserveRequest { device_ids: vec![id.to_owned()] };
     host.call("call", &format!("{DEVICE}/Reserve"), &request)
 }
 
 fn fingerprint(host: &mut GoHost) -> FingerprintResponse {
-    host.call("read", &format!("{DEVICE}/Fingerprint"), &())
-        .unwrap()
+    host.call("read", &format!("{DEVICE}/Fingerprint"), &()).unwrap()
 }
 
 #[test]
@@ -44,13 +36,10 @@ fn nomads_library_takes_it_through_all_of_its_lives() {
     // It is started to be asked what it is, then to be configured twice, then to stay.
     let mut first = GoHost::start(program, &host).unwrap();
     first.command("ping").unwrap();
-    let info: PluginInfoResponse = first
-        .call("call", &format!("{BASE}/PluginInfo"), &())
-        .unwrap();
+    let info: PluginInfoResponse = first.call("call", &format!("{BASE}/PluginInfo"), &()).unwrap();
     assert_eq!((info.name.as_str(), info.r#type), ("onload", 3));
-    let schema: ConfigSchemaResponse = first
-        .call("call", &format!("{BASE}/ConfigSchema"), &())
-        .unwrap();
+    let schema: ConfigSchemaResponse =
+        first.call("call", &format!("{BASE}/ConfigSchema"), &()).unwrap();
     assert!(matches!(schema.spec.unwrap().block, Some(Block::Object(_))));
     first.command("end").unwrap();
     assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
@@ -66,11 +55,7 @@ fn nomads_library_takes_it_through_all_of_its_lives() {
         .iter()
         .find(|group| group.device_type == "onload" && group.device_name == NIC)
         .unwrap();
-    let ids: Vec<&str> = group
-        .devices
-        .iter()
-        .map(|device| device.id.as_str())
-        .collect();
+    let ids: Vec<&str> = group.devices.iter().map(|device| device.id.as_str()).collect();
     assert_eq!(ids, ["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-1"]);
     let given = reserve(&mut third, ids[1]).unwrap().container_res.unwrap();
     assert_eq!(given.envs["LD_PRELOAD"], "libonload.so");
@@ -86,9 +71,7 @@ fn changes_reach_nomads_library_by_the_open_stream() {
     set(&mut agent, &json!({})).unwrap();
     let has_pps = |published: &FingerprintResponse| {
         let groups = published.device_group.iter();
-        groups
-            .filter(|group| group.device_type == "pps")
-            .all(|group| group.devices[0].healthy)
+        groups.filter(|group| group.device_type == "pps").all(|group| group.devices[0].healthy)
     };
     assert!(has_pps(&fingerprint(&mut agent)));
     host.remove_from_spec("pps", "pps0");
@@ -103,18 +86,11 @@ fn statistics_reach_nomads_library() {
     host.file("proc/driver/onload/stacks", "0: 17 0 1\n");
     let mut agent = GoHost::start(program, &host).unwrap();
     set(&mut agent, &json!({"num_nic": 1})).unwrap();
-    let stats: StatsResponse = agent
-        .call("read", &format!("{DEVICE}/Stats"), &StatsRequest::default())
-        .unwrap();
-    let group = stats
-        .groups
-        .iter()
-        .find(|group| group.r#type == "onload" && group.name == NIC)
-        .unwrap();
-    let stats = group.instance_stats["onload-enp101s0f0np0-0"]
-        .stats
-        .as_ref()
-        .unwrap();
+    let stats: StatsResponse =
+        agent.call("read", &format!("{DEVICE}/Stats"), &StatsRequest::default()).unwrap();
+    let group =
+        stats.groups.iter().find(|group| group.r#type == "onload" && group.name == NIC).unwrap();
+    let stats = group.instance_stats["onload-enp101s0f0np0-0"].stats.as_ref().unwrap();
     assert_eq!(stats.attributes["onload_stacks"].int_numerator_val, Some(1));
 }
 
@@ -143,24 +119,13 @@ fn its_log_keeps_level_and_words_in_the_agents() {
     fingerprint(&mut agent);
     reserve(&mut agent, "a \"b\"").unwrap_err();
     let log = agent.ended();
-    let lines: Vec<Value> = log
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let level = |words: &str| {
-        let line = lines
-            .iter()
-            .find(|line| line["@message"].as_str().unwrap().contains(words));
-        line.unwrap_or_else(|| panic!("{words}: {log}"))["@level"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        let line = lines.iter().find(|line| line["@message"].as_str().unwrap().contains(words));
+        line.unwrap_or_else(|| panic!("{words}: {log}"))["@level"].as_str().unwrap().to_owned()
     };
     assert_eq!(level("hugepages 2Mi is not published"), "info");
-    assert_eq!(
-        level("reserving a \"b\": it is no device of this plugin"),
-        "error"
-    );
+    assert_eq!(level("reserving a \"b\": it is no device of this plugin"), "error");
 }
 
 #[test]

@@ -1,12 +1,7 @@
 //! Configurations and jobs for nomad-onload 0.5.0: what it would have given, ours gives too, or docs/migrate.md
 //! says what is different. What it gives is in the tables here, written down from its README and its behaviour.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -49,16 +44,9 @@ const README: [&str; 23] = [
 fn paths_of_nomad_onload(kind: &str) -> BTreeSet<String> {
     let mut paths: Vec<String> = match kind {
         "zf" => vec!["/dev/sfc_char".into()],
-        _ => ["onload", "onload_epoll", "sfc_char"]
-            .map(|node| format!("/dev/{node}"))
-            .to_vec(),
+        _ => ["onload", "onload_epoll", "sfc_char"].map(|node| format!("/dev/{node}")).to_vec(),
     };
-    let libraries = [
-        "libonload.so",
-        "libonload_ext.so",
-        "libpcap.so.0.8",
-        "libdbus-1.so.3",
-    ];
+    let libraries = ["libonload.so", "libonload_ext.so", "libpcap.so.0.8", "libdbus-1.so.3"];
     paths.extend(libraries.map(|name| format!("{LIB}/{name}")));
     let more = [
         "/usr/bin/onload",
@@ -68,11 +56,8 @@ fn paths_of_nomad_onload(kind: &str) -> BTreeSet<String> {
     ];
     paths.extend(more.map(str::to_owned));
     if kind != "onload" {
-        let more = [
-            &format!("{LIB}/libonload_zf.so"),
-            "/usr/bin/zf_stackdump",
-            "/usr/bin/zf_debug",
-        ];
+        let more =
+            [&format!("{LIB}/libonload_zf.so"), "/usr/bin/zf_stackdump", "/usr/bin/zf_debug"];
         paths.extend(more.map(str::to_owned));
     }
     paths.into_iter().collect()
@@ -80,39 +65,15 @@ fn paths_of_nomad_onload(kind: &str) -> BTreeSet<String> {
 
 /// What ours does not give of that, by type, and the words of docs/migrate.md about it.
 const DIFFERENCES: [(&str, &str, &str); 9] = [
-    (
-        "onload",
-        "/dev/sfc_char",
-        "`/dev/sfc_char` comes with `zf` and `onloadzf` alone",
-    ),
-    (
-        "",
-        "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8",
-        "`tool-libraries = true`",
-    ),
-    (
-        "",
-        "/usr/lib/x86_64-linux-gnu/libdbus-1.so.3",
-        "`tool-libraries = true`",
-    ),
+    ("onload", "/dev/sfc_char", "`/dev/sfc_char` comes with `zf` and `onloadzf` alone"),
+    ("", "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8", "`tool-libraries = true`"),
+    ("", "/usr/lib/x86_64-linux-gnu/libdbus-1.so.3", "`tool-libraries = true`"),
     ("", "/usr/bin/onload_stackdump", "`tool-libraries = true`"),
     ("", "/sbin/lsmod", "`/sbin/lsmod`"),
-    (
-        "zf",
-        "/usr/lib/x86_64-linux-gnu/libonload.so",
-        "`zf` gives TCPDirect alone",
-    ),
-    (
-        "zf",
-        "/usr/lib/x86_64-linux-gnu/libonload_ext.so",
-        "`zf` gives TCPDirect alone",
-    ),
+    ("zf", "/usr/lib/x86_64-linux-gnu/libonload.so", "`zf` gives TCPDirect alone"),
+    ("zf", "/usr/lib/x86_64-linux-gnu/libonload_ext.so", "`zf` gives TCPDirect alone"),
     ("zf", "/usr/bin/onload", "`zf` gives TCPDirect alone"),
-    (
-        "zf",
-        "/usr/libexec/onload/profiles",
-        "`zf` gives TCPDirect alone",
-    ),
+    ("zf", "/usr/libexec/onload/profiles", "`zf` gives TCPDirect alone"),
 ];
 
 fn page() -> String {
@@ -125,9 +86,7 @@ fn page() -> String {
 
 fn paths(given: &ContainerReservation) -> BTreeSet<String> {
     let nodes = given.devices.iter().map(|node| node.task_path.clone());
-    nodes
-        .chain(given.mounts.iter().map(|mount| mount.task_path.clone()))
-        .collect()
+    nodes.chain(given.mounts.iter().map(|mount| mount.task_path.clone())).collect()
 }
 
 fn source<'g>(given: &'g ContainerReservation, path: &str) -> Option<&'g str> {
@@ -145,9 +104,7 @@ async fn published(host: &AgentHost, settings: Json) -> BTreeMap<String, DeviceG
 }
 
 fn of_types(groups: &BTreeMap<String, DeviceGroup>, types: &[&str]) -> Vec<String> {
-    let groups = groups
-        .iter()
-        .filter(|(_, group)| types.contains(&group.device_type.as_str()));
+    let groups = groups.iter().filter(|(_, group)| types.contains(&group.device_type.as_str()));
     groups.map(|(name, _)| name.clone()).collect()
 }
 
@@ -158,10 +115,7 @@ fn every_setting_of_its_readme_is_one_of_ours() {
     let ours: Vec<&str> = TABLE.iter().map(|setting| setting.name).collect();
     for name in README {
         assert!(ours.contains(&name), "{name}");
-        assert!(
-            page().contains(&format!("`{name}`")),
-            "{name} is not in docs/migrate.md"
-        );
+        assert!(page().contains(&format!("`{name}`")), "{name} is not in docs/migrate.md");
     }
 }
 
@@ -179,10 +133,7 @@ async fn the_stanza_of_its_readme_gives_a_task_what_it_gave() {
                 .iter()
                 .find(|(of, path, _)| (of.is_empty() || *of == kind) && path == missing);
             let (_, _, words) = named.unwrap_or_else(|| panic!("{kind} lacks {missing}"));
-            assert!(
-                page.contains(words),
-                "docs/migrate.md does not say {words:?}"
-            );
+            assert!(page.contains(words), "docs/migrate.md does not say {words:?}");
             differences.insert(format!("{kind} {missing}"));
         }
         // Both set it for what is preloaded, and for nothing else.
@@ -192,11 +143,8 @@ async fn the_stanza_of_its_readme_gives_a_task_what_it_gave() {
     assert_eq!(differences.len(), 17, "{differences:#?}");
     // What its own code forgot: TCPDirect opens /dev/onload, and programs ask for the name with a version.
     let zf = paths(&agent.reserve(&[&format!("zf-{NIC}-0")]).await.unwrap());
-    for more in [
-        "/dev/onload",
-        &format!("{LIB}/libonload_zf.so.1"),
-        &format!("{LIB}/libefcp.so.1"),
-    ] {
+    for more in ["/dev/onload", &format!("{LIB}/libonload_zf.so.1"), &format!("{LIB}/libefcp.so.1")]
+    {
         assert!(zf.contains(more), "{more}");
     }
 }
@@ -213,10 +161,7 @@ async fn a_job_finds_the_devices_that_its_readme_names() {
     assert!(groups.contains_key("none/ptp/ptp1") && groups.contains_key("none/pps/pps0"));
     for name in &wanted {
         assert!(
-            matches!(
-                &groups[name].attributes["onload_version"].value,
-                Some(Value::StringVal(_))
-            ),
+            matches!(&groups[name].attributes["onload_version"].value, Some(Value::StringVal(_))),
             "{name}"
         );
     }
@@ -239,10 +184,7 @@ async fn a_host_without_an_accelerated_interface_has_none() {
         json!({"probe_xdp": false, "ignored_interfaces": ["none"]}),
         json!({"probe_xdp": false, "need_nic": true}),
     ] {
-        assert_eq!(
-            of_types(&published(&host, settings).await, &ONLOAD),
-            [""; 0]
-        );
+        assert_eq!(of_types(&published(&host, settings).await, &ONLOAD), [""; 0]);
     }
 }
 
@@ -250,11 +192,7 @@ async fn a_host_without_an_accelerated_interface_has_none() {
 async fn an_ignored_interface_is_ignored() {
     let host = AgentHost::captured(X2);
     let groups = published(&host, json!({"ignored_interfaces": [NIC, "ptp0"]})).await;
-    let left = [
-        "amd/onload/enp101s0f0v0",
-        "amd/onloadzf/enp101s0f0v0",
-        "amd/zf/enp101s0f0v0",
-    ];
+    let left = ["amd/onload/enp101s0f0v0", "amd/onloadzf/enp101s0f0v0", "amd/zf/enp101s0f0v0"];
     assert_eq!(of_types(&groups, &ONLOAD), left);
     assert_eq!(of_types(&groups, &["ptp"]), ["none/ptp/ptp1"]);
 }
@@ -263,22 +201,10 @@ async fn an_ignored_interface_is_ignored() {
 async fn what_is_not_probed_is_not_published() {
     let host = AgentHost::captured(X2);
     let types = |groups: BTreeMap<String, DeviceGroup>| -> BTreeSet<String> {
-        groups
-            .into_values()
-            .map(|group| group.device_type)
-            .collect()
+        groups.into_values().map(|group| group.device_type).collect()
     };
     let all = types(published(&host, json!({"runtime": "onload"})).await);
-    let wanted = [
-        "hugepages",
-        "onload",
-        "onloadzf",
-        "pps",
-        "profile",
-        "ptp",
-        "vfio",
-        "zf",
-    ];
+    let wanted = ["hugepages", "onload", "onloadzf", "pps", "profile", "ptp", "vfio", "zf"];
     assert!(all.iter().eq(&wanted));
     for (setting, gone) in [
         ("probe_ptp", vec!["ptp"]),
@@ -337,19 +263,8 @@ async fn without_the_preload_all_else_is_given() {
 async fn without_mount_onload_there_are_no_tools_and_no_profiles() {
     let host = AgentHost::captured(X2);
     for kind in ONLOAD {
-        let given = given(
-            &host,
-            json!({"mount_onload": false}),
-            &format!("{kind}-{NIC}-0"),
-        )
-        .await;
-        assert!(
-            given
-                .mounts
-                .iter()
-                .all(|mount| mount.task_path.contains(".so")),
-            "{given:?}"
-        );
+        let given = given(&host, json!({"mount_onload": false}), &format!("{kind}-{NIC}-0")).await;
+        assert!(given.mounts.iter().all(|mount| mount.task_path.contains(".so")), "{given:?}");
         assert!(!given.mounts.is_empty() && !given.devices.is_empty());
     }
 }
@@ -371,31 +286,18 @@ async fn the_paths_of_its_readme_are_where_the_task_has_things() {
     });
     let given = given(&host, settings, &format!("onloadzf-{NIC}-0")).await;
     for (path, wanted) in [
-        (
-            "/opt/onload/usr/lib64/libonload.so",
-            "/usr/lib64/libonload.so",
-        ),
+        ("/opt/onload/usr/lib64/libonload.so", "/usr/lib64/libonload.so"),
         ("/opt/onload/usr/bin/onload", "/usr/bin/onload"),
         ("/opt/onload/profiles", "/usr/libexec/onload/profiles"),
         ("/opt/zf/bin/zf_stackdump", "/usr/bin/zf_stackdump"),
-        (
-            "/opt/zf/lib/libonload_zf.so.1",
-            "/usr/lib64/libonload_zf.so.1",
-        ),
+        ("/opt/zf/lib/libonload_zf.so.1", "/usr/lib64/libonload_zf.so.1"),
         ("/opt/zf/lib/libefcp.so.1", "/usr/lib64/libefcp.so.1"),
     ] {
         assert_eq!(source(&given, path), Some(wanted), "{path}");
     }
     let is_elsewhere = |path: &String| path.starts_with("/opt/") || path.starts_with("/dev/");
-    assert!(
-        paths(&given).iter().all(is_elsewhere),
-        "{:?}",
-        paths(&given)
-    );
-    assert_eq!(
-        given.envs["LD_PRELOAD"],
-        "/opt/onload/usr/lib64/libonload.so"
-    );
+    assert!(paths(&given).iter().all(is_elsewhere), "{:?}", paths(&given));
+    assert_eq!(given.envs["LD_PRELOAD"], "/opt/onload/usr/lib64/libonload.so");
 }
 
 #[tokio::test]
@@ -446,34 +348,20 @@ async fn an_empty_path_gives_nothing_of_it() {
         ("host_zf_bin_path", "/usr/bin/zf_"),
     ] {
         let given = given(&host, json!({ setting: "" }), &id).await;
-        let gone: BTreeSet<String> = paths(&all)
-            .into_iter()
-            .filter(|path| path.starts_with(is_gone))
-            .collect();
+        let gone: BTreeSet<String> =
+            paths(&all).into_iter().filter(|path| path.starts_with(is_gone)).collect();
         assert!(!gone.is_empty());
         let missing: BTreeSet<String> = paths(&all).difference(&paths(&given)).cloned().collect();
         let more = setting == "task_onload_bin_path";
         assert!(
-            if more {
-                missing.is_superset(&gone)
-            } else {
-                missing == gone
-            },
+            if more { missing.is_superset(&gone) } else { missing == gone },
             "{setting}: {missing:?}"
         );
     }
     let without = given(&host, json!({"host_onload_lib_path": ""}), &id).await;
-    assert!(
-        !paths(&without)
-            .iter()
-            .any(|path| path.contains("libonload.so")),
-        "{without:?}"
-    );
+    assert!(!paths(&without).iter().any(|path| path.contains("libonload.so")), "{without:?}");
     assert!(paths(&without).contains(&format!("{LIB}/libonload_zf.so")));
-    assert!(
-        !without.envs.contains_key("LD_PRELOAD"),
-        "what is not there is not preloaded"
-    );
+    assert!(!without.envs.contains_key("LD_PRELOAD"), "what is not there is not preloaded");
 }
 
 #[tokio::test]
@@ -488,10 +376,7 @@ async fn device_nodes_are_where_the_task_wants_them() {
         .collect();
     assert_eq!(
         nodes,
-        [
-            ("/devices/onload", "/dev/onload"),
-            ("/devices/onload_epoll", "/dev/onload_epoll")
-        ]
+        [("/devices/onload", "/dev/onload"), ("/devices/onload_epoll", "/dev/onload_epoll")]
     );
     let clock = given(&host, settings, "ptp-ptp0-0").await;
     assert_eq!(clock.devices[0].task_path, "/devices/ptp0");
@@ -504,10 +389,7 @@ async fn the_job_of_its_clock_example_learns_which_clock_it_got() {
     let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({})).await;
     let given = agent.reserve(&["ptp-ptp0-4"]).await.unwrap();
-    assert_eq!(
-        given.envs["ONLOAD_CTK_PTP_PTP0"], "ptp0",
-        "its roadmap has no such variable yet"
-    );
+    assert_eq!(given.envs["ONLOAD_CTK_PTP_PTP0"], "ptp0", "its roadmap has no such variable yet");
     assert_eq!(given.devices[0].permissions, "r");
     assert!(page().contains("`[cdi] ptp-write = true`"));
 }

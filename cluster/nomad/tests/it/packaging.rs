@@ -1,11 +1,6 @@
 //! The agent's configuration and the jobs of packaging/nomad, and the page about them, held against the program.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,19 +21,14 @@ fn jobs() -> Vec<(String, String)> {
     let entries = fs::read_dir(packaging().join("examples")).unwrap();
     let jobs = entries.map(|entry| {
         let path = entry.unwrap().path();
-        (
-            path.display().to_string(),
-            fs::read_to_string(path).unwrap(),
-        )
+        (path.display().to_string(), fs::read_to_string(path).unwrap())
     });
     jobs.collect()
 }
 
 /// What stands between the quotes of the lines that begin with a word.
 fn quoted<'t>(text: &'t str, word: &str) -> Vec<&'t str> {
-    let lines = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix(word));
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix(word));
     lines.filter_map(|line| line.split('"').nth(1)).collect()
 }
 
@@ -65,28 +55,18 @@ async fn the_jobs_find_their_devices_and_attributes_on_a_captured_host() {
         let devices = quoted(&text, "device ");
         assert!(!devices.is_empty(), "{path}");
         for name in &devices {
-            assert!(
-                groups.values().any(|group| is(group, name)),
-                "{path}: {name}"
-            );
+            assert!(groups.values().any(|group| is(group, name)), "{path}: {name}");
         }
         for attribute in quoted(&text, "attribute") {
-            let attribute = attribute
-                .strip_prefix("${device.attr.")
-                .unwrap()
-                .strip_suffix('}')
-                .unwrap();
+            let attribute =
+                attribute.strip_prefix("${device.attr.").unwrap().strip_suffix('}').unwrap();
             let mut asked = groups.values().filter(|group| is(group, devices[0]));
             assert!(
                 asked.any(|group| group.attributes.contains_key(attribute)),
                 "{path}: {attribute}"
             );
         }
-        assert_eq!(
-            text.matches('{').count(),
-            text.matches('}').count(),
-            "{path}"
-        );
+        assert_eq!(text.matches('{').count(), text.matches('}').count(), "{path}");
         assert!(text.contains(&format!(
             "job run packaging/nomad/examples/{}",
             path.rsplit('/').next().unwrap()
@@ -153,20 +133,12 @@ fn the_manual_page_has_every_option_with_its_variable() {
 fn the_agents_configuration_names_settings_that_there_are() {
     let text = fs::read_to_string(packaging().join("agent.hcl")).unwrap();
     assert_eq!(quoted(&text, "plugin "), ["onload-nomad-device"]);
-    let settings = text
-        .lines()
-        .map(|line| line.trim().trim_start_matches("# "));
-    let settings = settings
-        .filter_map(|line| line.split_once(" = "))
-        .map(|(name, _)| name);
+    let settings = text.lines().map(|line| line.trim().trim_start_matches("# "));
+    let settings = settings.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
     let settings: BTreeSet<&str> = settings.filter(|name| !name.contains(' ')).collect();
     assert_eq!(settings, BTreeSet::from(["mount_onload", "runtime"]));
     let known: Vec<&str> = TABLE.iter().map(|setting| setting.name).collect();
-    assert!(
-        ["mount_onload", "runtime"]
-            .iter()
-            .all(|name| known.contains(name))
-    );
+    assert!(["mount_onload", "runtime"].iter().all(|name| known.contains(name)));
 }
 
 #[test]
@@ -179,9 +151,8 @@ fn the_page_has_every_setting_with_its_type_and_default() {
         .collect();
     for setting in TABLE {
         let name = format!("`{}`", setting.name);
-        let row = rows
-            .iter()
-            .find(|row| row[1].split(", ").any(|each| each == name) && row.len() == 6);
+        let row =
+            rows.iter().find(|row| row[1].split(", ").any(|each| each == name) && row.len() == 6);
         let row = row.unwrap_or_else(|| panic!("no row for {name}"));
         assert_eq!(row[2], setting.kind, "{name}");
         let default = setting.default.map(|literal| format!("`{literal}`"));

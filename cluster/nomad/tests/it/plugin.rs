@@ -1,11 +1,6 @@
 //! The real program, as Nomad's agent starts it: what it says, when it ends, and what it never does.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,10 +31,7 @@ async fn it_says_one_line_and_what_it_is() {
     let info = agent.info().await;
     assert_eq!((info.r#type, info.name.as_str()), (3, "onload"));
     assert_eq!(info.plugin_api_versions, ["v0.1.0"]);
-    assert_eq!(
-        info.plugin_version,
-        format!("v{}", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(info.plugin_version, format!("v{}", env!("CARGO_PKG_VERSION")));
     agent.shutdown().await;
     let (status, rest, _) = agent.ended();
     assert!(status.success());
@@ -66,10 +58,7 @@ async fn the_schema_has_every_setting_with_its_type_and_default() {
                 let Block::Literal(Literal { value }) = literal else {
                     panic!("{literal:?}");
                 };
-                (
-                    attr(default.primary.as_ref().unwrap().block.as_ref().unwrap()),
-                    Some(value),
-                )
+                (attr(default.primary.as_ref().unwrap().block.as_ref().unwrap()), Some(value))
             }
             block => (attr(block), None),
         };
@@ -98,11 +87,7 @@ async fn a_plugin_that_is_only_asked_what_it_is_touches_nothing() {
     let (status, _, log) = agent.ended();
     assert!(status.success());
     assert_eq!(log, "");
-    assert_eq!(
-        fs::read_dir(host.sockets()).unwrap().count(),
-        0,
-        "the socket is gone"
-    );
+    assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0, "the socket is gone");
     assert_eq!(fs::read_dir(host.root()).unwrap().count(), 0);
 }
 
@@ -111,32 +96,19 @@ async fn the_services_of_go_plugin_answer() {
     let host = AgentHost::empty();
     let agent = Agent::start(&host).await;
     let mut health = HealthClient::new(agent.channel.clone());
-    let check = |service: &str| HealthCheckRequest {
-        service: service.to_owned(),
-    };
+    let check = |service: &str| HealthCheckRequest { service: service.to_owned() };
     let answer = health.check(check("plugin")).await.unwrap().into_inner();
     assert_eq!(answer.status(), ServingStatus::Serving);
-    assert_eq!(
-        health.check(check("other")).await.unwrap_err().code(),
-        tonic::Code::NotFound
-    );
-    let stdio = GrpcStdioClient::new(agent.channel.clone())
-        .stream_stdio(())
-        .await;
+    assert_eq!(health.check(check("other")).await.unwrap_err().code(), tonic::Code::NotFound);
+    let stdio = GrpcStdioClient::new(agent.channel.clone()).stream_stdio(()).await;
     let mut stdio = stdio.unwrap().into_inner();
     let (offer, offers) = tokio::sync::mpsc::channel::<ConnInfo>(1);
     let offers = tokio_stream::wrappers::ReceiverStream::new(offers);
-    let broker = GrpcBrokerClient::new(agent.channel.clone())
-        .start_stream(offers)
-        .await;
+    let broker = GrpcBrokerClient::new(agent.channel.clone()).start_stream(offers).await;
     let mut broker = broker.unwrap().into_inner();
     offer.send(ConnInfo::default()).await.unwrap();
     drop(offer);
-    assert_eq!(
-        broker.message().await.unwrap(),
-        None,
-        "it ends with the host's side"
-    );
+    assert_eq!(broker.message().await.unwrap(), None, "it ends with the host's side");
     agent.shutdown().await;
     assert!(!matches!(stdio.message().await, Ok(Some(_))));
 }
@@ -190,10 +162,7 @@ async fn changes_are_told_again_after_waiting_for_them_failed() {
     let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
     let usual = getrlimit(Resource::Nofile);
     for times in 1..=2 {
-        let few = Rlimit {
-            current: Some(1),
-            maximum: usual.maximum,
-        };
+        let few = Rlimit { current: Some(1), maximum: usual.maximum };
         prlimit(pid, Resource::Nofile, few).unwrap();
         agent.logged_times(times, TROUBLE);
         prlimit(pid, Resource::Nofile, usual).unwrap();
@@ -232,16 +201,9 @@ async fn the_stream_of_devices_of_a_killed_plugin_breaks_and_the_next_one_says_t
     let before = devices.next().await;
     agent.signal(Signal::KILL);
     agent.ended();
-    assert!(
-        devices.broken().await.is_some(),
-        "an end without an error would be the last word"
-    );
+    assert!(devices.broken().await.is_some(), "an end without an error would be the last word");
     let again = Agent::configured(&host, &json!({})).await;
-    assert_eq!(
-        again.published().await,
-        before,
-        "ids are the same after each start"
-    );
+    assert_eq!(again.published().await, before, "ids are the same after each start");
 }
 
 #[tokio::test]
@@ -249,10 +211,7 @@ async fn the_stream_of_devices_never_ends_while_the_plugin_lives() {
     let host = AgentHost::empty();
     let mut agent = Agent::configured(&host, &json!({})).await;
     let mut devices = agent.fingerprint().await;
-    assert!(
-        devices.next().await.is_empty(),
-        "a host without hardware says so at once"
-    );
+    assert!(devices.next().await.is_empty(), "a host without hardware says so at once");
     agent.shutdown().await;
     assert!(devices.broken().await.is_some());
     let (status, ..) = agent.ended();
@@ -270,10 +229,7 @@ async fn a_plugin_whose_configuration_was_refused_ends_with_its_agent() {
     // Both have its standard output: this returns when the second has ended.
     let (_, rest, log) = agent.ended();
     assert_eq!(rest, "");
-    assert!(
-        log.contains("the agent has ended without this plugin"),
-        "{log}"
-    );
+    assert!(log.contains("the agent has ended without this plugin"), "{log}");
     assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
 }
 
@@ -344,20 +300,13 @@ async fn settings_that_mean_nothing_are_refused_with_their_name() {
         ),
     ] {
         let status = agent.set(&settings).await.unwrap_err();
-        assert_eq!(
-            (status.code(), status.message()),
-            (tonic::Code::InvalidArgument, said)
-        );
+        assert_eq!((status.code(), status.message()), (tonic::Code::InvalidArgument, said));
     }
     let mut other = config(&json!({}));
     "v0.2.0".clone_into(&mut other.plugin_api_version);
     let status = agent.base().set_config(other).await.unwrap_err();
     assert!(status.message().contains("v0.1.0"), "{status}");
-    agent
-        .base()
-        .set_config(SetConfigRequest::default())
-        .await
-        .unwrap();
+    agent.base().set_config(SetConfigRequest::default()).await.unwrap();
 }
 
 #[test]
@@ -374,10 +323,7 @@ fn started_by_hand_or_by_a_host_of_another_kind_it_says_what_it_is() {
     let by_hand = end(&|command| {
         command.env_remove("NOMAD_PLUGIN_MAGIC_COOKIE");
     });
-    assert!(
-        by_hand.starts_with("onload-nomad-device: this is a plugin of Nomad"),
-        "{by_hand}"
-    );
+    assert!(by_hand.starts_with("onload-nomad-device: this is a plugin of Nomad"), "{by_hand}");
     let encrypted = end(&|command| {
         command.env("PLUGIN_CLIENT_CERT", "-----BEGIN");
     });
@@ -391,9 +337,7 @@ fn started_by_hand_or_by_a_host_of_another_kind_it_says_what_it_is() {
     });
     assert!(nowhere.contains("making a socket in "), "{nowhere}");
     assert!(
-        [&by_hand, &encrypted, &version, &nowhere]
-            .iter()
-            .all(|said| said.lines().count() == 1)
+        [&by_hand, &encrypted, &version, &nowhere].iter().all(|said| said.lines().count() == 1)
     );
     assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
 }
@@ -404,16 +348,8 @@ async fn the_log_is_lines_of_json_with_a_level() {
     let mut agent = Agent::configured(&host, &json!({})).await;
     agent.published().await;
     let line = agent.logged(&["vfio 0000:65:00.3 is not published"]);
-    let keys: BTreeSet<&str> = line
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
-    assert_eq!(
-        keys,
-        BTreeSet::from(["@level", "@message", "@module", "@timestamp"])
-    );
+    let keys: BTreeSet<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys, BTreeSet::from(["@level", "@message", "@module", "@timestamp"]));
     assert_eq!(line["@level"], "info");
 }
 
@@ -427,10 +363,5 @@ async fn a_host_that_cannot_be_looked_at_has_no_devices_and_says_why() {
     let line = agent.logged(&["kindz"]);
     assert_eq!(line["@level"], "error");
     host.config("");
-    assert!(
-        devices
-            .next()
-            .await
-            .contains_key("amd/onload/enp101s0f0np0")
-    );
+    assert!(devices.next().await.contains_key("amd/onload/enp101s0f0np0"));
 }

@@ -1,11 +1,6 @@
 //! What a real agent of Nomad showed of the plugin, against what the plugin says today (`recorded/README.md`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -56,10 +51,7 @@ async fn the_agent_had_every_device_that_is_published() {
         })
     });
     let text = recorded("devices.txt");
-    let lines = text
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next());
+    let lines = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
     let shown: BTreeSet<String> = lines.map(str::to_owned).collect();
     assert_eq!(ids.collect::<BTreeSet<String>>(), shown);
 }
@@ -69,9 +61,8 @@ async fn the_agent_understood_every_attribute_and_its_unit() {
     let host = as_recorded(X2);
     let published = agent(&host, "onload").await.published().await;
     let attributes = published["amd/onload/enp101s0f0np0"].attributes.iter();
-    let said: BTreeMap<String, String> = attributes
-        .map(|(name, value)| (name.clone(), shown(value)))
-        .collect();
+    let said: BTreeMap<String, String> =
+        attributes.map(|(name, value)| (name.clone(), shown(value))).collect();
     let text = recorded("attributes.txt");
     let lines = text.lines().filter_map(|line| line.split_once(" = "));
     let lines = lines.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
@@ -81,11 +72,7 @@ async fn the_agent_understood_every_attribute_and_its_unit() {
     // What is no virtual function has no index of one since then.
     assert_eq!(known.remove("vf_index").as_deref(), Some("0"));
     // Ids and versions look like no number since then.
-    for (name, beginning) in [
-        ("pci_vendor", "0x"),
-        ("pci_device", "0x"),
-        ("onload_version", "v"),
-    ] {
+    for (name, beginning) in [("pci_vendor", "0x"), ("pci_device", "0x"), ("onload_version", "v")] {
         known.get_mut(name).unwrap().insert_str(0, beginning);
     }
     known.insert("unhealthy".to_owned(), "0".to_owned());
@@ -115,10 +102,7 @@ async fn the_tasks_had_the_variables_that_are_reserved() {
         let now: BTreeMap<&str, &String> = now.collect();
         assert!(had.keys().eq(now.keys()), "{file}: {:?}", given.envs);
         for (name, value) in &had {
-            assert!(
-                now[*name].starts_with(value.trim_end_matches("...")),
-                "{file}: {name}"
-            );
+            assert!(now[*name].starts_with(value.trim_end_matches("...")), "{file}: {name}");
         }
         let line = format!("reserved {id}: {} variables", given.envs.len());
         assert!(recorded("log.txt").contains(&line), "{line}");
@@ -128,9 +112,5 @@ async fn the_tasks_had_the_variables_that_are_reserved() {
 #[test]
 fn the_tasks_were_started() {
     assert_eq!(recorded("version.txt").trim(), "Nomad v1.0.18");
-    assert!(
-        recorded("events.txt")
-            .lines()
-            .any(|line| line.ends_with("Task started by client"))
-    );
+    assert!(recorded("events.txt").lines().any(|line| line.ends_with("Task started by client")));
 }

@@ -1,12 +1,7 @@
 //! The plugin is asked what a real agent of Nomad asked, and answers as it did then; what tasks of the docker driver
 //! were seen to have is what it reserves (`recorded/README.md`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 
 use std::fs;
 
@@ -67,9 +62,7 @@ impl Call {
             "ConfigSchema" => {
                 let answer: ConfigSchemaResponse = self.message("answer");
                 let (mut now, then) = (agent.schema().await, answer.spec.unwrap());
-                let Some(Block::Object(settings)) = &mut now.block else {
-                    panic!("{now:?}")
-                };
+                let Some(Block::Object(settings)) = &mut now.block else { panic!("{now:?}") };
                 // Interfaces that move came later, and reservations that wait.
                 for later in ["probe_netdev", "reserve_wait"] {
                     assert!(settings.attributes.remove(later).is_some());
@@ -157,9 +150,8 @@ fn as_now(mut group: DeviceGroup) -> DeviceGroup {
             text.insert_str(0, "0x");
         }
     }
-    if let Some(Value::StringVal(text)) = attributes
-        .get_mut("clock_name")
-        .and_then(|is| is.value.as_mut())
+    if let Some(Value::StringVal(text)) =
+        attributes.get_mut("clock_name").and_then(|is| is.value.as_mut())
     {
         assert_eq!(text.len(), 12);
         for place in [10, 8, 6, 4, 2] {
@@ -171,10 +163,7 @@ fn as_now(mut group: DeviceGroup) -> DeviceGroup {
         let value = attributes.remove(name);
         attributes.extend(value.map(|value| (format!("unique.{name}"), value)));
     }
-    let healthy = Attribute {
-        value: Some(Value::IntVal(0)),
-        unit: String::new(),
-    };
+    let healthy = Attribute { value: Some(Value::IntVal(0)), unit: String::new() };
     attributes.insert("unhealthy".to_owned(), healthy);
     group
 }
@@ -183,10 +172,8 @@ fn as_now(mut group: DeviceGroup) -> DeviceGroup {
 async fn a_real_agent_is_answered_as_it_was() {
     let host = as_recorded(CAPTURED);
     let processes = Call::by_process();
-    let names: Vec<Vec<&str>> = processes
-        .iter()
-        .map(|calls| calls.iter().map(Call::name).collect())
-        .collect();
+    let names: Vec<Vec<&str>> =
+        processes.iter().map(|calls| calls.iter().map(Call::name).collect()).collect();
     // The agent starts the plugin three times; only the last one is to look at the host.
     assert_eq!(names[0], ["PluginInfo", "ConfigSchema", "Shutdown"]);
     assert_eq!(names[1], ["SetConfig", "SetConfig", "Shutdown"]);
@@ -261,10 +248,8 @@ async fn a_device_without_a_specification_is_unhealthy_in_the_words_that_the_age
     fs::remove_file(host.spec_dir().join("onload.dev-rdma.json")).unwrap();
     let agent = Agent::configured(&host, &json!({})).await;
     let groups = agent.published().await;
-    let instances: Vec<serde_json::Value> = recorded("health.jsonl")
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let instances: Vec<serde_json::Value> =
+        recorded("health.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for instance in instances.iter().filter(|one| one["Type"] == "rdma") {
         let group = &groups[&format!("onload.dev/rdma/{}", instance["Name"].as_str().unwrap())];
         let device = &group.devices[0];

@@ -33,10 +33,7 @@ pub struct Mux<S> {
 
 impl<S: Read + Write> Mux<S> {
     pub fn new(stream: S) -> Self {
-        Mux {
-            stream,
-            begun: [(PLUGIN, Vec::new()), (RUNTIME, Vec::new())],
-        }
+        Mux { stream, begun: [(PLUGIN, Vec::new()), (RUNTIME, Vec::new())] }
     }
 
     pub fn stream(&self) -> &S {
@@ -141,10 +138,7 @@ mod tests {
     }
 
     fn reading(bytes: &[u8]) -> Mux<Both> {
-        Mux::new(Both {
-            from: Cursor::new(bytes.to_vec()),
-            to: Vec::new(),
-        })
+        Mux::new(Both { from: Cursor::new(bytes.to_vec()), to: Vec::new() })
     }
 
     fn frame(connection: u32, content: &[u8]) -> Vec<u8> {
@@ -153,12 +147,7 @@ mod tests {
     }
 
     fn message(stream: u32, body: &[u8]) -> Message {
-        Message {
-            stream,
-            kind: ttrpc::REQUEST,
-            flags: 0,
-            body: body.to_vec(),
-        }
+        Message { stream, kind: ttrpc::REQUEST, flags: 0, body: body.to_vec() }
     }
 
     #[test]
@@ -166,10 +155,8 @@ mod tests {
         let whole = message(1, &vec![7; 10_000]);
         let bytes = ttrpc::encode(&whole).unwrap();
         for size in [1, 3, 4096, 9999, 20_000] {
-            let frames: Vec<u8> = bytes
-                .chunks(size)
-                .flat_map(|content| frame(PLUGIN, content))
-                .collect();
+            let frames: Vec<u8> =
+                bytes.chunks(size).flat_map(|content| frame(PLUGIN, content)).collect();
             let (_, received) = reading(&frames).receive().unwrap();
             assert_eq!(received, whole, "{size}");
         }
@@ -199,10 +186,7 @@ mod tests {
         let mut bytes = PLUGIN.to_be_bytes().to_vec();
         bytes.extend(u32::try_from(MAX_RECEIVED + 1).unwrap().to_be_bytes());
         let refused = reading(&bytes).receive().unwrap_err().to_string();
-        assert!(
-            refused.starts_with("the runtime sent a frame of 4194315 bytes"),
-            "{refused}"
-        );
+        assert!(refused.starts_with("the runtime sent a frame of 4194315 bytes"), "{refused}");
     }
 
     #[test]

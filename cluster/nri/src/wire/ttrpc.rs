@@ -49,12 +49,7 @@ pub fn take(bytes: &mut Vec<u8>) -> Result<Option<Message>> {
     let rest = bytes.split_off(HEADER + length);
     let mut body = std::mem::replace(bytes, rest);
     body.drain(..HEADER);
-    Ok(Some(Message {
-        stream: u32::from_be_bytes([e, f, g, h]),
-        kind,
-        flags,
-        body,
-    }))
+    Ok(Some(Message { stream: u32::from_be_bytes([e, f, g, h]), kind, flags, body }))
 }
 
 fn too_long(length: usize) -> String {
@@ -76,28 +71,17 @@ pub fn encode(message: &Message) -> Result<Vec<u8>> {
 impl Response {
     #[must_use]
     pub fn done(payload: Vec<u8>) -> Self {
-        Response {
-            status: None,
-            payload,
-        }
+        Response { status: None, payload }
     }
 
     #[must_use]
     pub fn refused(code: i32, message: String) -> Self {
-        Response {
-            status: Some(Status { code, message }),
-            payload: Vec::new(),
-        }
+        Response { status: Some(Status { code, message }), payload: Vec::new() }
     }
 
     #[must_use]
     pub fn to_message(&self, stream: u32) -> Message {
-        Message {
-            stream,
-            kind: RESPONSE,
-            flags: 0,
-            body: self.encode_to_vec(),
-        }
+        Message { stream, kind: RESPONSE, flags: 0, body: self.encode_to_vec() }
     }
 }
 
@@ -107,12 +91,7 @@ mod tests {
 
     #[test]
     fn a_message_is_taken_when_all_of_it_has_come() {
-        let sent = Message {
-            stream: 0x0102_0304,
-            kind: RESPONSE,
-            flags: 1,
-            body: b"abc".to_vec(),
-        };
+        let sent = Message { stream: 0x0102_0304, kind: RESPONSE, flags: 1, body: b"abc".to_vec() };
         let bytes = encode(&sent).unwrap();
         assert_eq!(bytes, b"\0\0\0\x03\x01\x02\x03\x04\x02\x01abc");
         for length in 0..bytes.len() {
@@ -147,12 +126,8 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_long_is_not_sent() {
-        let message = Message {
-            stream: 1,
-            kind: RESPONSE,
-            flags: 0,
-            body: vec![0; MAX_MESSAGE + 1],
-        };
+        let message =
+            Message { stream: 1, kind: RESPONSE, flags: 0, body: vec![0; MAX_MESSAGE + 1] };
         assert_eq!(
             encode(&message).unwrap_err().to_string(),
             "a ttrpc message of 4194305 bytes, and 4194304 are allowed"

@@ -49,9 +49,7 @@ impl Node {
 /// The variables of an adjustment, as `NAME=VALUE`.
 fn env(adjustment: &ContainerAdjustment) -> Vec<String> {
     let pairs = adjustment.env.iter();
-    let mut env: Vec<String> = pairs
-        .map(|pair| format!("{}={}", pair.key, pair.value))
-        .collect();
+    let mut env: Vec<String> = pairs.map(|pair| format!("{}={}", pair.key, pair.value)).collect();
     env.sort();
     env
 }
@@ -64,9 +62,7 @@ fn value<'a>(adjustment: &'a ContainerAdjustment, name: &str) -> Option<&'a str>
 /// Destination, type, source and options of each mount.
 fn mounts(adjustment: &ContainerAdjustment) -> Vec<(String, String, String, String)> {
     let mounts = adjustment.mounts.iter().cloned();
-    mounts
-        .map(|m| (m.destination, m.r#type, m.source, m.options.join(",")))
-        .collect()
+    mounts.map(|m| (m.destination, m.r#type, m.source, m.options.join(","))).collect()
 }
 
 /// Path, type, numbers and mode of each device.
@@ -97,25 +93,15 @@ fn create_runtime(adjustment: &ContainerAdjustment) -> Vec<String> {
 }
 
 fn limit(kind: &str, value: u64) -> PosixRlimit {
-    PosixRlimit {
-        r#type: kind.to_owned(),
-        hard: value,
-        soft: value,
-    }
+    PosixRlimit { r#type: kind.to_owned(), hard: value, soft: value }
 }
 
 fn with_env(env: &[&str]) -> Container {
-    Container {
-        env: texts(env),
-        ..container("c1")
-    }
+    Container { env: texts(env), ..container("c1") }
 }
 
 fn with_annotations(annotations: &[(&str, &str)]) -> Container {
-    Container {
-        annotations: map(annotations),
-        ..container("c1")
-    }
+    Container { annotations: map(annotations), ..container("c1") }
 }
 
 const NIC: &[(&str, &str)] = &[("onload.dev/nic", "all")];
@@ -128,10 +114,7 @@ fn a_runtime_without_names_gets_the_edits() {
     let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "1.7.24~ds1");
     let given = node.create(NIC, container("c1")).unwrap();
-    assert_eq!(
-        devices(&given),
-        ["/dev/onload c 243:0 666", "/dev/onload_epoll c 242:0 666"]
-    );
+    assert_eq!(devices(&given), ["/dev/onload c 243:0 666", "/dev/onload_epoll c 242:0 666"]);
     let library = "/usr/lib/x86_64-linux-gnu/libonload.so".to_owned();
     let options = "ro,nosuid,nodev,bind".to_owned();
     let mount = (library.clone(), "bind".to_owned(), library, options);
@@ -139,23 +122,13 @@ fn a_runtime_without_names_gets_the_edits() {
     assert_eq!(value(&given, "LD_PRELOAD"), Some("libonload.so"));
     assert_eq!(value(&given, "EF_FDTABLE_SIZE"), Some("524288"));
     let told = env(&given);
-    assert!(
-        told.iter()
-            .any(|entry| entry.starts_with("ONLOAD_CTK_NIC_")),
-        "{told:?}"
-    );
+    assert!(told.iter().any(|entry| entry.starts_with("ONLOAD_CTK_NIC_")), "{told:?}");
     assert!(names(&given).is_empty() && create_runtime(&given).is_empty());
     // What is said of an answer is said when it is sent: before the next one is decided.
     assert_eq!(node.create(&[], container("c2")).unwrap(), nothing());
     let said = node.plugin.said();
-    assert!(
-        said.contains("pod default/shop container server: given nic=all"),
-        "{said}"
-    );
-    assert!(
-        said.contains("<7>onload-nri: pod default/shop container server: mount "),
-        "{said}"
-    );
+    assert!(said.contains("pod default/shop container server: given nic=all"), "{said}");
+    assert!(said.contains("<7>onload-nri: pod default/shop container server: mount "), "{said}");
 }
 
 #[test]
@@ -170,11 +143,7 @@ fn a_runtime_that_injects_names_gets_them_alone() {
         let given = node.create(&annotations, container("c1")).unwrap();
         assert_eq!(
             names(&given),
-            [
-                "onload.dev/nic=all",
-                "onload.dev/ptp=ptp1",
-                "onload.dev/ptp=ptp0"
-            ]
+            ["onload.dev/nic=all", "onload.dev/ptp=ptp1", "onload.dev/ptp=ptp0"]
         );
         assert!(env(&given).is_empty() && mounts(&given).is_empty());
         assert!(devices(&given).is_empty());
@@ -188,13 +157,8 @@ fn names_that_the_runtime_has_already_are_not_told_again() {
     }
     let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
-    let held = CdiDevice {
-        name: "onload.dev/ptp=ptp0".to_owned(),
-    };
-    let container = Container {
-        cdi_devices: vec![held],
-        ..container("c1")
-    };
+    let held = CdiDevice { name: "onload.dev/ptp=ptp0".to_owned() };
+    let container = Container { cdi_devices: vec![held], ..container("c1") };
     let annotations = [("onload.dev/nic", "all"), ("onload.dev/ptp", "ptp0")];
     let given = node.create(&annotations, container).unwrap();
     assert_eq!(names(&given), ["onload.dev/nic=all"]);
@@ -232,15 +196,9 @@ fn the_preload_of_another_plugin_is_taken_over() {
         let mut node = Node::new(&tree, "containerd", version);
         let by_another = with_env(&["LD_PRELOAD=/libvgpu.so"]);
         let given = node.create(NIC, by_another).unwrap();
-        let preload = given
-            .env
-            .iter()
-            .filter(|pair| pair.key.ends_with("LD_PRELOAD"));
+        let preload = given.env.iter().filter(|pair| pair.key.ends_with("LD_PRELOAD"));
         let preload: Vec<_> = preload.map(|pair| (&*pair.key, &*pair.value)).collect();
-        let expected = [
-            ("-LD_PRELOAD", ""),
-            ("LD_PRELOAD", "libonload.so:/libvgpu.so"),
-        ];
+        let expected = [("-LD_PRELOAD", ""), ("LD_PRELOAD", "libonload.so:/libvgpu.so")];
         assert_eq!(preload, expected, "{version}");
     }
 }
@@ -278,10 +236,7 @@ fn locked_memory_is_a_limit_and_not_a_hook_where_the_runtime_takes_limits() {
     assert_eq!(given.rlimits, std::slice::from_ref(&unlimited));
     assert!(create_runtime(&given).is_empty());
     assert_eq!(devices(&given), ["/dev/infiniband/uverbs0 c 231:192 666"]);
-    let own = Container {
-        rlimits: vec![unlimited.clone()],
-        ..container("c1")
-    };
+    let own = Container { rlimits: vec![unlimited.clone()], ..container("c1") };
     let given = node.create(&annotations, own).unwrap();
     assert!(given.rlimits.is_empty());
     // NRI adds the limit of an earlier plugin behind the engine's own, and takes no third one.
@@ -351,10 +306,7 @@ fn a_member_of_a_pool_is_reserved_and_its_hooks_name_the_token() {
     assert_ne!(tokens[0], tokens[1]);
     assert_eq!(tree.leased().len(), 2, "{:?}", tree.leased());
     let refused = node.refusal(&annotations, container("c3"));
-    assert!(
-        refused.contains("annotation \"onload.dev/rdma\""),
-        "{refused}"
-    );
+    assert!(refused.contains("annotation \"onload.dev/rdma\""), "{refused}");
     assert_eq!(tree.leased().len(), 2);
 }
 
@@ -391,10 +343,7 @@ fn a_member_near_the_gpu_of_a_pod_is_given_and_without_a_gpu_none() {
     let given = node.create(&annotations, of_gpu).unwrap();
     assert_eq!(env(&given), ["ONLOAD_CTK_RDMA_M1=m1"]);
     let refused = node.refusal(&annotations, container("c2"));
-    assert!(
-        refused.contains("the container has no GPU; give it one"),
-        "{refused}"
-    );
+    assert!(refused.contains("the container has no GPU; give it one"), "{refused}");
     assert_eq!(tree.leased().len(), 1, "{:?}", tree.leased());
 }
 
@@ -422,10 +371,7 @@ fn what_was_reserved_for_a_container_that_is_refused_after_all_is_given_back() {
     let annotations = &[("onload.dev/rdma", "any")];
     let own = with_annotations(annotations);
     let refused = node.refusal(&[], own);
-    assert!(
-        refused.contains("device node /dev/infiniband/uverbs0"),
-        "{refused}"
-    );
+    assert!(refused.contains("device node /dev/infiniband/uverbs0"), "{refused}");
     assert_eq!(tree.leased(), Vec::<String>::new());
 }
 
@@ -453,10 +399,7 @@ fn limits_on_huge_pages_go_into_the_cgroup_where_the_runtime_takes_them() {
     let mut node = Node::new(&tree, "cri-o", "1.36.3");
     let annotations = [("onload.dev/hugepages-limit", "2Mi=128Mi")];
     let given = node.create(&annotations, container("c1")).unwrap();
-    let limit = HugepageLimit {
-        page_size: "2MB".to_owned(),
-        limit: 128 << 20,
-    };
+    let limit = HugepageLimit { page_size: "2MB".to_owned(), limit: 128 << 20 };
     let resources = given.linux.unwrap().resources.unwrap();
     assert_eq!(resources.hugepage_limits, [limit]);
     let mut node = Node::new(&tree, "docker", "29.0.0");
@@ -483,10 +426,7 @@ fn of_class(
     annotations: &[(&str, &str)],
     handed_on: &[(&str, &str)],
 ) -> CreateContainerRequest {
-    let pod = PodSandbox {
-        runtime_handler: handler.to_owned(),
-        ..pod(annotations)
-    };
+    let pod = PodSandbox { runtime_handler: handler.to_owned(), ..pod(annotations) };
     creation(pod, with_annotations(handed_on))
 }
 
@@ -535,10 +475,7 @@ fn nothing_is_reserved_where_the_runtime_class_chooses() {
 fn a_capability_is_refused_with_what_gives_it() {
     let tree = TestNode::bare(&["rdma"], "");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
-    let annotations = [
-        ("onload.dev/rdma", "m0"),
-        ("onload.dev/ipc-lock.server", "true"),
-    ];
+    let annotations = [("onload.dev/rdma", "m0"), ("onload.dev/ipc-lock.server", "true")];
     let refused = node.refusal(&annotations, container("c1"));
     assert!(
         refused.contains(
@@ -553,10 +490,7 @@ fn what_the_operator_does_not_allow_is_refused_with_the_line_that_would() {
     let tree = TestNode::bare(&["rdma"], "");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let refused = node.refusal(NIC, container("c1"));
-    assert!(
-        refused.contains("annotation \"onload.dev/nic\" asks for class nic"),
-        "{refused}"
-    );
+    assert!(refused.contains("annotation \"onload.dev/nic\" asks for class nic"), "{refused}");
     assert!(
         refused.contains("allow = [\"nic\", \"rdma\"]")
             || refused.contains("allow = [\"rdma\", \"nic\"]"),
@@ -581,10 +515,7 @@ fn a_name_that_nobody_offers_is_refused_with_those_that_are() {
     let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let refused = node.refusal(&[("onload.dev/ptp", "ptp7")], container("c1"));
-    assert!(
-        refused.contains("ptp7") && refused.contains("ptp0"),
-        "{refused}"
-    );
+    assert!(refused.contains("ptp7") && refused.contains("ptp0"), "{refused}");
 }
 
 #[test]
@@ -596,10 +527,7 @@ fn a_node_that_is_another_driver_s_by_now_is_refused() {
     tree.kernel("onload/onload/dev", "243:9");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let refused = node.refusal(NIC, container("c1"));
-    assert!(
-        refused.contains("/dev/onload") && refused.contains("243:9"),
-        "{refused}"
-    );
+    assert!(refused.contains("/dev/onload") && refused.contains("243:9"), "{refused}");
 }
 
 #[test]
@@ -610,21 +538,14 @@ fn nothing_is_mounted_below_a_volume_of_the_pod() {
     let tree = TestNode::captured();
     for version in ["v1.7.24", "v2.1.9"] {
         let mut node = Node::new(&tree, "containerd", version);
-        for (at, refused) in [
-            ("/usr/lib", true),
-            ("/data", false),
-            ("/usr/../usr/lib", true),
-        ] {
+        for (at, refused) in [("/usr/lib", true), ("/data", false), ("/usr/../usr/lib", true)] {
             let volume = Mount {
                 destination: at.to_owned(),
                 r#type: "bind".to_owned(),
                 source: "/var/lib/kubelet/pods/0/volumes/v".to_owned(),
                 options: texts(&["rbind", "rprivate", "rw"]),
             };
-            let container = Container {
-                mounts: vec![volume],
-                ..container("c1")
-            };
+            let container = Container { mounts: vec![volume], ..container("c1") };
             let given = node.create(NIC, container);
             assert_eq!(given.is_err(), refused, "{version} {at}: {given:?}");
         }
@@ -639,10 +560,7 @@ fn only_the_named_container_of_a_pod_gets_what_is_for_it() {
     let tree = TestNode::captured();
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let for_server = [("onload.dev/nic.server", "all")];
-    assert_eq!(
-        names(&node.create(&for_server, container("c1")).unwrap()),
-        ["onload.dev/nic=all"]
-    );
+    assert_eq!(names(&node.create(&for_server, container("c1")).unwrap()), ["onload.dev/nic=all"]);
     let for_other = [("onload.dev/nic.sidecar", "all")];
     assert_eq!(node.create(&for_other, container("c1")).unwrap(), nothing());
     let sandbox = with_annotations(&[("io.kubernetes.cri.container-type", "sandbox")]);
@@ -668,23 +586,14 @@ fn docker_is_told_variables_and_mounts_and_all_else_is_refused() {
         annotations: map(&[(key, value)]),
         ..with_env(&["EF_INT_DRIVEN=1"])
     };
-    let given = node
-        .create(&[], with("onload.dev/profile", "latency"))
-        .unwrap();
+    let given = node.create(&[], with("onload.dev/profile", "latency")).unwrap();
     assert_eq!(env(&given), ["EF_POLL_USEC=100000"]);
     let given = node.create(&[], with("onload.dev/zf", "tool")).unwrap();
     let path = "/usr/bin/zf".to_owned();
-    assert_eq!(
-        mounts(&given),
-        [(path.clone(), "bind".to_owned(), path, "ro".to_owned())]
-    );
+    assert_eq!(mounts(&given), [(path.clone(), "bind".to_owned(), path, "ro".to_owned())]);
     for (key, value, what) in [
         ("onload.dev/nic", "all", "device node /dev/onload"),
-        (
-            "onload.dev/zf",
-            "open",
-            "the mount at /srv with its options",
-        ),
+        ("onload.dev/zf", "open", "the mount at /srv with its options"),
         ("onload.dev/nic.server", "all", "no name in a pod"),
     ] {
         let refused = node.refusal(&[], with(key, value));
@@ -726,11 +635,7 @@ fn the_host_s_root_is_refused_onload_where_the_operator_says_so() {
     tree.configure(&["nic"], "root-with-onload = \"refuse\"\n");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let user = |uid| Container {
-        user: Some(User {
-            uid,
-            gid: uid,
-            ..User::default()
-        }),
+        user: Some(User { uid, gid: uid, ..User::default() }),
         ..container("c1")
     };
     let unprivileged = node.refusal(NIC, user(1000));
@@ -745,18 +650,15 @@ fn the_host_s_root_is_refused_onload_where_the_operator_says_so() {
 #[test]
 fn an_answer_longer_than_a_frame_is_whole() {
     let tree = TestNode::bare(&["profile"], "");
-    let settings: Vec<String> = (0..500)
-        .map(|n| format!("EF_SETTING_NUMBER_{n}={n:040}"))
-        .collect();
+    let settings: Vec<String> =
+        (0..500).map(|n| format!("EF_SETTING_NUMBER_{n}={n:040}")).collect();
     tree.spec(
         "profile",
         json!({"cdiVersion": "0.3.0", "kind": "onload.dev/profile", "devices": [
         {"name": "long", "containerEdits": {"env": settings}}]}),
     );
     let mut node = Node::new(&tree, "containerd", "v1.7.24");
-    let given = node
-        .create(&[("onload.dev/profile", "long")], container("c1"))
-        .unwrap();
+    let given = node.create(&[("onload.dev/profile", "long")], container("c1")).unwrap();
     assert_eq!(env(&given).len(), 500);
 }
 
@@ -774,16 +676,10 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
         ("onload.dev", "all"),
     ] {
         let refused = node.refusal(&[(key, value)], container("c1"));
-        assert!(
-            refused.len() < 1000 && !refused.contains('\u{1b}'),
-            "{refused}"
-        );
+        assert!(refused.len() < 1000 && !refused.contains('\u{1b}'), "{refused}");
     }
     let said = node.plugin.said();
-    assert!(
-        said.lines().all(|line| line.contains("onload-nri: ")),
-        "{said}"
-    );
+    assert!(said.lines().all(|line| line.contains("onload-nri: ")), "{said}");
     let hostile_pod = PodSandbox {
         name: "a\nb".to_owned(),
         namespace: "c\u{1b}".to_owned(),
@@ -793,20 +689,13 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
     let refused = node.runtime.create(&creation(hostile_pod, container("c1")));
     assert!(refused.is_err());
     let said = node.plugin.said();
-    assert!(
-        said.lines().all(|line| line.contains("onload-nri: ")),
-        "{said}"
-    );
+    assert!(said.lines().all(|line| line.contains("onload-nri: ")), "{said}");
 }
 
 /// A container of which a runtime tells everything that it can.
 fn told_in_full() -> Container {
-    let hook = Hook {
-        path: "/h".to_owned(),
-        args: texts(&["h"]),
-        env: texts(&["A=b"]),
-        timeout: None,
-    };
+    let hook =
+        Hook { path: "/h".to_owned(), args: texts(&["h"]), env: texts(&["A=b"]), timeout: None };
     let linux = LinuxContainer {
         namespaces: vec![LinuxNamespace {
             r#type: "user".to_owned(),
@@ -820,10 +709,7 @@ fn told_in_full() -> Container {
             ..LinuxDevice::default()
         }],
         resources: Some(LinuxResources {
-            hugepage_limits: vec![HugepageLimit {
-                page_size: "2MB".to_owned(),
-                limit: 1 << 21,
-            }],
+            hugepage_limits: vec![HugepageLimit { page_size: "2MB".to_owned(), limit: 1 << 21 }],
             devices: vec![LinuxDeviceCgroup {
                 allow: true,
                 r#type: "c".to_owned(),
@@ -840,20 +726,11 @@ fn told_in_full() -> Container {
             source: "/var/lib/data".to_owned(),
             options: texts(&["rbind"]),
         }],
-        hooks: Some(Hooks {
-            prestart: vec![hook],
-            ..Hooks::default()
-        }),
+        hooks: Some(Hooks { prestart: vec![hook], ..Hooks::default() }),
         linux: Some(linux),
         rlimits: vec![limit("RLIMIT_NOFILE", 9)],
-        cdi_devices: vec![CdiDevice {
-            name: "example.com/a=b".to_owned(),
-        }],
-        user: Some(User {
-            uid: 1000,
-            gid: 1000,
-            ..User::default()
-        }),
+        cdi_devices: vec![CdiDevice { name: "example.com/a=b".to_owned() }],
+        user: Some(User { uid: 1000, gid: 1000, ..User::default() }),
         ..with_env(&["LD_PRELOAD=/own.so", "EF_POLL_USEC=1"])
     }
 }

@@ -54,14 +54,9 @@ fn five_hundred_containers_are_told_in_parts_and_none_is_changed() {
         let mut told = Vec::new();
         for number in 0..100 {
             let id = format!("c{part}{number}");
-            let container = Container {
-                env: texts(&[&"X=".repeat(4000)]),
-                ..container(&id)
-            };
+            let container = Container { env: texts(&[&"X=".repeat(4000)]), ..container(&id) };
             // Pods and containers have the numbers that they have in a creation.
-            creation(pod(&annotated), container)
-                .encode(&mut told)
-                .unwrap();
+            creation(pod(&annotated), container).encode(&mut told).unwrap();
         }
         let more = part < 4;
         SynchronizeRequest { more }.encode(&mut told).unwrap();
@@ -82,10 +77,7 @@ fn a_container_that_asks_for_nothing_is_not_even_read() {
     assert!(runtime.call("CreateContainer", garbage).unwrap().is_empty());
     // What names us is, and a host that cannot be looked at gives nothing.
     let garbage = [&[0xff; 100][..], b"onload.dev/nic"].concat();
-    let refused = runtime
-        .call("CreateContainer", garbage)
-        .unwrap_err()
-        .message;
+    let refused = runtime.call("CreateContainer", garbage).unwrap_err().message;
     assert!(refused.starts_with("onload-nri: reading what"), "{refused}");
     let asks = creation(pod(&[("onload.dev/nic", "all")]), container("c2"));
     let refused = runtime.create(&asks).unwrap_err().message;
@@ -100,10 +92,7 @@ fn frames_of_any_length_make_the_same_messages() {
     let long = "y".repeat(100_000);
     for frame in [1, 7, 4096, 5000, usize::MAX] {
         runtime.frame = frame;
-        let container = Container {
-            env: texts(&[&long]),
-            ..container("c1")
-        };
+        let container = Container { env: texts(&[&long]), ..container("c1") };
         let asked = creation(pod(NOTHING), container);
         assert_eq!(runtime.create(&asked).unwrap(), nothing(), "{frame}");
     }
@@ -115,10 +104,7 @@ fn a_message_of_four_mebibytes_is_answered() {
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
     let long = "z".repeat((4 << 20) - 1024);
-    let container = Container {
-        env: texts(&[&long]),
-        ..container("c1")
-    };
+    let container = Container { env: texts(&[&long]), ..container("c1") };
     let asked = creation(pod(NOTHING), container);
     assert_eq!(runtime.create(&asked).unwrap(), nothing());
 }
@@ -167,10 +153,7 @@ fn a_runtime_that_ends_and_comes_again_is_served_again() {
         ),
         "{said}"
     );
-    assert!(
-        said.contains("<4>onload-nri: the runtime closed the connection"),
-        "{said}"
-    );
+    assert!(said.contains("<4>onload-nri: the runtime closed the connection"), "{said}");
 }
 
 #[test]
@@ -190,10 +173,7 @@ fn a_violation_of_the_protocol_ends_the_connection_and_another_follows() {
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
     let said = plugin.said();
-    assert!(
-        said.contains("is something else behind the socket?"),
-        "{said}"
-    );
+    assert!(said.contains("is something else behind the socket?"), "{said}");
 }
 
 #[test]
@@ -232,11 +212,7 @@ fn a_launched_plugin_that_is_not_taken_fails_with_the_reason() {
     assert!(plugin.said().contains("the runtime says not today"));
     let (mut plugin, _runtime) = Plugin::launch("onload", "7");
     assert_eq!(plugin.end().code(), Some(2));
-    assert!(
-        plugin.said().contains("want two digits"),
-        "{}",
-        plugin.said()
-    );
+    assert!(plugin.said().contains("want two digits"), "{}", plugin.said());
 }
 
 /// Answers each container with some bytes, after doing something.
@@ -259,10 +235,7 @@ impl<'a> Answering<'a> {
 impl Decider for Answering<'_> {
     fn create(&self, _: &[u8], _: &Told) -> Result<Created, Failure> {
         (self.first.borrow_mut())();
-        Ok(Created {
-            payload: self.payload.clone(),
-            ..Created::default()
-        })
+        Ok(Created { payload: self.payload.clone(), ..Created::default() })
     }
 
     fn give_back(&self, _: &Created) {
@@ -270,15 +243,10 @@ impl Decider for Answering<'_> {
     }
 }
 
-const QUIET: Journal = Journal {
-    most: Severity::Error,
-};
+const QUIET: Journal = Journal { most: Severity::Error };
 
 fn identity() -> Identity {
-    Identity {
-        name: "onload".to_owned(),
-        index: "50".to_owned(),
-    }
+    Identity { name: "onload".to_owned(), index: "50".to_owned() }
 }
 
 #[test]
@@ -317,10 +285,7 @@ fn what_was_kept_for_an_answer_that_nobody_reads_is_given_back() {
     let decider = Answering::after(|| closing.shutdown(Shutdown::Both).unwrap());
     let identity = identity();
     let mut session = Session::new(ours, &identity, &decider, QUIET);
-    assert_eq!(
-        session.run().to_string(),
-        "the runtime closed the connection"
-    );
+    assert_eq!(session.run().to_string(), "the runtime closed the connection");
     with_runtime.join().unwrap();
     assert_eq!(decider.given_back.get(), 1);
 }
@@ -334,20 +299,12 @@ fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() 
         for _ in 0..2 {
             let refused = runtime.create(&asks_for_nothing("c1")).unwrap_err();
             assert_eq!(refused.code, 9);
-            assert!(
-                refused.message.contains("NRI allows 4194304"),
-                "{refused:?}"
-            );
+            assert!(refused.message.contains("NRI allows 4194304"), "{refused:?}");
         }
     });
-    let decider = Answering {
-        payload: vec![0; 4 << 20],
-        ..Answering::after(|| {})
-    };
+    let decider = Answering { payload: vec![0; 4 << 20], ..Answering::after(|| {}) };
     let identity = identity();
-    let journal = Journal {
-        most: Severity::Error,
-    };
+    let journal = Journal { most: Severity::Error };
     Session::new(ours, &identity, &decider, journal).run();
     with_runtime.join().unwrap();
     assert_eq!(decider.given_back.get(), 2);
@@ -399,8 +356,5 @@ fn a_runtime_that_does_not_answer_the_registration_is_left() {
         assert_eq!(session.run().to_string(), "reading from the runtime");
         assert!(!session.is_synchronized());
     });
-    assert!(
-        PATIENCE > Duration::from_secs(5),
-        "the runtime gives up first"
-    );
+    assert!(PATIENCE > Duration::from_secs(5), "the runtime gives up first");
 }

@@ -38,10 +38,7 @@ fn replay(tree: &TestNode, recorded: &str) {
             continue;
         }
         let (own_connection, own_stream, own_kind, body) = runtime.receive().unwrap();
-        assert_eq!(
-            (own_connection, own_stream, own_kind),
-            (connection, stream, kind)
-        );
+        assert_eq!((own_connection, own_stream, own_kind), (connection, stream, kind));
         let (own, then) = (without_tokens(body), without_tokens(bytes(&line)));
         assert!(
             own == then,

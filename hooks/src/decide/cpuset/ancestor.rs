@@ -18,16 +18,8 @@ const V1: &str = "fs/cgroup/cpuset";
 const IS_V2: &str = "fs/cgroup/cgroup.controllers";
 
 /// Version 2 has the first, version 1 the second; before Linux 3.17 that has no effective ones.
-const CPUS: [&str; 3] = [
-    "cpuset.cpus.effective",
-    "cpuset.effective_cpus",
-    "cpuset.cpus",
-];
-const MEMS: [&str; 3] = [
-    "cpuset.mems.effective",
-    "cpuset.effective_mems",
-    "cpuset.mems",
-];
+const CPUS: [&str; 3] = ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"];
+const MEMS: [&str; 3] = ["cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems"];
 
 /// The slice of a `cgroupsPath` that names none.
 const USUAL_SLICE: &str = "system.slice";
@@ -56,11 +48,7 @@ fn read(sysfs: &Sysfs, hierarchy: &Path, path: PathBuf) -> Option<Ancestor> {
         let list = cpu_list::parse(&text?).ok();
         list.filter(|list| !list.is_empty())
     };
-    Some(Ancestor {
-        cpus: list(CPUS)?,
-        mems: list(MEMS)?,
-        path: Path::new("/").join(path),
-    })
+    Some(Ancestor { cpus: list(CPUS)?, mems: list(MEMS)?, path: Path::new("/").join(path) })
 }
 
 /// The groups above that of a container, the nearest first, without a slash in front.
@@ -172,11 +160,7 @@ mod tests {
     fn nearest_of(tree: &Tree, cgroups_path: &str) -> Option<(String, String, String)> {
         let found = nearest(cgroups_path, &Sysfs::at(tree.root()))?;
         let path = found.path.display().to_string();
-        Some((
-            path,
-            cpu_list::text(&found.cpus),
-            cpu_list::text(&found.mems),
-        ))
+        Some((path, cpu_list::text(&found.cpus), cpu_list::text(&found.mems)))
     }
 
     fn found(path: &str, cpus: &str, mems: &str) -> Option<(String, String, String)> {
@@ -198,10 +182,7 @@ mod tests {
         let system = found("/system.slice", "0-5", "0-1");
         assert_eq!(found_in("system.slice:docker:c0ffee"), system);
         assert_eq!(found_in("system-later.slice:docker:c0ffee"), system);
-        assert_eq!(
-            found_in("user.slice:docker:c0ffee"),
-            found("/", "0-7", "0-1")
-        );
+        assert_eq!(found_in("user.slice:docker:c0ffee"), found("/", "0-7", "0-1"));
         assert_eq!(found_in("/system.slice/x/y"), system);
         assert_eq!(found_in("/docker/c0ffee"), found("/", "0-7", "0-1"));
     }
@@ -218,10 +199,7 @@ mod tests {
             ("fs/cgroup/cpuset/old/cpuset.cpus", "2\n"),
             ("fs/cgroup/cpuset/old/cpuset.mems", "1\n"),
         ]);
-        assert_eq!(
-            nearest_of(&tree, "/docker/c0ffee"),
-            found("/docker", "0-3", "0")
-        );
+        assert_eq!(nearest_of(&tree, "/docker/c0ffee"), found("/docker", "0-3", "0"));
         assert_eq!(nearest_of(&tree, "/new/c0ffee"), found("/", "0-7", "0-1"));
         assert_eq!(nearest_of(&tree, "/old/c0ffee"), found("/old", "2", "1"));
         assert_eq!(nearest_of(&Tree::new(), "/docker/c0ffee"), None);

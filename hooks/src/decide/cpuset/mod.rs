@@ -323,11 +323,7 @@ mod tests {
         // Two bundles are together what each of them is.
         let wanted = [
             placement(Some(Cpus::Numa), None, &[0]),
-            placement(
-                Some(Cpus::List(list("7"))),
-                Some(Mems::List(list("1"))),
-                &[],
-            ),
+            placement(Some(Cpus::List(list("7"))), Some(Mems::List(list("1"))), &[]),
         ];
         let chosen = tree.choose(&wanted, &Cpuset::default(), "/x/y");
         assert_eq!(set(&chosen), (Some("0-3,7"), Some("1")));
@@ -384,10 +380,7 @@ mod tests {
         assert_eq!(set(&chosen), (Some("1,5-6"), None));
         for (wanted, group) in [("6-8", "/x/y"), ("1,5-6", "/narrow/y")] {
             let refused = tree.refusal(of(wanted), group);
-            assert!(
-                refused.contains(&format!("wants the CPUs {wanted}, and")),
-                "{refused}"
-            );
+            assert!(refused.contains(&format!("wants the CPUs {wanted}, and")), "{refused}");
         }
         let refused = tree.refusal(placement(None, Some(Mems::List(list("1-2"))), &[]), "/x/y");
         assert!(refused.contains("wants memory of the NUMA nodes 1-2, and the control group \"/\" of the container has 0-1"), "{refused}");
@@ -396,10 +389,7 @@ mod tests {
     #[test]
     fn what_the_engine_set_stays_and_a_line_says_so() {
         let tree = Cpus8::new(&[]);
-        let own = Cpuset {
-            cpus: Some("5".to_owned()),
-            mems: None,
-        };
+        let own = Cpuset { cpus: Some("5".to_owned()), mems: None };
         let wanted = [placement(Some(Cpus::Numa), Some(Mems::Numa), &[0])];
         let chosen = tree.choose(&wanted, &own, "/x/y");
         assert_eq!(set(&chosen), (None, Some("0")));
@@ -413,10 +403,7 @@ mod tests {
         let impossible = [placement(Some(Cpus::List(list("99"))), None, &[])];
         assert_eq!(set(&tree.choose(&impossible, &own, "/x/y")), (None, None));
         // What was set here before is no engine's.
-        let before = Cpuset {
-            cpus: Some("0-3".to_owned()),
-            mems: Some("0".to_owned()),
-        };
+        let before = Cpuset { cpus: Some("0-3".to_owned()), mems: Some("0".to_owned()) };
         assert_eq!(tree.choose(&wanted, &before, "/x/y"), Choice::default());
     }
 

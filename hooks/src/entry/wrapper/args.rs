@@ -94,17 +94,12 @@ struct Opt<'a> {
 
 fn option(word: &OsStr) -> Option<Opt<'_>> {
     let bytes = word.as_bytes();
-    let name = bytes
-        .strip_prefix(b"--")
-        .or_else(|| bytes.strip_prefix(b"-"))?;
+    let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"))?;
     if name.is_empty() {
         return None;
     }
     let mut parts = name.splitn(2, |byte| *byte == b'=');
-    Some(Opt {
-        name: parts.next()?,
-        value: parts.next().map(OsStr::from_bytes),
-    })
+    Some(Opt { name: parts.next()?, value: parts.next().map(OsStr::from_bytes) })
 }
 
 fn is_among(name: &[u8], words: &str) -> bool {
@@ -246,10 +241,7 @@ mod tests {
         assert_eq!(found.log.path, Some(PathBuf::from("/b/log.json")));
         assert!(found.log.is_json);
         let create = found.create.unwrap();
-        assert_eq!(
-            (create.bundle, found.container),
-            (PathBuf::from("/b"), Some("c1".into()))
-        );
+        assert_eq!((create.bundle, found.container), (PathBuf::from("/b"), Some("c1".into())));
         let conmon = "--log-format=json --log=/b/oci-log create --bundle /b --pid-file /b/pid c1";
         assert!(parsed(conmon).log.is_json);
         assert_eq!(bundle(conmon).as_deref(), Some("/b"));
@@ -294,13 +286,7 @@ mod tests {
         for line in ["--version", "-v", "-version", "-V", "--root /r --version"] {
             assert!(parsed(line).is_version, "{line}");
         }
-        for line in [
-            "",
-            "--version=false",
-            "state --version",
-            "exec c1 cat --version",
-            "version",
-        ] {
+        for line in ["", "--version=false", "state --version", "exec c1 cat --version", "version"] {
             assert!(!parsed(line).is_version, "{line}");
         }
         assert_eq!(bundle("-V create -b /b c").as_deref(), Some("/b"));
@@ -308,12 +294,7 @@ mod tests {
 
     #[test]
     fn the_container_that_is_deleted_is_known() {
-        for line in [
-            "delete c1",
-            "--root /r delete --force c1",
-            "delete -f c1",
-            "delete c1 -f",
-        ] {
+        for line in ["delete c1", "--root /r delete --force c1", "delete -f c1", "delete c1 -f"] {
             let found = parsed(line);
             assert!(found.is_delete, "{line}");
             assert_eq!(found.container, Some("c1".into()), "{line}");
@@ -369,16 +350,9 @@ mod tests {
             assert_eq!(found.container, Some("c1".into()), "{line}");
             assert_eq!(found.root, Some("/r".into()), "{line}");
         }
-        for line in [
-            "",
-            "list",
-            "list -f json",
-            "features",
-            "--version",
-            "spec",
-            "info c1",
-            "state",
-        ] {
+        for line in
+            ["", "list", "list -f json", "features", "--version", "spec", "info c1", "state"]
+        {
             assert_eq!(parsed(line).container, None, "{line}");
         }
     }
@@ -441,10 +415,7 @@ mod tests {
     #[test]
     fn an_unknown_global_option_does_not_hide_the_verb() {
         assert_eq!(bundle("--new-flag create -b /b c").as_deref(), Some("/b"));
-        assert_eq!(
-            bundle("--new-option value create -b /b c").as_deref(),
-            Some("/b")
-        );
+        assert_eq!(bundle("--new-option value create -b /b c").as_deref(), Some("/b"));
         assert_eq!(bundle("--new=value create -b /b c").as_deref(), Some("/b"));
         assert_eq!(parsed("--new-option value delete -b /b c").create, None);
     }
@@ -481,12 +452,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_kept() {
         let odd = OsString::from(OsStr::from_bytes(b"/b\xff"));
-        let words = [
-            OsString::from("create"),
-            "-b".into(),
-            odd.clone(),
-            "c".into(),
-        ];
+        let words = [OsString::from("create"), "-b".into(), odd.clone(), "c".into()];
         assert_eq!(parse(&words).create.unwrap().bundle, PathBuf::from(odd));
     }
 }

@@ -35,11 +35,8 @@ pub(crate) fn become_program(program: &Path, argv: &[OsString]) -> io::Error {
 }
 
 fn call(program: &CStr, words: &[CString]) -> io::Error {
-    let pointers: Vec<*const c_char> = words
-        .iter()
-        .map(|word| word.as_ptr())
-        .chain([std::ptr::null()])
-        .collect();
+    let pointers: Vec<*const c_char> =
+        words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
     // SAFETY: `pointers` ends with a null pointer, and its other elements point into `words`, which
     // are NUL-terminated and outlive the call. `environ` has been such a list since the process
     // started: this program has one thread and never changes its environment.

@@ -60,10 +60,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         std::fs::write(&path, "before\n").unwrap();
-        let target = LogTarget {
-            path: Some(path.clone()),
-            is_json: true,
-        };
+        let target = LogTarget { path: Some(path.clone()), is_json: true };
         write(&target, LogLevel::Warning, "x");
         let text = std::fs::read_to_string(path).unwrap();
         let lines: Vec<&str> = text.lines().collect();

@@ -112,10 +112,7 @@ fn prepare(invocation: &Invocation) -> Result<Prepared> {
     let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
     let id = invocation.container.as_ref().and_then(named);
     let id = id.as_ref();
-    let container = id.map(|id| ContainerKey {
-        id,
-        root: invocation.root.as_deref(),
-    });
+    let container = id.map(|id| ContainerKey { id, root: invocation.root.as_deref() });
     if !invocation.makes_container {
         return Ok(Prepared {
             runtime: runtime_of_existing(invocation, container, &host)?,
@@ -146,11 +143,7 @@ fn prepare(invocation: &Invocation) -> Result<Prepared> {
     if let (Some(stored), Some(named)) = (&remembered, named) {
         stored.remember_configured(!named.as_os_str().is_empty());
     }
-    Ok(Prepared {
-        runtime,
-        edited,
-        remembered,
-    })
+    Ok(Prepared { runtime, edited, remembered })
 }
 
 fn container_of(id: Option<&ContainerId>) -> String {
@@ -206,11 +199,7 @@ fn may_restore(invocation: &Invocation, runtime: &Path, host: &ThisHost) -> Resu
         args.first().is_some_and(|program| program == HOOK)
             && asked.is_none_or(|(_, asked)| asked.concerns_devices())
     };
-    if hooks
-        .iter()
-        .filter_map(|hook| hook.args.as_ref())
-        .any(is_needed)
-    {
+    if hooks.iter().filter_map(|hook| hook.args.as_ref()).any(is_needed) {
         bail!(
             "restoring it: {runtime:?} does not call the hooks that check its devices and lease them to it; start the container anew, or use runc for it"
         );
@@ -238,10 +227,7 @@ fn remember(
     edited: &Outcome,
     host: &ThisHost,
 ) -> Result<Option<StoredRecord>> {
-    let record = Record {
-        runtime: runtime.to_owned(),
-        is_guarded: edited.guards_exec,
-    };
+    let record = Record { runtime: runtime.to_owned(), is_guarded: edited.guards_exec };
     let written = match container {
         Some(container) if host.is_initial_namespace() => {
             made_by::write(host.trusted(), container, record)
@@ -380,11 +366,7 @@ fn edit(
     let Some(file) = open(create)? else {
         return Ok(Outcome::default());
     };
-    let container = Container {
-        bundle: &create.bundle,
-        id,
-        sees_exec: true,
-    };
+    let container = Container { bundle: &create.bundle, id, sees_exec: true };
     let root = invocation.root.as_deref().map(Path::new);
     edit::edit(&file, container, root, host)
 }
@@ -452,9 +434,7 @@ fn salvage(text: &str) -> Option<PathBuf> {
         _ => return None,
     }
     let behind = text.lines().skip_while(|line| !names(line)).skip(1);
-    let section: Vec<&str> = behind
-        .take_while(|line| !code(line).starts_with('['))
-        .collect();
+    let section: Vec<&str> = behind.take_while(|line| !code(line).starts_with('[')).collect();
     let found: config::Runtime = toml::from_str(&section.join("\n")).ok()?;
     Some(found.path)
 }

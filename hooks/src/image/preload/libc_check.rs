@@ -96,9 +96,7 @@ impl ProgramFiles<'_> {
                 }
             }
         }
-        Err(format!(
-            "{path:?} is reached through more than {MAX_SCRIPTS} scripts"
-        ))
+        Err(format!("{path:?} is reached through more than {MAX_SCRIPTS} scripts"))
     }
 
     /// The path in the container that the runtime will execute; not an init that the engine mounts and
@@ -142,10 +140,7 @@ impl ProgramFiles<'_> {
         if (self.covered)(path) {
             return Err(format!("{path:?} is under a mount"));
         }
-        let (file, size) = self
-            .root
-            .open_file(path)
-            .map_err(|error| Chain(&error).to_string())?;
+        let (file, size) = self.root.open_file(path).map_err(|error| Chain(&error).to_string())?;
         classify(&file, size).map_err(|error| format!("{path:?}: {error}"))
     }
 }
@@ -264,21 +259,16 @@ fn compare(library: &Summary, libc: &Summary) -> Verdict {
         .map(|need| need.version.as_str())
         .filter(|version| !libc.version_definitions.contains(*version))
         .max_by_key(|version| GlibcVersion::from_symbol_version(version));
-    let newer = library
-        .glibc_needed()
-        .filter(|needed| Some(*needed) > libc.glibc_defined());
+    let newer = library.glibc_needed().filter(|needed| Some(*needed) > libc.glibc_defined());
     let wanted = match (missing, newer) {
         (None, None) => return Verdict::Loads,
         (_, Some(needed)) => format!("GLIBC_{needed}"),
         (Some(version), None) => version.to_owned(),
     };
-    let has = libc.glibc_defined().map_or_else(
-        || "of an unknown version".to_owned(),
-        |version| version.to_string(),
-    );
-    Verdict::CannotLoad(format!(
-        "libonload.so needs {wanted}, the image's glibc is {has}"
-    ))
+    let has = libc
+        .glibc_defined()
+        .map_or_else(|| "of an unknown version".to_owned(), |version| version.to_string());
+    Verdict::CannotLoad(format!("libonload.so needs {wanted}, the image's glibc is {has}"))
 }
 
 #[cfg(test)]
@@ -340,12 +330,7 @@ mod tests {
             version: version.to_owned(),
             weak: false,
         };
-        Summary {
-            machine: 62,
-            is_64: true,
-            version_needs: [need].into(),
-            ..Summary::default()
-        }
+        Summary { machine: 62, is_64: true, version_needs: [need].into(), ..Summary::default() }
     }
 
     fn libc(versions: &[&str]) -> Summary {
@@ -385,10 +370,7 @@ mod tests {
     #[test]
     fn a_program_that_is_nowhere_is_named() {
         let reason = Image::new().reason("redis-server");
-        assert!(
-            reason.contains("\"redis-server\" is in no directory of PATH"),
-            "{reason}"
-        );
+        assert!(reason.contains("\"redis-server\" is in no directory of PATH"), "{reason}");
     }
 
     #[test]
@@ -408,21 +390,14 @@ mod tests {
                 "libonload.so needs GLIBC_ABI_DT_RELR, the image's glibc is 2.36".to_owned()
             )
         );
-        assert!(matches!(
-            compare(&library("GLIBC_2.3"), &libc(&[])),
-            Verdict::CannotLoad(_)
-        ));
+        assert!(matches!(compare(&library("GLIBC_2.3"), &libc(&[])), Verdict::CannotLoad(_)));
     }
 
     #[test]
     fn a_musl_image_cannot_load_it() {
         let image = Image::new();
         image.file("bin/app", &elf_with_loader(Some(MUSL)));
-        assert!(
-            image
-                .reason("/bin/app")
-                .starts_with("cannot: the image's libc is musl")
-        );
+        assert!(image.reason("/bin/app").starts_with("cannot: the image's libc is musl"));
         assert!(image.reason("app").starts_with("cannot: "), "found in PATH");
         image.file("bin/script", b"#! /bin/app -x\n");
         image.file("bin/script2", b"#!/bin/script\n");
@@ -435,11 +410,7 @@ mod tests {
     fn a_static_program_is_told() {
         let image = Image::new();
         image.file("bin/app", &elf_with_loader(None));
-        assert!(
-            image
-                .reason("/bin/app")
-                .starts_with("unknown: \"/bin/app\" is a static program")
-        );
+        assert!(image.reason("/bin/app").starts_with("unknown: \"/bin/app\" is a static program"));
     }
 
     #[test]
@@ -455,10 +426,8 @@ mod tests {
     fn an_init_that_the_engine_mounts_is_not_the_image_s_program() {
         let image = Image::new();
         image.file("bin/app", &elf_with_loader(Some(MUSL)));
-        let verdict = image.check_covered(
-            &["/sbin/docker-init", "--", "/bin/app"],
-            &["/sbin/docker-init"],
-        );
+        let verdict =
+            image.check_covered(&["/sbin/docker-init", "--", "/bin/app"], &["/sbin/docker-init"]);
         assert!(matches!(verdict, Verdict::CannotLoad(_)));
     }
 
@@ -466,15 +435,8 @@ mod tests {
     fn where_the_program_cannot_be_seen_the_installed_loader_tells() {
         let image = Image::new();
         image.file("lib/ld-musl-x86_64.so.1", b"x");
-        assert!(
-            image
-                .reason("/absent")
-                .starts_with("cannot: the image's libc is musl")
-        );
-        assert!(matches!(
-            image.check_covered(&["/app/x"], &["/app"]),
-            Verdict::CannotLoad(_)
-        ));
+        assert!(image.reason("/absent").starts_with("cannot: the image's libc is musl"));
+        assert!(matches!(image.check_covered(&["/app/x"], &["/app"]), Verdict::CannotLoad(_)));
         assert!(matches!(Image::new().check("/absent"), Verdict::Unknown(_)));
         let glibc = Image::new();
         glibc.file("lib64/ld-linux-x86-64.so.2", b"x");
@@ -484,18 +446,10 @@ mod tests {
     #[test]
     fn programs_that_are_no_files_are_given_up_in_bounded_time() {
         let image = Image::new();
-        image
-            .link("b", "bin/a")
-            .link("a", "bin/b")
-            .link("/proc/self/root/bin/sh", "bin/magic");
+        image.link("b", "bin/a").link("a", "bin/b").link("/proc/self/root/bin/sh", "bin/magic");
         image.link("../../../../../../../../../bin/sh", "bin/up");
-        image
-            .file("bin/self", b"#!/bin/self\n")
-            .file("bin/empty", b"")
-            .file("bin/text", b"echo\n");
-        image
-            .file("bin/nul", b"#!/bin/\0sh\n")
-            .file("bin/bare", b"#!\n");
+        image.file("bin/self", b"#!/bin/self\n").file("bin/empty", b"").file("bin/text", b"echo\n");
+        image.file("bin/nul", b"#!/bin/\0sh\n").file("bin/bare", b"#!\n");
         let fifo = image.0.path("bin/fifo");
         let mode = rustix::fs::Mode::from_raw_mode(0o644);
         rustix::fs::mknodat(rustix::fs::CWD, fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
@@ -519,10 +473,7 @@ mod tests {
         image.file("lib64/libc.so.6", b"INPUT(libc)\n");
         assert!(image.reason("/bin/app").contains("not an ELF file"));
         image.0.remove("lib64/libc.so.6");
-        image.link(
-            "/proc/self/root/lib/x86_64-linux-gnu/libc.so.6",
-            "lib64/libc.so.6",
-        );
+        image.link("/proc/self/root/lib/x86_64-linux-gnu/libc.so.6", "lib64/libc.so.6");
         assert!(image.reason("/bin/app").contains("has no libc.so.6"));
     }
 }

@@ -99,9 +99,7 @@ pub(crate) fn may_preload(
     };
     let summary = source.and_then(|path| host.library(path));
     if let (Some(path), None) = (source, &summary) {
-        report
-            .warnings
-            .push(format!("which glibc {path} needs cannot be read"));
+        report.warnings.push(format!("which glibc {path} needs cannot be read"));
     }
     let program = program(config).map_err(of_config)?;
     let mounts = config.mounts().iter().map(MountEntry::destination);
@@ -109,9 +107,7 @@ pub(crate) fn may_preload(
     match libc_check::check(root, &program, summary.as_ref(), &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
-            report.warnings.push(format!(
-                "whether {LIBRARY} takes effect is unknown: {reason}"
-            ));
+            report.warnings.push(format!("whether {LIBRARY} takes effect is unknown: {reason}"));
             Ok(true)
         }
         Verdict::CannotLoad(reason) => {
@@ -191,13 +187,9 @@ fn by_env(
         if !own.is_empty() {
             libraries.push(own);
         }
-        edits
-            .env
-            .push(format!("LD_PRELOAD={}", libraries.join(":")));
+        edits.env.push(format!("LD_PRELOAD={}", libraries.join(":")));
     }
-    report
-        .reasons
-        .push(format!("{LIBRARY} is preloaded by LD_PRELOAD"));
+    report.reasons.push(format!("{LIBRARY} is preloaded by LD_PRELOAD"));
     Ok(())
 }
 
@@ -212,16 +204,12 @@ fn drop_vain_bound(
     let size = |entry: &String| entry.strip_prefix(TABLE_SIZE)?.parse::<u64>().ok();
     if edits.env.iter().any(|entry| size(entry).is_some()) {
         let Rlimit { hard, .. } = nofile(config, now)?;
-        edits
-            .env
-            .retain(|entry| size(entry).is_none_or(|size| size <= hard));
+        edits.env.retain(|entry| size(entry).is_none_or(|size| size <= hard));
         let by = match edits.env.iter().find_map(size) {
             Some(size) => format!("{TABLE_SIZE}{size}"),
             None => format!("{NOFILE}, which is {hard}"),
         };
-        report
-            .reasons
-            .push(format!("the table of {LIBRARY} is bounded by {by}"));
+        report.reasons.push(format!("the table of {LIBRARY} is bounded by {by}"));
     }
     Ok(())
 }
@@ -258,10 +246,7 @@ fn by_file(
     if from_spec.is_none()
         && let Err(error) = host.preload_file()
     {
-        bail!(
-            "preloading by file: {}; the onload-ctk package brings it",
-            Chain(&error)
-        );
+        bail!("preloading by file: {}; the onload-ctk package brings it", Chain(&error));
     }
     let mut mount = from_spec.unwrap_or_else(|| Mount {
         host_path: PRELOAD_FILE.to_owned(),
@@ -287,9 +272,7 @@ fn by_file(
         ));
     }
     edits.mounts.push(mount);
-    report
-        .reasons
-        .push(format!("{LIBRARY} is preloaded by {LD_SO_PRELOAD}"));
+    report.reasons.push(format!("{LIBRARY} is preloaded by {LD_SO_PRELOAD}"));
     Ok(file)
 }
 
@@ -348,9 +331,7 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem>
         let why = format!("it is larger than {MAX_LIST_BYTES} bytes");
         return Err(ListProblem::Unreadable(why));
     }
-    let lines = text
-        .lines()
-        .map(|line| line.split('#').next().unwrap_or_default());
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     Ok(lines.flat_map(split).map(str::to_owned).collect())
 }
 
@@ -363,16 +344,12 @@ fn cap_nofile(
 ) -> Result<(), OciConfigError> {
     let size = u64::from(now.settings.config.cdi.fdtable_size);
     let Rlimit { soft, hard, .. } = nofile(config, now)?;
-    let capped = Rlimit {
-        type_: NOFILE.to_owned(),
-        hard: hard.min(size),
-        soft: soft.min(size),
-    };
+    let capped = Rlimit { type_: NOFILE.to_owned(), hard: hard.min(size), soft: soft.min(size) };
     if (capped.soft, capped.hard) != (soft, hard) {
         config.rlimit_set(&capped)?;
-        report.reasons.push(format!(
-            "{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"
-        ));
+        report
+            .reasons
+            .push(format!("{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"));
     }
     Ok(())
 }

@@ -61,9 +61,7 @@ impl Functions {
             groups = vec![nodes.join(group), nodes.join(unsafe_one)];
         }
         // Who has the node of the function alone has not opened the group, and may begin with it later.
-        let names = std::fs::read_dir(own.join("vfio-dev"))
-            .into_iter()
-            .flatten();
+        let names = std::fs::read_dir(own.join("vfio-dev")).into_iter().flatten();
         let mut names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
         group_user(&groups, &processes, until).or_else(|| {
             names.find_map(|name| opener(&self.at(FUNCTIONS).join(name), &processes, until))
@@ -117,12 +115,8 @@ mod tests {
         let sys = tree.path().join(PCI_FUNCTIONS.trim_start_matches('/'));
         let pci: PciAddress = "0000:81:10.0".parse().unwrap();
         let check = || {
-            let functions = Functions {
-                stand_ins: Some(tree.clone()),
-            };
-            functions
-                .check_alone(pci)
-                .map_err(|error| error.to_string())
+            let functions = Functions { stand_ins: Some(tree.clone()) };
+            functions.check_alone(pci).map_err(|error| error.to_string())
         };
         assert_eq!(check(), Ok(()), "without an IOMMU");
         let members = sys.join("0000:81:10.0/iommu_group/devices");
@@ -133,10 +127,7 @@ mod tests {
         symlink("../0000:81:00.0", sys.join("0000:81:10.0/physfn")).unwrap();
         symlink("../drivers/pcieport", sys.join("0000:80:01.0/driver")).unwrap();
         assert_eq!(check(), Ok(()), "with a bridge");
-        for (link, to) in [
-            ("physfn", "../0000:81:00.0"),
-            ("driver", "../drivers/vfio-pci"),
-        ] {
+        for (link, to) in [("physfn", "../0000:81:00.0"), ("driver", "../drivers/vfio-pci")] {
             let link = sys.join("0000:81:10.2").join(link);
             symlink(to, &link).unwrap();
             let refused = check().unwrap_err();

@@ -68,10 +68,9 @@ impl Functions {
     /// None where a function is no virtual one, or is not there.
     fn find<'a>(&'a self, home: &'a Netns, pci: PciAddress) -> Result<Option<Vf<'a>>> {
         if let Some(own) = self.stand_ins.as_deref() {
-            return Ok(own.find(pci)?.map(|(name, settings)| Vf {
-                pf: Pf::StandIn(own, pci, name),
-                settings,
-            }));
+            return Ok(own
+                .find(pci)?
+                .map(|(name, settings)| Vf { pf: Pf::StandIn(own, pci, name), settings }));
         }
         let Some((physical, number)) = physical(Path::new(PCI_FUNCTIONS), pci)? else {
             return Ok(None);
@@ -83,11 +82,7 @@ impl Functions {
                 .virtual_functions(link.index)
                 .with_context(|| format!("asking {} for its virtual functions", link.shown()))?;
             if let Some(settings) = told(vfs, number, &link)? {
-                let pf = Pf::Interface {
-                    netns: home,
-                    link: Box::new(link),
-                    number,
-                };
+                let pf = Pf::Interface { netns: home, link: Box::new(link), number };
                 return Ok(Some(Vf { pf, settings }));
             }
         }
@@ -205,11 +200,9 @@ impl Pf<'_> {
 
     fn tell(&self, change: VfChange) -> io::Result<()> {
         match self {
-            Pf::Interface {
-                netns,
-                link,
-                number,
-            } => netns.set_virtual_function(link.index, *number, change),
+            Pf::Interface { netns, link, number } => {
+                netns.set_virtual_function(link.index, *number, change)
+            }
             Pf::StandIn(own, pci, _) => own.tell(*pci, change),
         }
     }
@@ -278,15 +271,9 @@ mod tests {
 
     #[test]
     fn a_function_that_the_kernel_had_no_room_for_is_not_said_to_lack_its_physical_one() {
-        let link = Link {
-            name: b"ens1f0".to_vec(),
-            ..Link::default()
-        };
+        let link = Link { name: b"ens1f0".to_vec(), ..Link::default() };
         let of = |count: u32, number: u32| {
-            let vfs = Vfs {
-                told: [0, 1].map(|vf| (vf, VfSettings::default())).into(),
-                count,
-            };
+            let vfs = Vfs { told: [0, 1].map(|vf| (vf, VfSettings::default())).into(), count };
             told(vfs, number, &link)
         };
         assert!(of(2, 1).unwrap().is_some() && of(400, 1).unwrap().is_some());

@@ -13,11 +13,7 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
     let address = |bytes: &[u8]| (!bytes.is_empty()).then(|| address_text(bytes));
     InterfaceFacts {
         name: link.shown(),
-        alternative_names: link
-            .alternative_names
-            .iter()
-            .filter_map(|name| text(name))
-            .collect(),
+        alternative_names: link.alternative_names.iter().filter_map(|name| text(name)).collect(),
         mac: address(&link.address).unwrap_or_default(),
         permanent_mac: address(&link.permanent_address),
         mtu: link.mtu,
@@ -61,20 +57,14 @@ pub(super) fn plan<'a>(
     let names = &facts.alternative_names;
     let is_kept = |name: &[u8]| names.iter().any(|own| own.as_bytes() == name);
     let foreign = link.alternative_names.iter().filter(|name| !is_kept(name));
-    let foreign = foreign.map(|name| Step::AlternativeName {
-        name,
-        is_set: false,
-    });
+    let foreign = foreign.map(|name| Step::AlternativeName { name, is_set: false });
     add("its other names", foreign.collect());
     let name = facts.name.as_bytes();
     let address = address_bytes(&facts.mac).filter(|address| *address != link.address);
     let (renamed, resized) = (link.name != name, link.mtu != facts.mtu);
     let is_taken_down = renamed || resized || address.is_some();
     let down = Change::Flags { mask: UP, flags: 0 };
-    add(
-        "its state",
-        one(is_taken_down && link.flags & UP != 0, down),
-    );
+    add("its state", one(is_taken_down && link.flags & UP != 0, down));
     add("its name", one(renamed, Change::Name(name)));
     let missing = names.iter().map(String::as_bytes);
     let missing = missing.filter(|name| !link.alternative_names.iter().any(|own| own == name));
@@ -84,35 +74,20 @@ pub(super) fn plan<'a>(
     add("its MTU", one(resized, Change::Mtu(facts.mtu)));
     let length = facts.queue_length;
     let is_other = link.queue_length != length;
-    add(
-        "the length of its queue",
-        one(is_other, Change::QueueLength(length)),
-    );
+    add("the length of its queue", one(is_other, Change::QueueLength(length)));
     let alias = facts.alias.as_deref().unwrap_or_default().as_bytes();
     add("its alias", one(link.alias != alias, Change::Alias(alias)));
     let broadcast = facts.broadcast.as_deref().and_then(address_bytes);
     let broadcast = broadcast.filter(|bytes| *bytes != link.broadcast);
-    add(
-        "its broadcast address",
-        some(broadcast.map(Change::Broadcast)),
-    );
+    add("its broadcast address", some(broadcast.map(Change::Broadcast)));
     let mode = facts.link_mode.filter(|mode| Some(*mode) != link.link_mode);
     add("its link mode", some(mode.map(Change::LinkMode)));
     // What is set first changes what follows from it, and that is put right after it.
     let words = facts.words.iter();
     let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
-    let words = words.map(|(kind, word)| Change::Word {
-        kind: *kind,
-        word: *word,
-    });
-    add(
-        "its group or the limits of its offloads",
-        words.map(Step::Change).collect(),
-    );
-    let flags = Change::Flags {
-        mask: CHOSEN_FLAGS,
-        flags: facts.flags,
-    };
+    let words = words.map(|(kind, word)| Change::Word { kind: *kind, word: *word });
+    add("its group or the limits of its offloads", words.map(Step::Change).collect());
+    let flags = Change::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
     let differs = (link.flags ^ facts.flags) & CHOSEN_FLAGS != 0;
     add("its flags", one(differs, flags.clone()));
     // What takes it down on the way brings it up again, as it was.
@@ -151,21 +126,14 @@ mod tests {
     }
 
     fn wrong(link: &Link) -> Vec<&'static str> {
-        plan(link, &facts())
-            .into_iter()
-            .map(|(what, _)| what)
-            .collect()
+        plan(link, &facts()).into_iter().map(|(what, _)| what).collect()
     }
 
     #[test]
     fn an_interface_that_is_as_it_was_is_left_alone() {
         assert_eq!(plan(&link(), &facts()), []);
         // What the kernel sets by itself is not somebody's choice.
-        let running = Link {
-            flags: link().flags | 0x1_0040,
-            index: 9,
-            ..link()
-        };
+        let running = Link { flags: link().flags | 0x1_0040, index: 9, ..link() };
         assert_eq!(plan(&running, &facts()), []);
     }
 
@@ -189,10 +157,7 @@ mod tests {
         let plan = plan(&theirs, &facts);
         let steps: Vec<Step<'_>> = plan.into_iter().flat_map(|(_, steps)| steps).collect();
         let other = |name, is_set| Step::AlternativeName { name, is_set };
-        let flags = Change::Flags {
-            mask: CHOSEN_FLAGS,
-            flags: facts.flags,
-        };
+        let flags = Change::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
         let wanted = [
             Step::Change(Change::NoXdp(2)),
             Step::Change(Change::NoXdp(4)),
@@ -209,10 +174,7 @@ mod tests {
             Step::Change(Change::Broadcast(vec![255; 6])),
             Step::Change(Change::LinkMode(0)),
             Step::Change(Change::Word { kind: 27, word: 0 }),
-            Step::Change(Change::Word {
-                kind: 41,
-                word: 65536,
-            }),
+            Step::Change(Change::Word { kind: 41, word: 65536 }),
             Step::Change(flags.clone()),
             Step::Change(flags),
         ];
@@ -221,57 +183,22 @@ mod tests {
 
     #[test]
     fn each_thing_that_differs_is_named() {
-        assert_eq!(
-            wrong(&Link {
-                mtu: 9,
-                flags: 0x1000,
-                ..link()
-            }),
-            ["its MTU", "its flags"]
-        );
-        assert_eq!(
-            wrong(&Link {
-                flags: 0x1000,
-                ..link()
-            }),
-            ["its flags"]
-        );
-        assert_eq!(
-            wrong(&Link {
-                alias: Vec::new(),
-                ..link()
-            }),
-            ["its alias"]
-        );
-        assert_eq!(
-            wrong(&Link {
-                alternative_names: Vec::new(),
-                ..link()
-            }),
-            ["its other names"]
-        );
-        let xdp = Link {
-            xdp_modes: &[4],
-            ..link()
-        };
+        assert_eq!(wrong(&Link { mtu: 9, flags: 0x1000, ..link() }), ["its MTU", "its flags"]);
+        assert_eq!(wrong(&Link { flags: 0x1000, ..link() }), ["its flags"]);
+        assert_eq!(wrong(&Link { alias: Vec::new(), ..link() }), ["its alias"]);
+        assert_eq!(wrong(&Link { alternative_names: Vec::new(), ..link() }), ["its other names"]);
+        let xdp = Link { xdp_modes: &[4], ..link() };
         assert_eq!(wrong(&xdp), ["its XDP program"]);
     }
 
     #[test]
     fn an_interface_without_alias_or_address_gets_none() {
-        let plain = Link {
-            alias: Vec::new(),
-            address: Vec::new(),
-            ..link()
-        };
+        let plain = Link { alias: Vec::new(), address: Vec::new(), ..link() };
         let facts = of(&plain, "0000:03:10.0".parse().unwrap());
         assert_eq!((facts.alias.as_deref(), facts.mac.as_str()), (None, ""));
         assert_eq!(plan(&plain, &facts), []);
         let named = link();
         let steps = plan(&named, &facts);
-        assert_eq!(
-            steps,
-            [("its alias", vec![Step::Change(Change::Alias(b""))])]
-        );
+        assert_eq!(steps, [("its alias", vec![Step::Change(Change::Alias(b""))])]);
     }
 }

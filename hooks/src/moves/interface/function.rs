@@ -20,9 +20,7 @@ pub(super) fn examine(
         return Ok(None);
     };
     let facts = identity.functions.examine(home, request.pci, wanted);
-    Ok(Some(
-        facts.with_context(|| format!("interface {}", request.name))?,
-    ))
+    Ok(Some(facts.with_context(|| format!("interface {}", request.name))?))
 }
 
 /// Sets it up, while the interface is on the host.

@@ -44,9 +44,7 @@ impl Identity {
         name: &str,
     ) -> Result<Option<Link>> {
         let (links, is_whole) = netns.look()?;
-        let mut own = links
-            .into_iter()
-            .filter(|link| self.function(link) == Some(pci));
+        let mut own = links.into_iter().filter(|link| self.function(link) == Some(pci));
         match (own.next(), own.next()) {
             (_, Some(_)) => bail!(
                 "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"

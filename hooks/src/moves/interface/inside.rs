@@ -29,13 +29,8 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
         let allowed = sysctl::allow_ipv6(netns, link);
         allowed.with_context(setting("disable_ipv6".to_owned()))?;
     }
-    let up = Change::Flags {
-        mask: UP,
-        flags: UP,
-    };
-    netns
-        .change(index, &up)
-        .with_context(setting("the state".to_owned()))?;
+    let up = Change::Flags { mask: UP, flags: UP };
+    netns.change(index, &up).with_context(setting("the state".to_owned()))?;
     for address in &request.settings.addresses {
         let added = netns.add_address(Address {
             index,
@@ -47,11 +42,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
     for route in &request.settings.routes {
         let network = (route.network.address(), route.network.prefix());
         let via = route.via;
-        let added = netns.add_route(New {
-            index,
-            network,
-            via,
-        });
+        let added = netns.add_route(New { index, network, via });
         added.with_context(setting(format!("the route {route}")))?;
     }
     for via in &request.settings.gateway {
@@ -59,11 +50,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let added = netns.add_route(New {
-            index,
-            network: (everywhere, 0),
-            via: Some(*via),
-        });
+        let added = netns.add_route(New { index, network: (everywhere, 0), via: Some(*via) });
         let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
         let why = if added.as_ref().is_err_and(is_taken) {
             " beside the container's own, which its engine set,"
@@ -83,14 +70,8 @@ pub(super) fn otherwise(
     request: &Request<'_>,
 ) -> Result<Option<String>> {
     let (index, asked) = (link.index, &request.asked);
-    if let Some(name) = request
-        .new_name
-        .filter(|name| name.as_str().as_bytes() != link.name)
-    {
-        return Ok(Some(format!(
-            "its name is {} and not {name}",
-            Quoted(&link.shown())
-        )));
+    if let Some(name) = request.new_name.filter(|name| name.as_str().as_bytes() != link.name) {
+        return Ok(Some(format!("its name is {} and not {name}", Quoted(&link.shown()))));
     }
     if let Some(mtu) = asked.mtu.filter(|mtu| mtu.get() != link.mtu) {
         return Ok(Some(format!("its MTU is {} and not {mtu}", link.mtu)));
@@ -99,11 +80,7 @@ pub(super) fn otherwise(
         let own = netns.addresses()?;
         let is_missing = |asked: &&InterfaceAddress| {
             let (address, prefix) = (asked.address(), asked.prefix());
-            !own.contains(&Address {
-                index,
-                address,
-                prefix,
-            })
+            !own.contains(&Address { index, address, prefix })
         };
         if let Some(address) = asked.addresses.iter().find(is_missing) {
             return Ok(Some(format!("it does not have the address {address}")));
@@ -129,9 +106,7 @@ fn has_ipv6(settings: &NetdevSettings) -> bool {
     let addresses = &settings.addresses;
     let routes = settings.routes.iter();
     addresses.iter().any(|own| own.address().is_ipv6())
-        || routes
-            .map(|route| route.network.address())
-            .any(|network| network.is_ipv6())
+        || routes.map(|route| route.network.address()).any(|network| network.is_ipv6())
         || settings.gateway.iter().any(IpAddr::is_ipv6)
 }
 
@@ -148,12 +123,7 @@ mod tests {
     /// Gives the interface `d0` of a namespace these addresses.
     fn set_addresses(child: &Child, addresses: &[&str]) -> Result<()> {
         let netns = netns(child);
-        let link = netns
-            .links()
-            .unwrap()
-            .into_iter()
-            .find(|link| link.name == b"d0")
-            .unwrap();
+        let link = netns.links().unwrap().into_iter().find(|link| link.name == b"d0").unwrap();
         let addresses = addresses.iter().map(|text| text.parse().unwrap());
         let request = Request {
             device: &"netdev:d0".parse().unwrap(),

@@ -107,10 +107,7 @@ pub(super) fn looking(name: &str) -> String {
 
 /// `way` says where to or from.
 pub(super) fn moving(name: &[u8], way: &str) -> String {
-    format!(
-        "moving interface {} {way}",
-        Quoted(&String::from_utf8_lossy(name))
-    )
+    format!("moving interface {} {way}", Quoted(&String::from_utf8_lossy(name)))
 }
 
 /// Deletes an interface that may have gone by itself.

@@ -172,16 +172,12 @@ impl Kind for Identity {
         take::sweep(home)?;
         let function = Function::find(Path::new(rebind::PCI), facts.pci);
         // If this fails, the interface is not on the host, which is what is said then.
-        let is_bound_again = function
-            .as_ref()
-            .is_some_and(|own| own.bind_again().is_ok_and(|done| done));
+        let is_bound_again =
+            function.as_ref().is_some_and(|own| own.bind_again().is_ok_and(|done| done));
         if is_bound_again {
             rebind::wait_for(home, facts)?;
         }
-        Ok(Driver {
-            function,
-            is_bound_again,
-        })
+        Ok(Driver { function, is_bound_again })
     }
 
     fn take(
@@ -221,9 +217,7 @@ impl Kind for Identity {
 /// Its other names go with it. Where they are in the way, the kernel would say so in the middle of the move.
 fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
     let name = &request.name;
-    let there = request
-        .new_name
-        .map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
+    let there = request.new_name.map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
     let others = || link.alternative_names.iter().map(Vec::as_slice);
     if request.new_name.is_some() && others().any(|other| other == there) {
         bail!(

@@ -163,11 +163,7 @@ mod tests {
 
     fn listed(name: &str, address: &str, since: u64) -> Listed {
         let (name, address) = (name.to_owned(), address.to_owned());
-        Listed {
-            name,
-            address,
-            since,
-        }
+        Listed { name, address, since }
     }
 
     fn set(programs: &[u32]) -> BTreeSet<u32> {
@@ -178,10 +174,9 @@ mod tests {
     fn an_interface_is_known_by_the_name_that_it_has_now() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(listed_in(&dir.path().join("nics")), None);
-        for (entry, name, kind) in [
-            ("000_ens1", "eth7", "4:0:0 => AF_XDP"),
-            ("001_ens2", "ens2", "1:41:2 => EF10"),
-        ] {
+        for (entry, name, kind) in
+            [("000_ens1", "eth7", "4:0:0 => AF_XDP"), ("001_ens2", "ens2", "1:41:2 => EF10")]
+        {
             let entry = dir.path().join(entry);
             fs::create_dir(&entry).unwrap();
             fs::write(entry.join(NAME), format!("{name}\n")).unwrap();
@@ -224,10 +219,7 @@ mod tests {
         let [first, second] = [listed("a", "", 20), listed("b", "", 10)];
         let both = [first.clone(), second.clone()];
         let of = |own, programs: &[u32]| program_of(own, &both, &set(programs));
-        assert_eq!(
-            (of(&first, &[7, 9]), of(&second, &[7, 9])),
-            (Some(9), Some(7))
-        );
+        assert_eq!((of(&first, &[7, 9]), of(&second, &[7, 9])), (Some(9), Some(7)));
         // One is somebody else's, or an interface has none.
         assert_eq!((of(&first, &[7, 9, 11]), of(&first, &[9])), (None, None));
         let twins = [first.clone(), listed("c", "", 20)];
@@ -242,9 +234,6 @@ mod tests {
         assert!(is_missing(&kept(Some(7)), 10, &set(&[8, 9])));
         assert!(!is_missing(&kept(Some(7)), 10, &set(&[7])));
         assert!(!is_missing(&kept(None), 10, &set(&[])), "not known");
-        assert!(
-            !is_missing(&kept(Some(7)), 11, &set(&[])),
-            "the modules were loaded anew"
-        );
+        assert!(!is_missing(&kept(Some(7)), 11, &set(&[])), "the modules were loaded anew");
     }
 }

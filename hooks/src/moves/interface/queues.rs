@@ -42,10 +42,8 @@ impl Place {
     fn of(netns: &Netns, link: &Link) -> Option<Place> {
         let dir = Path::new(CLASS).join(std::str::from_utf8(&link.name).ok()?);
         let number = read(&dir.join("ifindex"))?;
-        (netns.is_own() && number == link.index.to_string()).then(|| Place {
-            dir,
-            ethtool: Ethtool::open(&link.name).ok().flatten(),
-        })
+        (netns.is_own() && number == link.index.to_string())
+            .then(|| Place { dir, ethtool: Ethtool::open(&link.name).ok().flatten() })
     }
 
     fn ask<T>(&self, ask: impl FnOnce(&Ethtool) -> Result<T, Errno>) -> Result<T, Errno> {
@@ -54,11 +52,7 @@ impl Place {
 
     fn spread(&self) -> Result<Spread, Errno> {
         let found = self.ask(Ethtool::spread)?;
-        Ok(Spread {
-            key: digits(&found.key),
-            table: found.table,
-            hash: found.hash,
-        })
+        Ok(Spread { key: digits(&found.key), table: found.table, hash: found.hash })
     }
 
     fn rules(&self) -> Result<Vec<String>, Errno> {
@@ -73,9 +67,7 @@ pub(super) fn of(netns: &Netns, link: &Link) -> Option<Queues> {
     let mut unkept = Vec::new();
     let mut too_much = |what: &str| unkept.push(what.to_owned());
     let attributes = attributes(&place.dir);
-    let bytes = attributes
-        .iter()
-        .map(|(path, value)| path.len() + value.len());
+    let bytes = attributes.iter().map(|(path, value)| path.len() + value.len());
     let has_room = bytes.sum::<usize>() <= MAX_TEXT;
     if !has_room {
         too_much(NAPI);
@@ -159,10 +151,7 @@ fn restore_rules(place: &Place, was: &[String]) -> bool {
         // One of Onload's goes by itself with its socket.
         let _ = place.ask(|ethtool| ethtool.delete(foreign));
     }
-    for missing in was
-        .iter()
-        .filter(|text| !now.iter().any(|(own, _)| own == *text))
-    {
+    for missing in was.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
         let rule = bytes(missing).unwrap_or_default();
         let _ = place.ask(|ethtool| ethtool.insert(&rule));
     }
@@ -323,15 +312,10 @@ mod tests {
         let child = Child::of_root();
         child.ip("link add d0 numrxqueues 4 numtxqueues 4 type veth peer name d1");
         child.within(|| {
-            let place = Place {
-                dir: PathBuf::new(),
-                ethtool: Ethtool::open(b"d0").unwrap(),
-            };
+            let place = Place { dir: PathBuf::new(), ethtool: Ethtool::open(b"d0").unwrap() };
             let was = place.ask(Ethtool::channels).unwrap();
             assert_eq!(was, [4, 4, 0, 0]);
-            place
-                .ask(|ethtool| ethtool.set_channels([2, 2, 0, 0]))
-                .unwrap();
+            place.ask(|ethtool| ethtool.set_channels([2, 2, 0, 0])).unwrap();
             assert_eq!(place.ask(Ethtool::channels), Ok([2, 2, 0, 0]));
             assert!(restore_channels(&place, was));
             assert_eq!(place.ask(Ethtool::channels), Ok(was));

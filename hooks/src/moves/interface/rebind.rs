@@ -50,20 +50,14 @@ impl Function {
     pub(super) fn find(bus: &Path, pci: PciAddress) -> Option<Self> {
         let dir = bus.join("devices").join(pci.to_string());
         let bus = bus.to_owned();
-        dir.join("physfn")
-            .exists()
-            .then_some(Function { bus, dir, pci })
+        dir.join("physfn").exists().then_some(Function { bus, dir, pci })
     }
 
     /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
     /// killed in between leaves what [`Function::bind_again`] sees.
     pub(super) fn make_anew(&self, leases: &[Listed]) -> io::Result<()> {
-        let refused = |why| {
-            io::Error::other(format!(
-                "the driver of {} is not bound anew: {why}",
-                self.pci
-            ))
-        };
+        let refused =
+            |why| io::Error::other(format!("the driver of {} is not bound anew: {why}", self.pci));
         if let Some(user) = self.user(leases)? {
             return Err(refused(user));
         }
@@ -123,9 +117,7 @@ impl Function {
     /// Who may use another device of the function, which would go too.
     fn user(&self, leases: &[Listed]) -> io::Result<Option<String>> {
         if self.dir.join(RDMA).exists() && self.names(RDMA).is_empty() {
-            return Ok(Some(
-                "its RDMA device is in another network namespace".to_owned(),
-            ));
+            return Ok(Some("its RDMA device is in another network namespace".to_owned()));
         }
         // The kernel would wait for the end of its virtual machine (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
         if let Some(device) = self.vdpa() {
@@ -248,12 +240,8 @@ mod tests {
 
         /// What was written: unbound, bound, and the override at the end.
         fn told(&self) -> [String; 3] {
-            [
-                "drivers/igbvf/unbind",
-                "drivers_probe",
-                "devices/0000:03:10.0/driver_override",
-            ]
-            .map(|path| self.read(path))
+            ["drivers/igbvf/unbind", "drivers_probe", "devices/0000:03:10.0/driver_override"]
+                .map(|path| self.read(path))
         }
     }
 
@@ -364,10 +352,7 @@ mod tests {
         let rdma = "devices/0000:03:10.0/infiniband";
         fs::create_dir_all(bus.path(rdma)).unwrap();
         let refused = bus.function().make_anew(&[]).unwrap_err().to_string();
-        assert!(
-            refused.contains("in another network namespace"),
-            "{refused}"
-        );
+        assert!(refused.contains("in another network namespace"), "{refused}");
         assert_eq!(bus.told(), ["", "", "(null)\n"]);
         // Nobody has a node open that is not there.
         fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();

@@ -32,11 +32,7 @@ pub(super) fn clear(
         return Ok(());
     }
     let has_other_way = function.is_some_and(|own| !own.has_others());
-    let patience = if has_other_way {
-        leftovers::SHORT
-    } else {
-        leftovers::LONG
-    };
+    let patience = if has_other_way { leftovers::SHORT } else { leftovers::LONG };
     leftovers::detach_programs(link)?;
     let cleared = leftovers::delete_uppers(&home.netns, link, Depth::Descriptors, patience);
     let (Err(unseen), Some(function)) = (&cleared, function) else {
@@ -101,17 +97,11 @@ pub(super) fn finish(
 fn but_address(facts: &InterfaceFacts, link: &Link) -> InterfaceFacts {
     let is_given = facts.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
     let mac = is_given.then(|| address_text(&link.address));
-    InterfaceFacts {
-        mac: mac.unwrap_or_else(|| facts.mac.clone()),
-        ..facts.clone()
-    }
+    InterfaceFacts { mac: mac.unwrap_or_else(|| facts.mac.clone()), ..facts.clone() }
 }
 
 fn down(facts: &InterfaceFacts) -> InterfaceFacts {
-    InterfaceFacts {
-        flags: facts.flags & !UP,
-        ..facts.clone()
-    }
+    InterfaceFacts { flags: facts.flags & !UP, ..facts.clone() }
 }
 
 /// Sets what is not as it was.
@@ -149,11 +139,7 @@ fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<()
     } else {
         ""
     };
-    Err(not_restored(
-        facts,
-        &left.join(", "),
-        &format!("{cause}{hint}"),
-    ))
+    Err(not_restored(facts, &left.join(", "), &format!("{cause}{hint}")))
 }
 
 /// The same interface as it is now.
@@ -198,9 +184,7 @@ fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
 /// Does something while an interface is up that is down again afterwards, without the flags of the mask.
 fn while_up(home: &Home<'_>, link: &Link, mask: u32, act: impl FnOnce()) {
     let set = |flags| {
-        let _ = home
-            .netns
-            .change(link.index, &Change::Flags { mask, flags });
+        let _ = home.netns.change(link.index, &Change::Flags { mask, flags });
     };
     set(UP);
     act();
@@ -220,7 +204,7 @@ mod tests {
     use std::path::Path;
 
     use onload_core::lease::{
-        Device, MemberRequest, Holder, LeaseRequest, Leases, Moved, Numa, Token,
+        Device, Holder, LeaseRequest, Leases, MemberRequest, Moved, Numa, Token,
     };
     use onload_core::run_dir::RunDir;
     use onload_sys::error::Error;
@@ -245,10 +229,7 @@ mod tests {
         fn new() -> Option<Self> {
             network::can_be("moving interfaces").then(|| Host {
                 child: Child::of_root(),
-                identity: Identity {
-                    stand_ins: [(51, pci())].into(),
-                    ..Identity::default()
-                },
+                identity: Identity { stand_ins: [(51, pci())].into(), ..Identity::default() },
             })
         }
 
@@ -260,9 +241,7 @@ mod tests {
         }
 
         fn make(&self, name: &str, more: &str) {
-            self.ip(&format!(
-                "link add {name} index 50 {more}type veth peer name end index 51"
-            ));
+            self.ip(&format!("link add {name} index 50 {more}type veth peer name end index 51"));
         }
 
         fn ip(&self, words: &str) {
@@ -270,10 +249,7 @@ mod tests {
         }
 
         fn home(&self) -> Home<'_> {
-            Home {
-                netns: netns(&self.child),
-                kind: &self.identity,
-            }
+            Home { netns: netns(&self.child), kind: &self.identity }
         }
 
         /// The interface, whatever it is called.
@@ -289,11 +265,7 @@ mod tests {
 
     /// What the first look saw, whose number another one has now.
     fn seen() -> Link {
-        Link {
-            index: 77,
-            name: b"ens1v0".to_vec(),
-            ..Link::default()
-        }
+        Link { index: 77, name: b"ens1v0".to_vec(), ..Link::default() }
     }
 
     fn names(netns: &Netns) -> Vec<String> {
@@ -402,10 +374,7 @@ mod tests {
         take(&from, &there, &home, &facts).unwrap();
         // Where one of them cannot be set, it stays down.
         let odd = [("ipv6/addr_gen_mode".to_owned(), "77".to_owned())];
-        let odd = InterfaceFacts {
-            sysctls: odd.into(),
-            ..facts.clone()
-        };
+        let odd = InterfaceFacts { sysctls: odd.into(), ..facts.clone() };
         let error = finish(&home, host.find(), &odd, &|_| Ok(())).unwrap_err();
         let left = "its addr_gen_mode below net.ipv6.conf";
         assert_eq!(error.differs.as_deref(), Some(left));
@@ -432,10 +401,7 @@ mod tests {
         finish(&home, before, &facts, &anew).unwrap();
         let after = host.find();
         assert_eq!(after.shown(), "ens1v0");
-        assert_eq!(
-            (after.mtu, facts::of(&after, pci()).mac),
-            (1400, facts.mac.clone())
-        );
+        assert_eq!((after.mtu, facts::of(&after, pci()).mac), (1400, facts.mac.clone()));
         assert!(!names(&home.netns).contains(&"mac0".to_owned()));
     }
 
@@ -497,10 +463,8 @@ mod tests {
             left: None,
             rebound: None,
         };
-        let device_request = MemberRequest {
-            moved: Some(moved),
-            ..MemberRequest::of_device(device.clone(), 1)
-        };
+        let device_request =
+            MemberRequest { moved: Some(moved), ..MemberRequest::of_device(device.clone(), 1) };
         let request = LeaseRequest {
             devices: &[device_request],
             numa: Numa::Any,

@@ -33,16 +33,7 @@ const KEPT: [(&str, &[&str]); 2] = [
             "rp_filter",
         ],
     ),
-    (
-        "ipv6",
-        &[
-            "accept_ra",
-            "addr_gen_mode",
-            "autoconf",
-            "disable_ipv6",
-            "forwarding",
-        ],
-    ),
+    ("ipv6", &["accept_ra", "addr_gen_mode", "autoconf", "disable_ipv6", "forwarding"]),
 ];
 
 /// What the kernel takes only beside a secret (net/ipv6/addrconf.c, `check_stable_privacy`), which the move ends and no lease keeps.
@@ -164,24 +155,13 @@ mod tests {
     #[test]
     fn settings_are_those_of_one_interface() {
         let dir = |name: &[u8]| {
-            let link = Link {
-                name: name.to_vec(),
-                ..Link::default()
-            };
+            let link = Link { name: name.to_vec(), ..Link::default() };
             own("ipv6", &link)
         };
         let wanted = Path::new("/proc/sys/net/ipv6/conf/ens1.100");
         assert_eq!(dir(b"ens1.100").as_deref(), Some(wanted));
         // A container may call an interface so where that has no IPv6, for instance by its MTU.
-        for name in [
-            &b"all"[..],
-            b"default",
-            b"",
-            b".",
-            b"..",
-            b"../ens1",
-            b"ens1/",
-        ] {
+        for name in [&b"all"[..], b"default", b"", b".", b"..", b"../ens1", b"ens1/"] {
             assert_eq!(dir(name), None, "{name:?}");
         }
     }

@@ -56,9 +56,7 @@ fn send_back(home: &Home<'_>, from: &Netns, facts: &InterfaceFacts, name: &[u8])
     let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);
     let foreign = here.iter().find(|link| link.name == name && !is_own(link));
     if let Some(foreign) = foreign {
-        let gone = home
-            .netns
-            .give(foreign.index, from, Some(passing().as_bytes()));
+        let gone = home.netns.give(foreign.index, from, Some(passing().as_bytes()));
         gone.or_else(|_| leftovers::delete(&home.netns, foreign.index))
             .with_context(|| moving(name, "away, which is another one"))?;
     }

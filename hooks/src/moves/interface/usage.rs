@@ -57,10 +57,7 @@ pub(in crate::moves) fn check(
     };
     let unseen = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT, &mut say)?;
     if !uses.is_empty() {
-        bail!(
-            "interface {name} is in use on this host: {}",
-            uses.join("; ")
-        );
+        bail!("interface {name} is in use on this host: {}", uses.join("; "));
     }
     Ok(unseen.map(|unseen| {
         format!(
@@ -121,7 +118,5 @@ pub(in crate::moves) fn opener(netns: &Netns, nodes: &[PathBuf]) -> Option<Strin
 
 pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect()
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }

@@ -64,11 +64,7 @@ impl Netns {
             let cookie = netns::cookie(socket.as_fd())?;
             Ok((socket, cookie))
         })?;
-        Ok(Netns {
-            file,
-            socket,
-            cookie,
-        })
+        Ok(Netns { file, socket, cookie })
     }
 
     /// That of a container's init, which lives: its file is opened through its directory in /proc, which is of no other
@@ -134,17 +130,13 @@ impl Netns {
     /// the time. Then it is also what has gone meanwhile.
     pub(crate) fn look(&self) -> Result<(Vec<Link>, bool)> {
         let key = |link: &Link| link.index;
-        let listed = self
-            .socket
-            .look(link::GET, &link::all(), &link::parse, &key);
+        let listed = self.socket.look(link::GET, &link::all(), &link::parse, &key);
         listed.context("listing network interfaces")
     }
 
     /// The virtual functions of an interface.
     pub(crate) fn virtual_functions(&self, index: u32) -> io::Result<Vfs> {
-        let found = self
-            .socket
-            .ask(link::GET, &vf::question(index), &vf::parse)?;
+        let found = self.socket.ask(link::GET, &vf::question(index), &vf::parse)?;
         Ok(found.unwrap_or_default())
     }
 
@@ -159,9 +151,7 @@ impl Netns {
     }
 
     pub(crate) fn addresses(&self) -> Result<Vec<Address>> {
-        let listed = self
-            .socket
-            .list(address::GET, &address::all(), &address::parse);
+        let listed = self.socket.list(address::GET, &address::all(), &address::parse);
         listed.context("listing addresses")
     }
 
@@ -184,8 +174,7 @@ impl Netns {
     /// The number by which this namespace tells of another one; none where it has told nothing of it yet.
     pub(crate) fn number_of(&self, other: &Netns) -> io::Result<Option<i32>> {
         let payload = link::namespace_number(other.fd());
-        self.socket
-            .ask(link::GET_NAMESPACE, &payload, &link::parse_namespace_number)
+        self.socket.ask(link::GET_NAMESPACE, &payload, &link::parse_namespace_number)
     }
 
     /// Deletes an interface that is no device.
@@ -215,8 +204,7 @@ impl Netns {
 
     /// EEXIST where there is one to the same network.
     pub(crate) fn add_route(&self, new: route::New) -> io::Result<()> {
-        self.socket
-            .tell(route::NEW, CREATE | EXCLUSIVE, &route::payload(new))
+        self.socket.tell(route::NEW, CREATE | EXCLUSIVE, &route::payload(new))
     }
 }
 
@@ -232,8 +220,6 @@ fn in_thread<T: Send>(
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK);
         let thread = thread.spawn_scoped(scope, enter)?;
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("its thread has died")))
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread has died")))
     })
 }

@@ -73,8 +73,7 @@ pub(crate) enum Unseen {
 /// beginning on.
 pub(crate) fn others(own: &Netns, depth: Depth, patience: Duration) -> Candidates {
     let mut all = Candidates::new(None, depth, [OF_HOST, patience]);
-    all.seen
-        .extend(inode(own.fd()).map(|own| (own, Look::Done)));
+    all.seen.extend(inode(own.fd()).map(|own| (own, Look::Done)));
     all
 }
 
@@ -169,10 +168,7 @@ impl Candidates {
         };
         self.check_time(path)?;
         let netns = if_there(Netns::of(file))?;
-        Ok(netns.map(|netns| Found {
-            netns,
-            keeper: keeper(path),
-        }))
+        Ok(netns.map(|netns| Found { netns, keeper: keeper(path) }))
     }
 
     fn open_next(&mut self, path: &Path) -> io::Result<Option<File>> {
@@ -203,10 +199,7 @@ impl Candidates {
         if self.begun.elapsed() < patience {
             return Ok(());
         }
-        let at = format!(
-            "; it was at the network namespace that {} keeps",
-            keeper(path)
-        );
+        let at = format!("; it was at the network namespace that {} keeps", keeper(path));
         Err(too_long(patience, &at))
     }
 
@@ -237,13 +230,8 @@ impl Iterator for Candidates {
 /// What is there and can be looked at: a process may end, and a file of another kind where engines keep theirs is nobody's
 /// namespace. An error where there may be more, and no file, thread or memory is left to look at it.
 fn if_there<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
-    const SHORT: [Errno; 5] = [
-        Errno::MFILE,
-        Errno::NFILE,
-        Errno::NOMEM,
-        Errno::NOBUFS,
-        Errno::AGAIN,
-    ];
+    const SHORT: [Errno; 5] =
+        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN];
     match looked {
         Ok(found) => Ok(Some(found)),
         Err(error) if Errno::from_io_error(&error).is_some_and(|why| SHORT.contains(&why)) => {
@@ -342,19 +330,14 @@ fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {
         Ok(entries) => entries.into_iter().flatten(),
         Err(error) => return vec![Err(error)],
     };
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .collect();
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort_unstable();
     paths.into_iter().map(Ok).collect()
 }
 
 /// A process by its number and program, or a file.
 fn keeper(path: &Path) -> String {
-    let process = path
-        .strip_prefix(PROC)
-        .ok()
-        .and_then(|below| below.iter().next()?.to_str());
+    let process = path.strip_prefix(PROC).ok().and_then(|below| below.iter().next()?.to_str());
     let Some(pid) = process else {
         return format!("{path:?}");
     };
@@ -403,10 +386,7 @@ mod tests {
             let pid = self.0.id();
             let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
             let children = children.unwrap_or_default();
-            children
-                .split(' ')
-                .filter_map(|one| one.parse().ok())
-                .collect()
+            children.split(' ').filter_map(|one| one.parse().ok()).collect()
         }
 
         fn paths(&self) -> Vec<PathBuf> {
@@ -441,14 +421,7 @@ mod tests {
             && onload_test_needs::programs(&["unshare", "setpriv", "kill"])
             && onload_test_needs::on_this_machine(
                 Command::new("setpriv")
-                    .args([
-                        "--reuid",
-                        Stranger::USER,
-                        "--clear-groups",
-                        "unshare",
-                        "-Urn",
-                        "true",
-                    ])
+                    .args(["--reuid", Stranger::USER, "--clear-groups", "unshare", "-Urn", "true"])
                     .status()
                     .is_ok_and(|status| status.success()),
                 "only root may make user namespaces here",
@@ -564,11 +537,7 @@ mod tests {
             let script = "ulimit -n 64 && exec \"$1\" --exact \"$2\"";
             let mut limited = Command::new("sh");
             limited.args(["-c", script, "sh"]).env(LIMITED, "");
-            let output = limited
-                .arg(std::env::current_exe().unwrap())
-                .arg(NAME)
-                .output()
-                .unwrap();
+            let output = limited.arg(std::env::current_exe().unwrap()).arg(NAME).output().unwrap();
             let told = String::from_utf8_lossy(&output.stdout);
             assert!(told.contains("1 passed"), "{told}");
             return;

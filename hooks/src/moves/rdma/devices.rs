@@ -81,10 +81,7 @@ pub struct Node {
 
 impl From<Character> for Node {
     fn from(character: Character) -> Self {
-        Node {
-            path: Path::new(NODES).join(character.name),
-            numbers: character.numbers,
-        }
+        Node { path: Path::new(NODES).join(character.name), numbers: character.numbers }
     }
 }
 
@@ -122,11 +119,7 @@ impl RdmaAccess for Kernel {
         };
         // Programs that connect in other ways need none.
         let manager = kernel::character(&socket, None, CONNECTION_MANAGER)?;
-        Ok([Some(verbs), manager]
-            .into_iter()
-            .flatten()
-            .map(Node::from)
-            .collect())
+        Ok([Some(verbs), manager].into_iter().flatten().map(Node::from).collect())
     }
 
     fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>> {
@@ -152,10 +145,7 @@ fn is_ipoib_of(link: &Link, device: &RdmaDevice) -> bool {
 fn own_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
     let mut nodes = Vec::new();
     for class in OWN_CLASSES {
-        let entries = std::fs::read_dir(classes.join(class))
-            .into_iter()
-            .flatten()
-            .flatten();
+        let entries = std::fs::read_dir(classes.join(class)).into_iter().flatten().flatten();
         let is_own = |entry: &DirEntry| {
             let owner = std::fs::read_to_string(entry.path().join("ibdev"));
             owner.is_ok_and(|owner| owner.trim_end() == name)
@@ -255,9 +245,6 @@ mod tests {
         found.sort();
         let wanted = ["issm1", "umad1", "uverbs1"].map(|name| Path::new(NODES).join(name));
         assert_eq!(found, wanted);
-        assert_eq!(
-            own_nodes(tree.path(), "mlx5_10"),
-            [""; 0].map(PathBuf::from)
-        );
+        assert_eq!(own_nodes(tree.path(), "mlx5_10"), [""; 0].map(PathBuf::from));
     }
 }

@@ -22,10 +22,7 @@ impl Exchange for Socket {
 
 pub(super) fn links(with: &dyn Exchange) -> io::Result<Vec<RdmaLink>> {
     let answers = with.exchange(nldev::GET, DUMP, &[])?;
-    Ok(answers
-        .iter()
-        .filter_map(|payload| nldev::parse(payload))
-        .collect())
+    Ok(answers.iter().filter_map(|payload| nldev::parse(payload)).collect())
 }
 
 /// Moves a device to another namespace: EOPNOTSUPP where its driver cannot, or where all namespaces share the devices.
@@ -47,9 +44,7 @@ pub(super) fn character(
 ) -> io::Result<Option<Character>> {
     let payload = nldev::character(index, of_type);
     match with.exchange(nldev::GET_CHARACTER, ACKNOWLEDGE, &payload) {
-        Ok(answers) => Ok(answers
-            .iter()
-            .find_map(|payload| nldev::parse_character(payload))),
+        Ok(answers) => Ok(answers.iter().find_map(|payload| nldev::parse_character(payload))),
         // `ib_get_client_nl_info` (drivers/infiniband/core/device.c), after it has tried to load the module.
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODEV) => Ok(None),
@@ -63,18 +58,14 @@ pub(super) fn character(
 pub(super) fn users(with: &dyn Exchange, index: u32) -> io::Result<BTreeSet<String>> {
     const OWN: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
     let answers = with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs(index))?;
-    let names = answers
-        .iter()
-        .flat_map(|payload| nldev::parse_queue_pairs(payload));
+    let names = answers.iter().flat_map(|payload| nldev::parse_queue_pairs(payload));
     Ok(names.filter(|name| !OWN.contains(&name.as_str())).collect())
 }
 
 /// Whether namespaces share the devices; none where the kernel does not say.
 pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<NetnsMode>> {
     let answers = with.exchange(nldev::SYS_GET, ACKNOWLEDGE, &[])?;
-    Ok(answers
-        .iter()
-        .find_map(|payload| nldev::parse_netns_mode(payload)))
+    Ok(answers.iter().find_map(|payload| nldev::parse_netns_mode(payload)))
 }
 
 #[cfg(target_endian = "little")]

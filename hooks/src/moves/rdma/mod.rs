@@ -178,12 +178,7 @@ pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<V
 }
 
 fn facts_of(found: &RdmaDevice, request: &Request<'_>, moved_by_other: bool) -> RdmaFacts {
-    RdmaFacts {
-        name: request.name.clone(),
-        pci: request.pci,
-        index: found.index,
-        moved_by_other,
-    }
+    RdmaFacts { name: request.name.clone(), pci: request.pci, index: found.index, moved_by_other }
 }
 
 /// Says of what the kernel did why a device did not move.
@@ -200,10 +195,7 @@ fn check_moved(moved: io::Result<()>, action: &str, name: &str) -> Result<()> {
 /// Whether the kernel says that the namespace of the socket or of the sender has no such device (`nldev_set_doit`,
 /// `rdma_dev_change_netns`).
 fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::INVAL | Errno::NODEV)
-    )
+    matches!(Errno::from_io_error(error), Some(Errno::INVAL | Errno::NODEV))
 }
 
 #[cfg(test)]
@@ -264,15 +256,8 @@ mod tests {
     }
 
     fn one_device() -> (Devices, RdmaDevice) {
-        let devices = Devices(Rc::new(Unmoved {
-            refusal: Errno::PERM,
-            found: Vec::new(),
-        }));
-        let seen = RdmaDevice {
-            index: 3,
-            name: "mlx5_3".to_owned(),
-            pci: None,
-        };
+        let devices = Devices(Rc::new(Unmoved { refusal: Errno::PERM, found: Vec::new() }));
+        let seen = RdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: None };
         (devices, seen)
     }
 
@@ -299,10 +284,7 @@ mod tests {
         keeper.wait().unwrap();
         refused.unwrap();
         let told = told.unwrap_err().to_string();
-        assert!(
-            told.contains("has \"/dev/full\" open, and would lose it"),
-            "{told}"
-        );
+        assert!(told.contains("has \"/dev/full\" open, and would lose it"), "{told}");
     }
 
     #[test]
@@ -337,11 +319,7 @@ mod tests {
             index: 3,
             moved_by_other: false,
         };
-        let seen = RdmaDevice {
-            index: 3,
-            name: "mlx5_3".to_owned(),
-            pci: Some(facts.pci),
-        };
+        let seen = RdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: Some(facts.pci) };
         let take = |refusal: Errno, found: &[RdmaDevice]| {
             let found = found.to_vec();
             let devices = Devices(Rc::new(Unmoved { refusal, found }));
@@ -354,10 +332,7 @@ mod tests {
         for refusal in [Errno::NODEV, Errno::INVAL] {
             assert_eq!(take(refusal, &[]), Ok(()));
             let said = take(refusal, here).unwrap_err();
-            assert!(
-                said.contains("moving back to the host rdma mlx5_3: "),
-                "{said}"
-            );
+            assert!(said.contains("moving back to the host rdma mlx5_3: "), "{said}");
         }
         assert!(take(Errno::PERM, &[]).is_err());
     }

@@ -30,10 +30,7 @@ pub(super) fn check_interfaces(
 /// programs, or the kernel does not answer, nobody is known to use it.
 pub(super) fn check_users(devices: &Devices, home: &Netns, found: &RdmaDevice) -> Result<()> {
     let name = &found.name;
-    let kernel = devices
-        .0
-        .kernel_users(home, found.index)
-        .unwrap_or_default();
+    let kernel = devices.0.kernel_users(home, found.index).unwrap_or_default();
     if !kernel.is_empty() {
         let modules: Vec<&str> = kernel.iter().map(String::as_str).collect();
         bail!(

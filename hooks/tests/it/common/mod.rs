@@ -2,11 +2,7 @@
 //! and device nodes that the test wants, entered by pivot_root in a private mount namespace. What runs
 //! there is real: this machine's runc, the kernel's cgroups, the binaries of this crate.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -80,9 +76,7 @@ pub const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma",
 
 impl Sandbox {
     pub fn new() -> Self {
-        let sandbox = Sandbox {
-            tree: Tree::on_disk(),
-        };
+        let sandbox = Sandbox { tree: Tree::on_disk() };
         for dir in [
             "dev/infiniband",
             "etc/onload-ctk",
@@ -173,13 +167,8 @@ impl Sandbox {
     }
 
     fn nodes(&self) {
-        for (name, minor) in [
-            ("null", 3),
-            ("zero", 5),
-            ("full", 7),
-            ("random", 8),
-            ("urandom", 9),
-        ] {
+        for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)]
+        {
             self.node(&format!("/dev/{name}"), 1, minor);
         }
         self.node("/dev/tty", 5, 0);
@@ -201,15 +190,13 @@ impl Sandbox {
     /// A verbs node as the kernel shows it, in a tree that is mounted over /sys/class.
     pub fn sysfs(&self, node: &str, ibdev: &str, numbers: &str) {
         let verbs = format!("/sysfs/class/infiniband_verbs/{node}");
-        self.tree
-            .attributes(&verbs, &[("ibdev", ibdev), ("dev", numbers)]);
+        self.tree.attributes(&verbs, &[("ibdev", ibdev), ("dev", numbers)]);
         self.mkdir(&format!("/sysfs/class/infiniband/{ibdev}"));
     }
 
     /// The numbers that Onload's driver gives its node of that name.
     pub fn driver(&self, name: &str, numbers: &str) {
-        self.tree
-            .attribute(&format!("/sysfs/class/{name}/{name}/dev"), numbers);
+        self.tree.attribute(&format!("/sysfs/class/{name}/{name}/dev"), numbers);
     }
 
     /// Runs a shell script in the sandbox. Its standard input is what is given, its name `$0`.
@@ -231,11 +218,7 @@ impl Sandbox {
         if output.is_err() {
             kill_all(pid);
         }
-        assert!(
-            output.is_ok(),
-            "no end after {} s: {script}",
-            patience.as_secs()
-        );
+        assert!(output.is_ok(), "no end after {} s: {script}", patience.as_secs());
         feeder.join().unwrap();
         output.unwrap()
     }
@@ -278,10 +261,7 @@ impl Sandbox {
 
     /// Runs `onload-hook precreate` in `/bundle`.
     pub fn precreate(&self, config: &[u8]) -> Output {
-        self.script(
-            &format!("cd /bundle && exec {HOOK_THERE} precreate"),
-            config,
-        )
+        self.script(&format!("cd /bundle && exec {HOOK_THERE} precreate"), config)
     }
 
     /// Makes `/bundle` with a root file system of the host's own shell, and writes `config.json`.
@@ -292,16 +272,9 @@ impl Sandbox {
 
     /// A root file system with a dynamic shell, its loader and its libc.
     pub fn root_file_system(&self, at: &str) {
-        for dir in [
-            "bin",
-            "dev",
-            "proc",
-            "sys",
-            "etc",
-            "tmp",
-            "usr/lib64",
-            "usr/lib/x86_64-linux-gnu",
-        ] {
+        for dir in
+            ["bin", "dev", "proc", "sys", "etc", "tmp", "usr/lib64", "usr/lib/x86_64-linux-gnu"]
+        {
             self.mkdir(&format!("{at}/{dir}"));
         }
         for (link, target) in [("lib64", "usr/lib64"), ("lib", "usr/lib")] {
@@ -309,14 +282,8 @@ impl Sandbox {
         }
         for (from, to) in [
             ("/bin/dash", "bin/sh"),
-            (
-                "/lib64/ld-linux-x86-64.so.2",
-                "usr/lib64/ld-linux-x86-64.so.2",
-            ),
-            (
-                "/lib/x86_64-linux-gnu/libc.so.6",
-                "usr/lib/x86_64-linux-gnu/libc.so.6",
-            ),
+            ("/lib64/ld-linux-x86-64.so.2", "usr/lib64/ld-linux-x86-64.so.2"),
+            ("/lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libc.so.6"),
         ] {
             fs::copy(from, self.path(&format!("{at}/{to}"))).unwrap();
         }
@@ -352,25 +319,15 @@ fn children(of: u32) -> Vec<u32> {
 }
 
 fn snapshot(root: &Path) -> Vec<(PathBuf, String)> {
-    const LEFT_OUT: [&str; 5] = [
-        "bundle",
-        "run/runc",
-        "run/onload-ctk/@locks",
-        "run/onload-ctk/@runtimes",
-        "tmp",
-    ];
+    const LEFT_OUT: [&str; 5] =
+        ["bundle", "run/runc", "run/onload-ctk/@locks", "run/onload-ctk/@runtimes", "tmp"];
     let name = |path: &Path| path.strip_prefix(root).unwrap().to_owned();
     let below = WalkDir::new(root).min_depth(1).into_iter();
-    let kept = below.filter_entry(|entry| {
-        !LEFT_OUT
-            .iter()
-            .any(|left| name(entry.path()) == Path::new(left))
-    });
+    let kept = below
+        .filter_entry(|entry| !LEFT_OUT.iter().any(|left| name(entry.path()) == Path::new(left)));
     let entries = kept.map(|entry| entry.unwrap());
     let entries = entries.filter(|entry| name(entry.path()) != Path::new("run/onload-ctk"));
-    entries
-        .map(|entry| (name(entry.path()), description(entry.path())))
-        .collect()
+    entries.map(|entry| (name(entry.path()), description(entry.path()))).collect()
 }
 
 fn description(path: &Path) -> String {
@@ -401,9 +358,7 @@ pub fn print_file(path: &str) -> String {
 /// The soft and the hard limit of locked memory that /proc/PID/limits says.
 #[track_caller]
 pub fn memlock(limits: &str) -> [String; 2] {
-    let limit = Limits::from_read(limits.as_bytes())
-        .unwrap()
-        .max_locked_memory;
+    let limit = Limits::from_read(limits.as_bytes()).unwrap().max_locked_memory;
     [limit.soft_limit, limit.hard_limit].map(|limit| match limit {
         LimitValue::Unlimited => "unlimited".to_owned(),
         LimitValue::Value(bytes) => bytes.to_string(),

@@ -78,10 +78,7 @@ pub fn container(netns: Option<&str>, stand_ins: &str, options: &[&str]) -> Valu
     config["hooks"] = json!({"createRuntime": hook("createRuntime"), "poststop": hook("poststop")});
     if let Some(netns) = netns {
         let own = json!({"type": "network", "path": format!("/run/netns/{netns}")});
-        config["linux"]["namespaces"]
-            .as_array_mut()
-            .unwrap()
-            .push(own);
+        config["linux"]["namespaces"].as_array_mut().unwrap().push(own);
     }
     config
 }
@@ -97,19 +94,14 @@ pub fn sandbox(bundles: &[(&str, Value)]) -> Sandbox {
     copy_program(example, sandbox.path(STAND_INS));
     for (name, config) in bundles {
         sandbox.root_file_system(&format!("/{name}/rootfs"));
-        sandbox.file(
-            &format!("/{name}/config.json"),
-            serde_json::to_vec(config).unwrap(),
-        );
+        sandbox.file(&format!("/{name}/config.json"), serde_json::to_vec(config).unwrap());
     }
     sandbox
 }
 
 /// Runs a script on such a host with each runtime; what it printed. `devices` makes the stand-ins.
 pub fn on_both(sandbox: &Sandbox, stand_ins: &str, devices: &str, script: &str) -> Vec<String> {
-    ["runc", "crun"]
-        .map(|runtime| on(sandbox, runtime, stand_ins, devices, script))
-        .to_vec()
+    ["runc", "crun"].map(|runtime| on(sandbox, runtime, stand_ins, devices, script)).to_vec()
 }
 
 pub fn on(
@@ -121,10 +113,9 @@ pub fn on(
 ) -> String {
     // crun wants one kind of hierarchy.
     let (before, options) = match runtime {
-        "crun" => (
-            "umount /sys/fs/cgroup/unified 2>/tmp/said || true",
-            "--cgroup-manager=cgroupfs",
-        ),
+        "crun" => {
+            ("umount /sys/fs/cgroup/unified 2>/tmp/said || true", "--cgroup-manager=cgroupfs")
+        }
         _ => ("", ""),
     };
     // The cgroups of all tests are the machine's.

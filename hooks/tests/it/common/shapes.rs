@@ -15,14 +15,7 @@ pub struct Shape {
 }
 
 const fn shape(name: &'static str, frame: &'static str, unit: &'static str) -> Shape {
-    Shape {
-        name,
-        frame,
-        separator: ",",
-        unit,
-        end: "",
-        refusal: None,
-    }
+    Shape { name, frame, separator: ",", unit, end: "", refusal: None }
 }
 
 const fn repeated(
@@ -31,14 +24,7 @@ const fn repeated(
     unit: &'static str,
     end: &'static str,
 ) -> Shape {
-    Shape {
-        name,
-        frame,
-        separator: "",
-        unit,
-        end,
-        refusal: None,
-    }
+    Shape { name, frame, separator: "", unit, end, refusal: None }
 }
 
 impl Shape {
@@ -298,10 +284,7 @@ impl Shape {
         let mut text = String::with_capacity(room);
         let mut count = 0_usize;
         loop {
-            let unit = self
-                .unit
-                .replace('#', &radix(count))
-                .replace('%', &count.to_string());
+            let unit = self.unit.replace('#', &radix(count)).replace('%', &count.to_string());
             let more = unit.len() + self.separator.len() + (count + 1) * self.end.len();
             if text.len() + more > room {
                 break;

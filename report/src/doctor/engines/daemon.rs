@@ -69,11 +69,7 @@ pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostE
             format!("multi-user.target.wants/{service}.service"),
             format!("sockets.target.wants/{service}.socket"),
         ] {
-            if examined
-                .host
-                .link(&Path::new(STARTED_AT_BOOT).join(unit))?
-                .is_some()
-            {
+            if examined.host.link(&Path::new(STARTED_AT_BOOT).join(unit))?.is_some() {
                 return Ok(true);
             }
         }
@@ -92,9 +88,7 @@ pub(super) fn processes(
     named: &[&str],
 ) -> Result<Vec<(PathBuf, String)>, HostError> {
     let names = examined.host.list(Path::new(PROC))?.names;
-    let pids = names
-        .iter()
-        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    let pids = names.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
     let process = |pid: &String| {
         let directory = Path::new(PROC).join(pid);
         // A process that ends meanwhile is none.
@@ -123,9 +117,7 @@ fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
 /// has to be started again: it turns CDI on at no other time.
 pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Option<bool> {
     let info = docker_info(&examined.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
-    let dirs = info
-        .get("CDISpecDirs")
-        .and_then(serde_json::Value::as_array);
+    let dirs = info.get("CDISpecDirs").and_then(serde_json::Value::as_array);
     let has_cdi = dirs.is_some_and(|dirs| !dirs.is_empty());
     if settings.cdi == Some(true) && !has_cdi {
         return None;
@@ -167,20 +159,14 @@ mod tests {
         for _ in 0..8 {
             let before = written();
             pause();
-            let mut child = std::process::Command::new("sleep")
-                .arg("10")
-                .spawn()
-                .unwrap();
+            let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
             pause();
             let after = written();
             let directory = Path::new(PROC).join(child.id().to_string());
             let began = boot_time(&host).unwrap().unwrap() + began(&host, &directory).unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
-            assert!(
-                before < began && began < after,
-                "{before:?} {began:?} {after:?}"
-            );
+            assert!(before < began && began < after, "{before:?} {began:?} {after:?}");
         }
     }
 

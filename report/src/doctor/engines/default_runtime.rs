@@ -44,10 +44,7 @@ fn default<'s>(engine: &Engine, settings: &'s Settings) -> (&'s str, Vec<&'s str
     let said = if is_merged {
         settings.runtimes.as_slice()
     } else {
-        settings
-            .runtimes
-            .last()
-            .map_or(&[][..], std::slice::from_ref)
+        settings.runtimes.last().map_or(&[][..], std::slice::from_ref)
     };
     let lists = said.iter().filter_map(|said| said.names.as_ref());
     let mut names: Vec<&str> = lists.flatten().map(String::as_str).collect();

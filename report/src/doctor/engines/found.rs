@@ -48,9 +48,7 @@ pub(super) fn each(
         let settings = engine.settings.as_ref().ok()?;
         let found = look(engine, settings).transpose()?;
         Some(found.map(|mut finding| {
-            finding
-                .looked_at
-                .splice(..0, settings.files.iter().cloned());
+            finding.looked_at.splice(..0, settings.files.iter().cloned());
             finding.of(engine.kind.name())
         }))
     });

@@ -12,10 +12,7 @@ use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::examined::{Examined, Findings};
 
 /// Directories of hooks that podman shares with CRI-O and buildah.
-const SHARED: [&str; 2] = [
-    "/usr/share/containers/oci/hooks.d",
-    "/etc/containers/oci/hooks.d",
-];
+const SHARED: [&str; 2] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"];
 const LONGEST: u64 = 1024 * 1024;
 
 /// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps

@@ -94,9 +94,7 @@ pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let has_kubelet = kinds.any(|kind| kind == Kind::Kubelet);
     each(engines, |engine, settings| {
         // What knows no CDI cannot have it on, and has a check of its own.
-        let too_old = engine
-            .version
-            .and_then(|version| engine.kind.too_old(version));
+        let too_old = engine.version.and_then(|version| engine.kind.too_old(version));
         let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
         let Some(is_on) = is_on else {
             return Ok(None);
@@ -171,23 +169,14 @@ pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     }
     let mut findings = Vec::new();
     for engine in engines {
-        let newest = engine
-            .version
-            .and_then(|version| engine.kind.newest_cdi(version));
+        let newest = engine.version.and_then(|version| engine.kind.newest_cdi(version));
         let Some(newest) = newest else { continue };
         let too_new = files.iter().filter(|(_, version)| *version > newest);
         let too_new: Vec<&str> = too_new.map(|(file, _)| file.as_str()).collect();
-        let text = || {
-            format!(
-                "supports CDI {newest}, which is too old for {}",
-                too_new.join(", ")
-            )
-        };
+        let text = || format!("supports CDI {newest}, which is too old for {}", too_new.join(", "));
         let is_pool = |file: &&str| file.contains("-pools.");
         let finding = if too_new.is_empty() {
-            Finding::pass(format!(
-                "supports CDI {newest}; all specification files are compatible"
-            ))
+            Finding::pass(format!("supports CDI {newest}; all specification files are compatible"))
         } else if too_new.iter().all(is_pool) {
             written_older(examined, Finding::warn, text(), newest)?
         } else {

@@ -238,9 +238,7 @@ mod tests {
     #[test]
     fn a_process_of_a_container_is_no_service_of_the_host() {
         assert!(is_of_service("0::/system.slice/containerd.service"));
-        assert!(is_of_service(
-            "1:name=systemd:/system.slice/onload-nri.service"
-        ));
+        assert!(is_of_service("1:name=systemd:/system.slice/onload-nri.service"));
         for line in [
             "",
             "0::/",

@@ -33,19 +33,14 @@ pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findi
 fn add_ours(kind: Kind, settings: &Settings, said: &SpecDirs) -> Remedy {
     let dirs = said.dirs.iter().map(String::as_str).chain([OUTPUT_DIR]);
     // TOML takes the strings of JSON.
-    let dirs: Vec<String> = dirs
-        .map(|dir| serde_json::Value::from(dir).to_string())
-        .collect();
+    let dirs: Vec<String> = dirs.map(|dir| serde_json::Value::from(dir).to_string()).collect();
     let list = dirs.join(", ");
     let line = match kind {
         Kind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
         _ => format!("cdi_spec_dirs = [{list}]"),
     };
-    let file = if said.file == Path::new(K3S) {
-        Path::new(settings.k3s_template())
-    } else {
-        &said.file
-    };
+    let file =
+        if said.file == Path::new(K3S) { Path::new(settings.k3s_template()) } else { &said.file };
     match &said.section {
         Some(section) => Remedy::write_under(file, section, line),
         None => Remedy::write(file, line),

@@ -40,36 +40,25 @@ fn run(arguments: Vec<String>) -> Result<(), Box<dyn Error>> {
     with_spec_dirs(&dirs)(&mut cache);
     with_auto_refresh(false)(&mut cache);
     let refreshed = cache.refresh().map_err(|error| error.to_string());
-    if list {
-        show(&mut cache, refreshed)
-    } else {
-        inject(&mut cache, devices)
-    }
+    if list { show(&mut cache, refreshed) } else { inject(&mut cache, devices) }
 }
 
 fn show(cache: &mut Cache, refreshed: Result<(), String>) -> Result<(), Box<dyn Error>> {
     let mut devices = serde_json::Map::new();
     for name in cache.list_devices() {
-        let path = cache
-            .get_device(&name)
-            .map(|device| device.get_spec().get_path());
+        let path = cache.get_device(&name).map(|device| device.get_spec().get_path());
         devices.insert(name, path.into());
     }
     let got: Vec<String> = cache.get_errors().into_keys().collect();
     let scan = refreshed.err();
-    println!(
-        "{}",
-        serde_json::json!({"devices": devices, "errors": got, "scan": scan})
-    );
+    println!("{}", serde_json::json!({"devices": devices, "errors": got, "scan": scan}));
     Ok(())
 }
 
 fn inject(cache: &mut Cache, devices: Vec<String>) -> Result<(), Box<dyn Error>> {
     let mut config: Spec = serde_json::from_reader(std::io::stdin())?;
     if !devices.is_empty() {
-        cache
-            .inject_devices(Some(&mut config), devices)
-            .map_err(|error| error.to_string())?;
+        cache.inject_devices(Some(&mut config), devices).map_err(|error| error.to_string())?;
     }
     println!("{}", serde_json::to_string(&config)?);
     Ok(())

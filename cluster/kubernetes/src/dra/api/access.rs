@@ -121,12 +121,7 @@ impl Tls {
         own: Option<Arc<dyn ResolvesClientCert>>,
     ) -> Result<Tls> {
         let taken = authorities.read()?;
-        Ok(Tls {
-            config: config(roots(&taken)?, own.clone())?,
-            authorities,
-            own,
-            taken,
-        })
+        Ok(Tls { config: config(roots(&taken)?, own.clone())?, authorities, own, taken })
     }
 
     /// Takes the authorities that are there now; whether they are others. Those that were taken before stay where the
@@ -154,9 +149,7 @@ fn roots(authorities: &[u8]) -> Result<RootCertStore> {
     let authority = taking("the certificate authority");
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
-        roots
-            .add(certificate.with_context(authority)?)
-            .with_context(authority)?;
+        roots.add(certificate.with_context(authority)?).with_context(authority)?;
     }
     Ok(roots)
 }
@@ -201,10 +194,8 @@ mod tests {
             let error = pod(variables, dir.path()).unwrap_err().to_string();
             assert!(error.contains("give --kubeconfig"), "{error}");
         }
-        let variables = [
-            ("KUBERNETES_SERVICE_HOST", "fd00::1"),
-            ("KUBERNETES_SERVICE_PORT", "443"),
-        ];
+        let variables =
+            [("KUBERNETES_SERVICE_HOST", "fd00::1"), ("KUBERNETES_SERVICE_PORT", "443")];
         let error = pod(&variables, dir.path()).unwrap_err().to_string();
         assert!(error.contains("ca.crt for the API server"), "{error}");
         fs::write(dir.path().join("ca.crt"), "").unwrap();
@@ -227,14 +218,7 @@ mod tests {
     #[test]
     fn a_server_is_an_address_of_http() {
         assert_eq!(server("https://n1:6443/").unwrap(), "https://n1:6443");
-        for bad in [
-            "",
-            "n1:6443",
-            "ftp://n1",
-            "https://",
-            "https://n1/?a=b",
-            "https://a b",
-        ] {
+        for bad in ["", "n1:6443", "ftp://n1", "https://", "https://n1/?a=b", "https://a b"] {
             assert!(server(bad).is_err(), "{bad}");
         }
     }

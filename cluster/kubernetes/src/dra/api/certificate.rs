@@ -126,11 +126,7 @@ mod tests {
         for (certificate, key, why) in [
             (broken, key.as_str(), "taking the client's certificate"),
             ("", "no key", "taking the client's key"),
-            (
-                &file("ca.crt"),
-                &key,
-                "taking the client's certificate and key",
-            ),
+            (&file("ca.crt"), &key, "taking the client's certificate and key"),
         ] {
             let error = open(certificate, key);
             assert!(error.starts_with(&format!("{why} for")), "{error}");

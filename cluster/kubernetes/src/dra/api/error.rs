@@ -42,11 +42,7 @@ impl ApiError {
             kube_client::Error::HyperError(error) => Error::new(error).context(unreachable()),
             kube_client::Error::Service(error) => {
                 let is_away = error.is::<legacy::Error>() || error.is::<hyper::Error>();
-                let sentence = if is_away {
-                    unreachable()
-                } else {
-                    what.to_owned()
-                };
+                let sentence = if is_away { unreachable() } else { what.to_owned() };
                 Error::from_boxed(error).context(sentence)
             }
             other => Error::new(other).context(what.to_owned()),

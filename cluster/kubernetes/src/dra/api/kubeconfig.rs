@@ -81,10 +81,8 @@ impl Access {
             (None, Some(file)) => Some(Content::File(base.join(file))),
             (None, None) => None,
         };
-        let authorities = content(
-            &cluster.certificate_authority_data,
-            &cluster.certificate_authority,
-        );
+        let authorities =
+            content(&cluster.certificate_authority_data, &cluster.certificate_authority);
         let authorities = match authorities {
             Some(authorities) => authorities,
             None if cluster.server.starts_with("https:") => {
@@ -103,11 +101,7 @@ impl Access {
             (None, Some(token)) => Token::Text(token.clone()),
             (None, None) => Token::None,
         };
-        Ok(Access {
-            server: server(&cluster.server)?,
-            tls: Tls::open(authorities, own)?,
-            token,
-        })
+        Ok(Access { server: server(&cluster.server)?, tls: Tls::open(authorities, own)?, token })
     }
 }
 
@@ -172,10 +166,8 @@ mod tests {
 
     #[test]
     fn the_current_context_says_where_and_who() {
-        let access = access(
-            "server: 'https://n1:6443', certificate-authority: ca.crt",
-            "tokenFile: token",
-        );
+        let access =
+            access("server: 'https://n1:6443', certificate-authority: ca.crt", "tokenFile: token");
         let access = access.unwrap();
         assert_eq!(access.server, "https://n1:6443");
         assert!(matches!(access.token, Token::File(path) if path.ends_with("token")));
@@ -186,25 +178,13 @@ mod tests {
         let good = "server: 'https://n1:6443', certificate-authority: ca.crt";
         let with = |more: &str| format!("{good}, {more}");
         for (cluster, user, why) in [
-            (
-                "server: 'https://n1:6443'".to_owned(),
-                "token: t",
-                "certificate-authority",
-            ),
-            (
-                with("insecure-skip-tls-verify: true"),
-                "token: t",
-                "insecure-skip-tls-verify",
-            ),
+            ("server: 'https://n1:6443'".to_owned(), "token: t", "certificate-authority"),
+            (with("insecure-skip-tls-verify: true"), "token: t", "insecure-skip-tls-verify"),
             (with("proxy-url: 'http://p'"), "token: t", "proxy-url"),
             (with("tls-server-name: x"), "token: t", "tls-server-name"),
             (good.to_owned(), "exec: {command: aws}", "tokenFile"),
             (good.to_owned(), "username: u, password: p", "tokenFile"),
-            (
-                "server: 'n1'".to_owned(),
-                "token: t",
-                "no address of an API server",
-            ),
+            ("server: 'n1'".to_owned(), "token: t", "no address of an API server"),
             ("server: [".to_owned(), "token: t", "reading kubeconfig"),
         ] {
             let error = format!("{:#}", access(&cluster, user).unwrap_err());
@@ -214,10 +194,7 @@ mod tests {
 
     #[test]
     fn a_context_that_is_not_there_is_named() {
-        let config = Kubeconfig {
-            current_context: "gone".to_owned(),
-            ..Kubeconfig::default()
-        };
+        let config = Kubeconfig { current_context: "gone".to_owned(), ..Kubeconfig::default() };
         let why = chosen(&config).err().unwrap().to_string();
         assert_eq!(why, "there is no context \"gone\"; set current-context");
     }

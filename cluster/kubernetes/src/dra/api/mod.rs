@@ -47,11 +47,7 @@ const CLAIMS: u32 = 200;
 /// How long a watch may last, in seconds; then it is begun anew.
 const WATCH: std::ops::Range<u32> = 1800..3600;
 /// What has no meaning of its own in a path (RFC 3986, unreserved characters) stays as it is.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[derive(Clone)]
 pub struct Api {
@@ -144,10 +140,7 @@ impl Api {
     pub async fn node_resources(&self, node: &NodeName) -> Result<BTreeSet<String>, ApiError> {
         let status = self.node_status(node).await?;
         let amounts = status.and_then(|status| status.allocatable);
-        let is_some = amounts
-            .into_iter()
-            .flatten()
-            .filter(|(_, amount)| amount.0 != "0");
+        let is_some = amounts.into_iter().flatten().filter(|(_, amount)| amount.0 != "0");
         Ok(is_some.map(|(name, _)| name).collect())
     }
 
@@ -216,10 +209,7 @@ impl Api {
     ) -> Result<ResourceSlice, ApiError> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         let what = format!("applying ResourceSlice {name}");
-        let params = PatchParams {
-            dry_run: run == Run::Dry,
-            ..PatchParams::apply(DRIVER).force()
-        };
+        let params = PatchParams { dry_run: run == Run::Dry, ..PatchParams::apply(DRIVER).force() };
         let (slices, slice) = (self.all(), Patch::Apply(slice));
         let asked = self.ask("PATCH", &what, slices.patch(name, &params, &slice));
         asked.await
@@ -229,9 +219,7 @@ impl Api {
     pub async fn delete_slice(&self, name: &str) -> Result<(), ApiError> {
         let what = format!("deleting ResourceSlice {name}");
         let (slices, params) = (self.all::<ResourceSlice>(), DeleteParams::default());
-        let asked = self
-            .ask("DELETE", &what, slices.delete(name, &params))
-            .await;
+        let asked = self.ask("DELETE", &what, slices.delete(name, &params)).await;
         unless_absent(asked, name).map(|_| ())
     }
 

@@ -245,9 +245,7 @@ mod tests {
         let mark = Bytes::from(format!("{}{mark}\n", " ".repeat(MOST_EVENT / 4)));
         let long = Bytes::from(" ".repeat(MOST_EVENT / 4 + 1));
         let body = [vec![mark; 40], vec![long; 4]].concat();
-        let body = body
-            .into_iter()
-            .map(|part| Ok::<_, BoxError>(Frame::data(part)));
+        let body = body.into_iter().map(|part| Ok::<_, BoxError>(Frame::data(part)));
         let body = bounded_events(StreamBody::new(tokio_stream::iter(body)));
         let body = Mutex::new(Some(body));
         let answer = service_fn(move |_: Request<Body>| {

@@ -25,11 +25,7 @@ impl<K: Resource> Watch<K> {
         version: &str,
         what: String,
     ) -> Watch<K> {
-        Watch {
-            events: Box::pin(events),
-            version: version.to_owned(),
-            what,
-        }
+        Watch { events: Box::pin(events), version: version.to_owned(), what }
     }
 
     /// The resource version that was told last: another watch begins there.

@@ -40,10 +40,7 @@ pub(super) fn settings(host: &Host, pid: u32) -> Result<Settings> {
     let text = host.text(&path)?.unwrap_or_default();
     let mut arguments = text.split_terminator('\0');
     let program = arguments.next().unwrap_or_default();
-    if Path::new(program)
-        .file_name()
-        .is_none_or(|name| name != "kubelet")
-    {
+    if Path::new(program).file_name().is_none_or(|name| name != "kubelet") {
         bail!("process {pid} is {}, and not kubelet", Quoted(program));
     }
     let flags = Flags::of(arguments);
@@ -57,10 +54,7 @@ pub(super) fn settings(host: &Host, pid: u32) -> Result<Settings> {
     if let Some(config) = flags.config {
         files.push(absolute(host, pid, config)?);
     }
-    let mut found = Settings {
-        policy: flags.policy.map(str::to_owned),
-        gate: flags.gate,
-    };
+    let mut found = Settings { policy: flags.policy.map(str::to_owned), gate: flags.gate };
     for file in files {
         let of_file = settings_in(host, &file)?;
         found.policy = found.policy.or(of_file.policy);
@@ -124,10 +118,7 @@ fn absolute(host: &Host, pid: u32, path: &str) -> Result<PathBuf> {
     let directory = host.link(&link)?;
     let directory = directory.with_context(|| {
         let path = Quoted(path);
-        format!(
-            "{path} is no absolute path, and there is no {}",
-            link.display()
-        )
+        format!("{path} is no absolute path, and there is no {}", link.display())
     })?;
     Ok(directory.join(path))
 }
@@ -151,9 +142,7 @@ fn drop_ins(host: &Host, directory: &Path, depth: usize, files: &mut Vec<PathBuf
 
 fn settings_in(host: &Host, path: &Path) -> Result<Settings> {
     let shown = path.display();
-    let text = host
-        .text(path)?
-        .with_context(|| format!("there is no {shown}"))?;
+    let text = host.text(path)?.with_context(|| format!("there is no {shown}"))?;
     let configuration: Configuration = serde_saphyr::from_str(&text)
         .map_err(|error| anyhow!("reading {shown}: {}", one_line(&error.to_string())))?;
     let policy = configuration.topology_manager_policy;
@@ -185,11 +174,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cmdline = format!("{}\0", arguments.join("\0"));
         let proc = format!("/proc/{PID}/cmdline");
-        for (path, text) in files
-            .iter()
-            .copied()
-            .chain([(proc.as_str(), cmdline.as_str())])
-        {
+        for (path, text) in files.iter().copied().chain([(proc.as_str(), cmdline.as_str())]) {
             let path = root.path().join(path.trim_start_matches('/'));
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
@@ -210,14 +195,8 @@ mod tests {
     fn a_kubelet_that_says_nothing_of_it_has_no_policy() {
         assert_eq!(policy(&["kubelet"], &[]).unwrap(), "none");
         assert_eq!(policy(&KUBEADM, &[(CONFIG, YAML)]).unwrap(), "none");
-        assert_eq!(
-            policy(&KUBEADM, &[(CONFIG, &with("none"))]).unwrap(),
-            "none"
-        );
-        assert_eq!(
-            policy(&KUBEADM, &[(CONFIG, &with("\"\""))]).unwrap(),
-            "none"
-        );
+        assert_eq!(policy(&KUBEADM, &[(CONFIG, &with("none"))]).unwrap(), "none");
+        assert_eq!(policy(&KUBEADM, &[(CONFIG, &with("\"\""))]).unwrap(), "none");
     }
 
     #[test]
@@ -225,10 +204,7 @@ mod tests {
         let json = r#"{"kind": "KubeletConfiguration", "topologyManagerPolicy": "restricted"}"#;
         assert_eq!(policy(&KUBEADM, &[(CONFIG, json)]).unwrap(), "restricted");
         let yaml = with("single-numa-node");
-        assert_eq!(
-            policy(&KUBEADM, &[(CONFIG, &yaml)]).unwrap(),
-            "single-numa-node"
-        );
+        assert_eq!(policy(&KUBEADM, &[(CONFIG, &yaml)]).unwrap(), "single-numa-node");
     }
 
     #[test]
@@ -237,24 +213,13 @@ mod tests {
         for flag in [
             &["--topology-manager-policy=none"][..],
             &["--topology_manager_policy", "none"],
-            &[
-                "--topology-manager-policy=best-effort",
-                "--topology-manager-policy=none",
-            ],
+            &["--topology-manager-policy=best-effort", "--topology-manager-policy=none"],
         ] {
             let arguments = [&KUBEADM, flag].concat();
-            assert_eq!(
-                policy(&arguments, &[(CONFIG, &yaml)]).unwrap(),
-                "none",
-                "{flag:?}"
-            );
+            assert_eq!(policy(&arguments, &[(CONFIG, &yaml)]).unwrap(), "none", "{flag:?}");
         }
         assert_eq!(
-            policy(
-                &["kubelet", "--topology-manager-policy", "best-effort"],
-                &[]
-            )
-            .unwrap(),
+            policy(&["kubelet", "--topology-manager-policy", "best-effort"], &[]).unwrap(),
             "best-effort"
         );
     }
@@ -269,14 +234,8 @@ mod tests {
             policy(&arguments, &files).unwrap()
         };
         assert_eq!(files(&[]), "none");
-        assert_eq!(
-            files(&[("/etc/kubelet.d/10-a.conf", &strict)]),
-            "single-numa-node"
-        );
-        assert_eq!(
-            files(&[("/etc/kubelet.d/sub/10.conf", &strict)]),
-            "single-numa-node"
-        );
+        assert_eq!(files(&[("/etc/kubelet.d/10-a.conf", &strict)]), "single-numa-node");
+        assert_eq!(files(&[("/etc/kubelet.d/sub/10.conf", &strict)]), "single-numa-node");
         assert_eq!(files(&[("/etc/kubelet.d/10-a.yaml", &strict)]), "none");
         let two = [
             ("/etc/kubelet.d/10-a.conf", strict.as_str()),
@@ -293,11 +252,7 @@ mod tests {
         fs::create_dir_all(&proc).unwrap();
         fs::create_dir_all(root.path().join("srv/kubelet")).unwrap();
         fs::write(proc.join("cmdline"), "kubelet\0--config\0config.yaml\0").unwrap();
-        fs::write(
-            root.path().join("srv/kubelet/config.yaml"),
-            with("restricted"),
-        )
-        .unwrap();
+        fs::write(root.path().join("srv/kubelet/config.yaml"), with("restricted")).unwrap();
         std::os::unix::fs::symlink("/srv/kubelet", proc.join("cwd")).unwrap();
         let host = Host::open(root.path()).unwrap();
         let policy = settings(&host, PID).unwrap().policy;
@@ -323,11 +278,8 @@ mod tests {
         let flag = "--feature-gates=NodeSwap=true,DRAExtendedResource=false";
         assert_eq!(gate(&[flag], &on), Some(false));
         assert_eq!(gate(&["--feature-gates", "NodeSwap=true"], &on), Some(true));
-        let twice = [
-            "--feature_gates",
-            "DRAExtendedResource=True",
-            "--feature-gates=NodeSwap=true",
-        ];
+        let twice =
+            ["--feature_gates", "DRAExtendedResource=True", "--feature-gates=NodeSwap=true"];
         assert_eq!(gate(&twice, &off), Some(true));
     }
 
@@ -335,11 +287,7 @@ mod tests {
     fn what_is_not_known_is_an_error() {
         let broken = with("[");
         for (arguments, files, why) in [
-            (
-                &["k3s", "server"][..],
-                &[][..],
-                "is \"k3s\", and not kubelet",
-            ),
+            (&["k3s", "server"][..], &[][..], "is \"k3s\", and not kubelet"),
             (&[""], &[], "is \"\", and not kubelet"),
             (
                 &["kubelet", "--config", "config.yaml"],
@@ -347,11 +295,7 @@ mod tests {
                 "is no absolute path, and there is no /proc/812/cwd",
             ),
             (&KUBEADM, &[], "there is no /var/lib/kubelet/config.yaml"),
-            (
-                &KUBEADM,
-                &[(CONFIG, broken.as_str())],
-                "reading /var/lib/kubelet/config.yaml",
-            ),
+            (&KUBEADM, &[(CONFIG, broken.as_str())], "reading /var/lib/kubelet/config.yaml"),
         ] {
             let line = policy(arguments, files).unwrap_err();
             assert!(line.contains(why), "{line}");

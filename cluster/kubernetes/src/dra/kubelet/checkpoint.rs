@@ -51,10 +51,7 @@ pub(super) fn read(directory: &Path) -> Result<BTreeSet<String>> {
 fn resources(bytes: &[u8]) -> serde_json::Result<BTreeSet<String>> {
     let checkpoint: Checkpoint = serde_json::from_slice(bytes)?;
     let entries = checkpoint.data.pod_device_entries.unwrap_or_default();
-    Ok(entries
-        .into_iter()
-        .map(|entry| entry.resource_name)
-        .collect())
+    Ok(entries.into_iter().map(|entry| entry.resource_name).collect())
 }
 
 #[cfg(test)]
@@ -74,10 +71,7 @@ mod tests {
     #[test]
     fn what_pods_have_or_had_is_named_and_what_is_only_registered_is_not() {
         assert!(OF_KUBELET.contains("onload.dev/rdma"));
-        assert_eq!(
-            of(OF_KUBELET).unwrap(),
-            ["onload.dev/nic-nodes", "onload.dev/vfio"]
-        );
+        assert_eq!(of(OF_KUBELET).unwrap(), ["onload.dev/nic-nodes", "onload.dev/vfio"]);
     }
 
     #[test]

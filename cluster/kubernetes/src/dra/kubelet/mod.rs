@@ -124,16 +124,10 @@ mod tests {
             let Some(Findings::Against(reason)) = against(version) else {
                 panic!("{version}");
             };
-            assert!(
-                reason.starts_with(&format!("kubelet {version} ")),
-                "{reason}"
-            );
+            assert!(reason.starts_with(&format!("kubelet {version} ")), "{reason}");
         }
         for version in ["", "v1", "1.x.3", "unknown"] {
-            assert!(
-                matches!(against(version), Some(Findings::Unknown(_))),
-                "{version}"
-            );
+            assert!(matches!(against(version), Some(Findings::Unknown(_))), "{version}");
         }
     }
 }

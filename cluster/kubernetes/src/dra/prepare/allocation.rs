@@ -50,20 +50,15 @@ pub(crate) fn allocated(
             Quoted(found)
         );
     }
-    let resources = if is_of_resources(&claim) {
-        resources(&claim, resource)
-    } else {
-        BTreeMap::new()
-    };
+    let resources =
+        if is_of_resources(&claim) { resources(&claim, resource) } else { BTreeMap::new() };
     let allocation = claim.status.and_then(|status| status.allocation);
     let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
     let devices = allocation.devices.unwrap_or_default();
     let said = said(devices.config.unwrap_or_default())?;
     let results = devices.results.unwrap_or_default().into_iter();
     let results = results.filter(|result| result.driver == DRIVER);
-    Ok(results
-        .map(|result| device(result, &said, &resources))
-        .collect())
+    Ok(results.map(|result| device(result, &said, &resources)).collect())
 }
 
 fn is_of_resources(claim: &ResourceClaim) -> bool {
@@ -75,11 +70,7 @@ fn resources(
     claim: &ResourceClaim,
     resource: impl Fn(&str) -> Option<String>,
 ) -> BTreeMap<String, ResourceName> {
-    let requests = claim
-        .spec
-        .devices
-        .iter()
-        .flat_map(|devices| devices.requests.iter().flatten());
+    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let requests = requests.filter_map(|request| {
         let class = &request.exactly.as_ref()?.device_class_name;
         let resource = resource(class)?.try_into().ok()?;
@@ -182,9 +173,7 @@ mod tests {
 
     fn profiles(devices: &[Allocated]) -> Vec<Option<&str>> {
         let profiles = devices.iter().map(|device| &device.parameters.profile);
-        profiles
-            .map(|profile| Some(profile.as_ref()?.value.as_str()))
-            .collect()
+        profiles.map(|profile| Some(profile.as_ref()?.value.as_str())).collect()
     }
 
     #[test]
@@ -193,10 +182,7 @@ mod tests {
             json!({"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu0"});
         let devices = of(json!([gpu, result("nic", "ens1")]), json!([])).unwrap();
         assert_eq!(devices.len(), 1);
-        assert_eq!(
-            (devices[0].request.as_str(), devices[0].device.as_str()),
-            ("nic", "ens1")
-        );
+        assert_eq!((devices[0].request.as_str(), devices[0].device.as_str()), ("nic", "ens1"));
         assert!(of(json!([gpu]), json!([])).unwrap().is_empty());
     }
 
@@ -212,10 +198,7 @@ mod tests {
         shared["shareID"] = json!("a671734a-e8e5-11e4-8fde-42010af09327");
         shared["adminAccess"] = json!(true);
         let devices = of(json!([shared, result("b", "ens2")]), json!([])).unwrap();
-        assert_eq!(
-            devices[0].share_id.as_deref(),
-            Some("a671734a-e8e5-11e4-8fde-42010af09327")
-        );
+        assert_eq!(devices[0].share_id.as_deref(), Some("a671734a-e8e5-11e4-8fde-42010af09327"));
         assert!(devices[0].is_admin);
         assert_eq!((&devices[1].share_id, devices[1].is_admin), (&None, false));
     }
@@ -253,11 +236,7 @@ mod tests {
     fn what_the_claim_says_goes_before_what_its_class_says_wherever_they_stand() {
         let config = json!([
             opaque("FromClaim", &[], json!({"profile": "of-claim"})),
-            opaque(
-                "FromClass",
-                &[],
-                json!({"profile": "of-class", "preload": "off"})
-            ),
+            opaque("FromClass", &[], json!({"profile": "of-class", "preload": "off"})),
         ]);
         let devices = of(json!([result("nic", "ens1")]), config).unwrap();
         assert_eq!(profiles(&devices), [Some("of-claim")]);
@@ -267,11 +246,7 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_request_is_for_that_request_and_its_alternatives() {
-        let results = json!([
-            result("a", "ens1"),
-            result("b/x", "ens2"),
-            result("b/y", "ens3")
-        ]);
+        let results = json!([result("a", "ens1"), result("b/x", "ens2"), result("b/y", "ens3")]);
         let config = json!([
             opaque("FromClaim", &["b"], json!({"profile": "p"})),
             opaque("FromClaim", &["b/y"], json!({"profile": "q"})),
@@ -291,14 +266,8 @@ mod tests {
     #[test]
     fn parameters_that_are_not_understood_say_who_wrote_them() {
         for (source, says) in [
-            (
-                "FromClass",
-                "parameters of the class: unknown key \"colour\"",
-            ),
-            (
-                "FromClaim",
-                "parameters of the claim: unknown key \"colour\"",
-            ),
+            ("FromClass", "parameters of the class: unknown key \"colour\""),
+            ("FromClaim", "parameters of the claim: unknown key \"colour\""),
         ] {
             let config = json!([opaque(source, &[], json!({"colour": 1}))]);
             let line = of(json!([result("a", "ens1")]), config).unwrap_err();
@@ -310,9 +279,7 @@ mod tests {
     fn a_claim_of_another_uid_is_refused() {
         let mut other = claim(json!([]), json!([]));
         other.metadata.uid = Some("other\n".to_owned());
-        let line = allocated(other, &UID.parse().unwrap(), nothing)
-            .unwrap_err()
-            .to_string();
+        let line = allocated(other, &UID.parse().unwrap(), nothing).unwrap_err().to_string();
         assert!(
             line.contains("that one has uid \"other\\n\", and the pod waits for 0d7e3c1a"),
             "{line}"
@@ -328,20 +295,10 @@ mod tests {
                 _ => bare.status.as_mut().unwrap().allocation = None,
             }
             let error = allocated(bare, &UID.parse().unwrap(), nothing).unwrap_err();
-            assert!(
-                error.to_string().starts_with("it has no allocation"),
-                "{error}"
-            );
+            assert!(error.to_string().starts_with("it has no allocation"), "{error}");
         }
         let mut empty = claim(json!([]), json!([]));
-        empty
-            .status
-            .as_mut()
-            .unwrap()
-            .allocation
-            .as_mut()
-            .unwrap()
-            .devices = None;
+        empty.status.as_mut().unwrap().allocation.as_mut().unwrap().devices = None;
         let devices = allocated(empty, &UID.parse().unwrap(), nothing).unwrap();
         assert!(devices.is_empty());
     }

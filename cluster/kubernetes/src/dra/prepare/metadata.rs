@@ -26,10 +26,8 @@ const IN_CONTAINER: &str = "/var/run/kubernetes.io/dra-device-attributes";
 /// Where they are in a driver's own directory.
 const DIRECTORY: &str = "dra-device-metadata";
 /// The newest first: a reader takes the first that it knows.
-const VERSIONS: [&str; 2] = [
-    "metadata.resource.k8s.io/v1beta1",
-    "metadata.resource.k8s.io/v1alpha1",
-];
+const VERSIONS: [&str; 2] =
+    ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"];
 const END: &str = ".json";
 /// Programs of any user may read it.
 const READABLE: u32 = 0o644;
@@ -52,9 +50,7 @@ pub(crate) struct MetadataFiles {
 
 impl MetadataFiles {
     pub(crate) fn of_driver(own_dir: &Path) -> Self {
-        MetadataFiles {
-            dir: own_dir.join(DIRECTORY),
-        }
+        MetadataFiles { dir: own_dir.join(DIRECTORY) }
     }
 
     /// Writes the files of a claim; what mounts that of each request.
@@ -180,9 +176,7 @@ fn mount(path: &Path, owner: &Owner, request: &str) -> Mount {
     Mount {
         host_path: path.display().to_string(),
         container_path: format!("{IN_CONTAINER}/{of_claim}/{request}/{DRIVER}-metadata.json"),
-        options: ["ro", "bind", "nosuid", "nodev", "noexec"]
-            .map(str::to_owned)
-            .to_vec(),
+        options: ["ro", "bind", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec(),
         ..Mount::default()
     }
 }
@@ -242,27 +236,19 @@ mod tests {
     fn documents(mount: &Mount) -> Vec<Value> {
         let text = fs::read_to_string(&mount.host_path).unwrap();
         let documents = text.lines().filter(|line| !line.is_empty());
-        documents
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        documents.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     #[test]
     fn each_request_has_a_file_in_all_versions_with_the_newest_first() {
         let dir = tempfile::tempdir().unwrap();
         let files = MetadataFiles::of_driver(dir.path());
-        let devices = [
-            described("a/fast", "x"),
-            described("a/fast", "y"),
-            described("b", "z"),
-        ];
+        let devices = [described("a/fast", "x"), described("a/fast", "y"), described("b", "z")];
         let mounts = files.write(&uid(), &owner(None), &devices).unwrap();
         assert_eq!(mounts.keys().collect::<Vec<_>>(), ["a", "b"]);
         let of_a = documents(&mounts["a"]);
-        let versions: Vec<&str> = of_a
-            .iter()
-            .map(|one| one["apiVersion"].as_str().unwrap())
-            .collect();
+        let versions: Vec<&str> =
+            of_a.iter().map(|one| one["apiVersion"].as_str().unwrap()).collect();
         assert_eq!(versions, VERSIONS);
         let device = |name: &str| {
             json!({"driver": "onload.dev", "pool": "n1/vfio", "name": name,
@@ -337,18 +323,12 @@ mod tests {
         assert_eq!(documents.len(), 2);
         for document in documents {
             assert_eq!(document["metadata"]["generation"], 2);
-            assert_eq!(
-                document["requests"][0]["devices"][0].get("networkData"),
-                None
-            );
+            assert_eq!(document["requests"][0]["devices"][0].get("networkData"), None);
         }
         // Somebody has damaged it.
         fs::write(&mount.host_path, b"\xff").unwrap();
         write(&device);
-        assert_eq!(
-            generation(&fs::read_to_string(&mount.host_path).unwrap()),
-            1
-        );
+        assert_eq!(generation(&fs::read_to_string(&mount.host_path).unwrap()), 1);
     }
 
     #[test]
@@ -356,10 +336,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = MetadataFiles::of_driver(dir.path());
         let error = files.write(&uid(), &owner(None), &[described("..", "x")]);
-        assert_eq!(
-            error.unwrap_err().to_string(),
-            "request \"..\" is no name of a file"
-        );
+        assert_eq!(error.unwrap_err().to_string(), "request \"..\" is no name of a file");
     }
 
     #[test]
@@ -368,17 +345,11 @@ mod tests {
         let of_interface = dir.path().join("sys/class/net/ens1v0");
         fs::create_dir_all(&of_interface).unwrap();
         assert_eq!(hardware_address(dir.path(), "ens1v0"), None);
-        for (text, address) in [
-            ("02:00:00:00:10:01\n", Some("02:00:00:00:10:01")),
-            ("\n", None),
-            ("02:00:zz\n", None),
-        ] {
+        for (text, address) in
+            [("02:00:00:00:10:01\n", Some("02:00:00:00:10:01")), ("\n", None), ("02:00:zz\n", None)]
+        {
             fs::write(of_interface.join("address"), text).unwrap();
-            assert_eq!(
-                hardware_address(dir.path(), "ens1v0").as_deref(),
-                address,
-                "{text:?}"
-            );
+            assert_eq!(hardware_address(dir.path(), "ens1v0").as_deref(), address, "{text:?}");
         }
     }
 }

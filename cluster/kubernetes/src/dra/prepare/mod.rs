@@ -35,7 +35,5 @@ pub(super) fn may_have_claims(spec_dir: &Path, node: &NodeName, class: Class) ->
     let owners = OwnSpecs::new(spec_dir.to_owned()).list().into_values();
     let devices = owners.map(|owner| owner.unwrap_or_default().devices);
     let is_of = |device: &PreparedDevice| node.class_of(&device.pool).is_none_or(|of| of == class);
-    devices
-        .into_iter()
-        .any(|devices| devices.is_empty() || devices.iter().any(is_of))
+    devices.into_iter().any(|devices| devices.is_empty() || devices.iter().any(is_of))
 }

@@ -75,10 +75,9 @@ impl PodInterface {
     }
 
     fn given<'a, T: Clone + 'a>(&self, values: impl IntoIterator<Item = &'a T>) -> Vec<Given<T>> {
-        let given = values.into_iter().map(|value| Given {
-            interface: self.moved.name.clone(),
-            value: value.clone(),
-        });
+        let given = values
+            .into_iter()
+            .map(|value| Given { interface: self.moved.name.clone(), value: value.clone() });
         given.collect()
     }
 }
@@ -99,11 +98,7 @@ pub(crate) struct Owner {
 impl Owner {
     /// The claim, as kubelet names it.
     pub(crate) fn claim(&self, uid: &ClaimUid) -> Claim {
-        Claim {
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            uid: uid.to_string(),
-        }
+        Claim { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_string() }
     }
 }
 
@@ -153,26 +148,18 @@ fn spec(
     let requests = requests.into_iter().map(|request| {
         let variables = variables.get(request).into_iter().flatten();
         let edits = ContainerEdits {
-            env: variables
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect(),
+            env: variables.map(|(name, value)| format!("{name}={value}")).collect(),
             mounts: mounts.get(request).cloned().into_iter().collect(),
             ..ContainerEdits::default()
         };
         (request_name(uid, request), edits)
     });
-    let devices = leased
-        .chain(requests)
-        .filter_map(|(name, container_edits)| {
-            let (_, name) = name.split_once('=')?;
-            let name = DeviceName::try_from(name).ok()?;
-            let device = Device {
-                name: name.clone().into(),
-                container_edits,
-                ..Device::default()
-            };
-            Some((name, device))
-        });
+    let devices = leased.chain(requests).filter_map(|(name, container_edits)| {
+        let (_, name) = name.split_once('=')?;
+        let name = DeviceName::try_from(name).ok()?;
+        let device = Device { name: name.clone().into(), container_edits, ..Device::default() };
+        Some((name, device))
+    });
     let devices: BTreeMap<DeviceName, Device> = devices.collect();
     if devices.is_empty() {
         return None;
@@ -189,10 +176,7 @@ fn spec(
 /// The same program at the same stage, for a device and a claim.
 fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
     let interface = leased.interface.as_ref();
-    let vf = leased.vf.iter().map(|vf| GivenVf {
-        device: leased.device.clone(),
-        vf: vf.clone(),
-    });
+    let vf = leased.vf.iter().map(|vf| GivenVf { device: leased.device.clone(), vf: vf.clone() });
     let asked = HookArguments {
         lease: vec![leased.device.clone()],
         claim: Some(uid.clone()),
@@ -327,11 +311,7 @@ mod tests {
     }
 
     fn owner() -> Owner {
-        Owner {
-            namespace: "default".to_owned(),
-            name: "c".to_owned(),
-            ..Owner::default()
-        }
+        Owner { namespace: "default".to_owned(), name: "c".to_owned(), ..Owner::default() }
     }
 
     fn leased(name: &str) -> Leased {
@@ -349,16 +329,9 @@ mod tests {
         let hook = |stage: &str| Hook {
             hook_name: stage.into(),
             path: "/opt/onload-ctk/0.1.0/onload-hook".to_owned(),
-            args: [
-                "onload-hook",
-                stage,
-                "--memlock",
-                "unlimited",
-                "--lease",
-                "vfio:other",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
+            args: ["onload-hook", stage, "--memlock", "unlimited", "--lease", "vfio:other"]
+                .map(str::to_owned)
+                .to_vec(),
             env: vec!["PATH=/usr/bin".to_owned()],
             timeout: Some(10),
         };
@@ -371,35 +344,21 @@ mod tests {
     fn write(specs: &OwnSpecs, names: &[&str]) {
         let leased: Vec<Leased> = names.iter().map(|name| leased(name)).collect();
         specs.write_owner(&uid(), &owner()).unwrap();
-        specs
-            .write(&uid(), &leased, &hooks(), NONE, NO_MOUNTS)
-            .unwrap();
+        specs.write(&uid(), &leased, &hooks(), NONE, NO_MOUNTS).unwrap();
     }
 
     #[test]
     fn each_device_of_a_claim_is_one_whose_hook_leases_it_for_the_claim() {
-        let spec = spec(
-            &uid(),
-            &[leased("b"), leased("a")],
-            &hooks(),
-            NONE,
-            NO_MOUNTS,
-        )
-        .unwrap();
+        let spec = spec(&uid(), &[leased("b"), leased("a")], &hooks(), NONE, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let device = &spec.devices[0];
-        assert_eq!(
-            device.name.valid().unwrap().as_str(),
-            format!("{UID}.vfio.a")
-        );
+        assert_eq!(device.name.valid().unwrap().as_str(), format!("{UID}.vfio.a"));
         let hooks = &device.container_edits.hooks;
         let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
         let args_of = |stage| ["onload-hook", stage, "--lease", "vfio:a", "--claim", UID];
         assert_eq!(args, [args_of("createRuntime"), args_of("poststop")]);
         assert!(
-            hooks
-                .iter()
-                .all(|hook| hook.path.ends_with("/onload-hook") && !hook.env.is_empty())
+            hooks.iter().all(|hook| hook.path.ends_with("/onload-hook") && !hook.env.is_empty())
         );
         let edits = &device.container_edits;
         assert!(edits.device_nodes.is_empty() && edits.env.is_empty() && edits.mounts.is_empty());
@@ -411,14 +370,8 @@ mod tests {
         let of_request =
             |value: &str| BTreeMap::from([("PCIDEVICE_A".to_owned(), value.to_owned())]);
         let variables = BTreeMap::from([
-            (
-                "container-0-request-0".to_owned(),
-                of_request("0000:81:10.0"),
-            ),
-            (
-                "container-1-request-0".to_owned(),
-                of_request("0000:81:10.1"),
-            ),
+            ("container-0-request-0".to_owned(), of_request("0000:81:10.0")),
+            ("container-1-request-0".to_owned(), of_request("0000:81:10.1")),
         ]);
         let spec = spec(&uid(), &[], &Hooks::new(), &variables, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
@@ -491,18 +444,12 @@ mod tests {
 
     #[test]
     fn the_hook_of_a_claim_sets_up_a_function_of_which_it_says_something() {
-        let set_up = Leased {
-            vf: "vlan=150;vlans=100-199".parse().ok(),
-            ..leased("0000:81:10.0")
-        };
+        let set_up = Leased { vf: "vlan=150;vlans=100-199".parse().ok(), ..leased("0000:81:10.0") };
         let spec = spec(&uid(), &[set_up], &hooks(), NONE, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let hooks = &spec.devices[0].container_edits.hooks;
         let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
-        let (device, vf) = (
-            "vfio:0000:81:10.0",
-            "vfio:0000:81:10.0=vlan=150;vlans=100-199",
-        );
+        let (device, vf) = ("vfio:0000:81:10.0", "vfio:0000:81:10.0=vlan=150;vlans=100-199");
         let args_of = |stage| {
             let leased = ["onload-hook", stage, "--lease", device];
             [&leased[..], &["--claim", UID, "--vf", vf]].concat()
@@ -516,15 +463,10 @@ mod tests {
         let specs = OwnSpecs::new(dir.path().join("cdi"));
         write(&specs, &["0000:81:10.0"]);
         let registry = Registry::scan(&[dir.path().join("cdi")]);
-        let found: Vec<String> = registry
-            .devices()
-            .map(|found| found.name.to_string())
-            .collect();
+        let found: Vec<String> = registry.devices().map(|found| found.name.to_string()).collect();
         assert_eq!(found, [own_name(&uid(), &leased("0000:81:10.0").device)]);
         assert!(registry.errors().is_empty(), "{:?}", registry.errors());
-        let mode = fs::metadata(dir.path().join("cdi").join(file(&uid(), SPEC)))
-            .unwrap()
-            .mode();
+        let mode = fs::metadata(dir.path().join("cdi").join(file(&uid(), SPEC))).unwrap().mode();
         assert_eq!(mode & 0o777, 0o644);
     }
 
@@ -542,10 +484,7 @@ mod tests {
         assert_eq!(specs.list(), BTreeMap::from([(uid(), Some(owner()))]));
         assert!(!specs.remove(&uid()).unwrap());
         assert!(names_in(dir.path()).is_empty());
-        let rdma = Leased {
-            device: "rdma:mlx5_0".parse().unwrap(),
-            ..leased("a")
-        };
+        let rdma = Leased { device: "rdma:mlx5_0".parse().unwrap(), ..leased("a") };
         assert_eq!(spec(&uid(), &[rdma], &hooks(), NONE, NO_MOUNTS), None);
     }
 
@@ -568,11 +507,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let specs = OwnSpecs::new(dir.path().to_owned());
         write(&specs, &["a"]);
-        let others = [
-            "claim.onload.dev-other.json",
-            "onload.dev-vfio.json",
-            "vendor.json",
-        ];
+        let others = ["claim.onload.dev-other.json", "onload.dev-vfio.json", "vendor.json"];
         for other in others {
             fs::write(dir.path().join(other), "{}").unwrap();
         }
@@ -611,10 +546,7 @@ mod tests {
             specs.write(&uid(), &[leased("a")], &hooks(), NONE, NO_MOUNTS),
         ] {
             let line = written.unwrap_err().to_string();
-            assert!(
-                line.starts_with("opening the directory of specifications "),
-                "{line}"
-            );
+            assert!(line.starts_with("opening the directory of specifications "), "{line}");
         }
     }
 }

@@ -15,9 +15,7 @@ use onload_host::offers::Offer;
 use onload_sys::text::Quoted;
 use serde_json::{Map, Value};
 
-const KEYS: [&str; 7] = [
-    "preload", "profile", "name", "mtu", "vlan", "address", "routes",
-];
+const KEYS: [&str; 7] = ["preload", "profile", "name", "mtu", "vlan", "address", "routes"];
 /// The most bytes of a text that a message shows.
 const SHOWN: usize = 64;
 
@@ -96,10 +94,7 @@ impl Parameters {
 
 fn later<T: Clone>(own: &mut Option<Said<T>>, other: Option<&Said<T>>, is_of_request: bool) {
     if let Some(other) = other {
-        *own = Some(Said {
-            is_of_request,
-            ..other.clone()
-        });
+        *own = Some(Said { is_of_request, ..other.clone() });
     }
 }
 
@@ -109,13 +104,8 @@ fn read<T>(
     key: &str,
     of: fn(&Value) -> Result<T>,
 ) -> Result<Option<Said<T>>> {
-    let said = object.get(key).map(|value| {
-        Ok(Said {
-            value: of(value)?,
-            author,
-            is_of_request: false,
-        })
-    });
+    let said =
+        object.get(key).map(|value| Ok(Said { value: of(value)?, author, is_of_request: false }));
     said.transpose()
 }
 
@@ -131,8 +121,7 @@ fn preload(value: &Value) -> Result<bool> {
 
 fn profile(value: &Value) -> Result<DeviceName> {
     let name = value.as_str().map(DeviceName::try_from);
-    name.and_then(Result::ok)
-        .ok_or_else(|| not("profile", "the name of an Onload profile", value))
+    name.and_then(Result::ok).ok_or_else(|| not("profile", "the name of an Onload profile", value))
 }
 
 fn name(value: &Value) -> Result<NewName> {
@@ -171,13 +160,9 @@ fn routes(value: &Value) -> Result<Vec<Route>> {
 fn texts<'a>(key: &str, wanted: &str, value: &'a Value) -> Result<Vec<&'a str>> {
     let one = std::slice::from_ref(value);
     let all = value.as_array().map_or(one, Vec::as_slice);
-    let texts = all
-        .iter()
-        .map(|text| text.as_str().filter(|text| is_plain(text)));
+    let texts = all.iter().map(|text| text.as_str().filter(|text| is_plain(text)));
     let texts: Option<Vec<&str>> = texts.collect();
-    texts
-        .filter(|texts| !texts.is_empty())
-        .ok_or_else(|| not(key, wanted, value))
+    texts.filter(|texts| !texts.is_empty()).ok_or_else(|| not(key, wanted, value))
 }
 
 /// A parameter of a request that is for devices of another class.
@@ -241,21 +226,13 @@ mod tests {
 
     fn answers() -> Vec<Answer> {
         let lines = recorded("answers.jsonl");
-        lines
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     #[test]
     fn what_is_refused_when_it_is_made_is_what_the_daemon_refuses_and_with_the_same_words() {
         let answers = answers();
-        for Answer {
-            resource,
-            parameters,
-            answer,
-        } in &answers
-        {
+        for Answer { resource, parameters, answer } in &answers {
             let author = match resource.as_str() {
                 "deviceclasses" => Author::Class,
                 _ => Author::Claim,
@@ -304,36 +281,20 @@ mod tests {
         assert_eq!(parsed.mtu.unwrap().value.get(), 9000);
         assert_eq!(parsed.vlan.unwrap().value.number(), 100);
         let texts = |texts: &[String]| texts.join(", ");
-        let addresses: Vec<String> = parsed
-            .address
-            .unwrap()
-            .value
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let addresses: Vec<String> =
+            parsed.address.unwrap().value.iter().map(ToString::to_string).collect();
         assert_eq!(texts(&addresses), "192.0.2.10/24, 2001:db8::10/64");
-        let routes: Vec<String> = parsed
-            .routes
-            .unwrap()
-            .value
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let routes: Vec<String> =
+            parsed.routes.unwrap().value.iter().map(ToString::to_string).collect();
         assert_eq!(texts(&routes), "198.51.100.0/24 via 192.0.2.1");
-        assert_eq!(
-            Parameters::parse(&json!({}), Author::Claim).unwrap(),
-            Parameters::default()
-        );
+        assert_eq!(Parameters::parse(&json!({}), Author::Claim).unwrap(), Parameters::default());
     }
 
     #[test]
     fn the_preload_is_on_or_off_as_yaml_writes_it() {
-        for (value, is) in [
-            (json!("on"), true),
-            (json!("off"), false),
-            (json!(true), true),
-            (json!(false), false),
-        ] {
+        for (value, is) in
+            [(json!("on"), true), (json!("off"), false), (json!(true), true), (json!(false), false)]
+        {
             let parsed = parsed(&json!({"preload": value}));
             assert_eq!(parsed.preload.unwrap().value, is);
         }
@@ -362,16 +323,10 @@ mod tests {
         parameters.override_by(&parsed(&json!({"profile": "b"})), true);
         let of = |author, is_of_request| (author, is_of_request);
         let preload = parameters.preload.unwrap();
-        assert_eq!(
-            of(preload.author, preload.is_of_request),
-            of(Author::Class, false)
-        );
+        assert_eq!(of(preload.author, preload.is_of_request), of(Author::Class, false));
         let profile = parameters.profile.unwrap();
         assert_eq!(profile.value.as_str(), "b");
-        assert_eq!(
-            of(profile.author, profile.is_of_request),
-            of(Author::Claim, true)
-        );
+        assert_eq!(of(profile.author, profile.is_of_request), of(Author::Claim, true));
         assert_eq!(parameters.mtu.unwrap().value.get(), 9000);
     }
 }

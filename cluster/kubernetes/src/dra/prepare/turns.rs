@@ -78,11 +78,7 @@ mod tests {
         let uid = "u1".parse().unwrap();
         let first = turns.take(&uid).await;
         let waiting = turns.take(&uid);
-        assert!(
-            tokio::time::timeout(std::time::Duration::ZERO, waiting)
-                .await
-                .is_err()
-        );
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, waiting).await.is_err());
         drop(first);
         assert_eq!(known_with_another(&turns).await, 1);
     }

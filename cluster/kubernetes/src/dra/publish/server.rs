@@ -26,10 +26,7 @@ impl Server {
     pub(super) fn note(&mut self, name: String, listed: Listed) {
         let generation = self.generations.entry(listed.pool.clone()).or_default();
         *generation = listed.generation.max(*generation);
-        let slice = Slice {
-            version: listed.version.clone(),
-            known: Some(listed),
-        };
+        let slice = Slice { version: listed.version.clone(), known: Some(listed) };
         self.slices.insert(name, slice);
     }
 
@@ -68,8 +65,7 @@ impl Server {
 
     /// Whether slots are devices in a pool; none if it has no shared device.
     pub(super) fn is_numbered(&self, pool: &str) -> Option<bool> {
-        self.of_pool(pool)
-            .find_map(|(_, listed)| listed.is_numbered)
+        self.of_pool(pool).find_map(|(_, listed)| listed.is_numbered)
     }
 
     /// The generation in which all slices of a pool have to be written; none if they are as they are to be. All slices
@@ -90,11 +86,7 @@ impl Server {
         }
         let highest = self.generations.get(pool).copied().unwrap_or(0);
         let is_alone = wanted.len() == 1 && have.keys().all(|name| **name == wanted[0].0);
-        Some(if is_alone {
-            highest.max(1)
-        } else {
-            highest + 1
-        })
+        Some(if is_alone { highest.max(1) } else { highest + 1 })
     }
 
     /// The slices that are not among the wanted, nor in a pool that is left as it is. Of a slice that somebody else
@@ -146,10 +138,8 @@ mod tests {
         slice.spec.pool.name = "n1/nic".to_owned();
         slice.spec.pool.generation = generation;
         slice.spec.pool.resource_slice_count = count;
-        slice.spec.devices = Some(vec![Device {
-            name: format!("in-{name}"),
-            ..Default::default()
-        }]);
+        slice.spec.devices =
+            Some(vec![Device { name: format!("in-{name}"), ..Default::default() }]);
         slice
     }
 
@@ -183,36 +173,23 @@ mod tests {
             vec![slice("a", 1, 7, 2)],
             vec![slice("a", 1, 7, 2), slice("b", 2, 6, 2)],
             vec![slice("a", 1, 7, 3), slice("b", 2, 7, 3)],
-            vec![
-                slice("a", 1, 7, 2),
-                slice("b", 2, 7, 2),
-                slice("c", 3, 7, 2),
-            ],
+            vec![slice("a", 1, 7, 2), slice("b", 2, 7, 2), slice("c", 3, 7, 2)],
         ] {
             let generation = server(&slices).generation("n1/nic", &wanted(&["a", "b"]));
             assert_eq!(generation, Some(8), "{slices:?}");
         }
-        assert_eq!(
-            Server::default().generation("n1/nic", &wanted(&["a", "b"])),
-            Some(1)
-        );
+        assert_eq!(Server::default().generation("n1/nic", &wanted(&["a", "b"])), Some(1));
     }
 
     #[test]
     fn a_slice_alone_keeps_its_generation() {
         let mut other = slice("a", 1, 7, 1);
         other.spec.devices = None;
-        assert_eq!(
-            server(&[other]).generation("n1/nic", &wanted(&["a"])),
-            Some(7)
-        );
+        assert_eq!(server(&[other]).generation("n1/nic", &wanted(&["a"])), Some(7));
         // Unless there were others.
         let server = server(&[slice("a", 1, 7, 2), slice("b", 1, 7, 2)]);
         assert_eq!(server.generation("n1/nic", &wanted(&["a"])), Some(8));
-        assert_eq!(
-            Server::default().generation("n1/nic", &wanted(&["a"])),
-            Some(1)
-        );
+        assert_eq!(Server::default().generation("n1/nic", &wanted(&["a"])), Some(1));
     }
 
     #[test]

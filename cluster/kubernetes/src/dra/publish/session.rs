@@ -265,9 +265,7 @@ impl<'p> Session<'p> {
     /// driver. Two that undo each other's work have to tire.
     fn somebody_else(&mut self) {
         self.uid = None;
-        let is_quiet = self
-            .others_since
-            .is_none_or(|since| since.elapsed() > QUIET);
+        let is_quiet = self.others_since.is_none_or(|since| since.elapsed() > QUIET);
         if is_quiet {
             self.others = Backoff::default();
         }
@@ -424,10 +422,7 @@ impl<'p> Session<'p> {
             self.due_in(waiting.until.saturating_duration_since(now));
         }
         // Devices that claims share would be given to one at a time now; slots that were devices go on.
-        let numbered = Features {
-            sharing: false,
-            ..features
-        };
+        let numbered = Features { sharing: false, ..features };
         Ok(is_numbered.then_some(numbered))
     }
 
@@ -446,12 +441,7 @@ impl<'p> Session<'p> {
             Some(claimed) => claimed,
             None => self.claimed.insert(self.api.claimed(wanted.node).await?),
         };
-        let Wanted {
-            names,
-            offers,
-            node,
-            ..
-        } = wanted;
+        let Wanted { names, offers, node, .. } = wanted;
         let pool = node.pool(class);
         let is_slot = |device: String| match slot_of(&device) {
             Some(_) => Some(true),

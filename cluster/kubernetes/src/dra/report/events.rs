@@ -38,14 +38,8 @@ pub(super) struct Reason {
     action: &'static str,
 }
 
-pub(super) const PREPARE_REFUSED: Reason = Reason {
-    name: "PrepareRefused",
-    action: "Prepare",
-};
-pub(super) const DEVICE_UNHEALTHY: Reason = Reason {
-    name: "DeviceUnhealthy",
-    action: "Watch",
-};
+pub(super) const PREPARE_REFUSED: Reason = Reason { name: "PrepareRefused", action: "Prepare" };
+pub(super) const DEVICE_UNHEALTHY: Reason = Reason { name: "DeviceUnhealthy", action: "Watch" };
 
 /// What is to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,10 +73,7 @@ struct Bucket {
 
 impl Bucket {
     fn full((most, _): (u32, Duration), now: Instant) -> Bucket {
-        Bucket {
-            left: most,
-            filled: now,
-        }
+        Bucket { left: most, filled: now }
     }
 
     fn fill(&mut self, (most, every): (u32, Duration), now: Instant) {
@@ -126,11 +117,7 @@ impl Events {
             before.count = before.count.saturating_add(1);
             before.last = now;
             let change = json!({"series": {"count": before.count, "lastObservedTime": time}});
-            return Some(Write::Again(
-                regarding.namespace?,
-                before.name.clone(),
-                change,
-            ));
+            return Some(Write::Again(regarding.namespace?, before.name.clone(), change));
         }
         let of = regarding.name.clone()?;
         // Two starts say the same of an object in two Events.
@@ -138,11 +125,7 @@ impl Events {
         // Each part of a name between dots ends with a letter or digit.
         let of = cut(&of, MOST_NAME).trim_end_matches(['-', '.']);
         let name = format!("{of}.{}", cut(&unique, 16));
-        let before = SaidBefore {
-            name: name.clone(),
-            count: 1,
-            last: now,
-        };
+        let before = SaidBefore { name: name.clone(), count: 1, last: now };
         self.said.insert(key, before);
         Some(Write::New(Box::new(Event {
             metadata: ObjectMeta {
@@ -294,10 +277,7 @@ mod tests {
     fn a_name_that_is_cut_ends_with_a_letter_or_digit() {
         let now = Instant::now();
         let name = format!("{}-.{}", "a".repeat(198), "b".repeat(20));
-        let pod = ObjectReference {
-            name: Some(name),
-            ..pod("u1")
-        };
+        let pod = ObjectReference { name: Some(name), ..pod("u1") };
         let written = events(now).say(pod, None, DEVICE_UNHEALTHY, "link down", now);
         let Some(Write::New(event)) = written else {
             panic!("it is not said");

@@ -228,11 +228,7 @@ impl Reporter {
                 self.no_events = left_alone(&error, Some(EVENTS_REFUSED));
                 warn(&mut self.said_of_events, &error, "an Event is not written");
             }
-            Done::Status {
-                uid,
-                devices,
-                answer,
-            } => {
+            Done::Status { uid, devices, answer } => {
                 let now = Instant::now();
                 let Some(claim) = self.claims.get_mut(&uid) else {
                     return;
@@ -331,11 +327,7 @@ async fn write_status(
         }
         Err(error) => Err(error),
     };
-    Done::Status {
-        uid,
-        devices,
-        answer,
-    }
+    Done::Status { uid, devices, answer }
 }
 
 async fn write_event(api: Api, write: Write) -> Done {
@@ -384,10 +376,7 @@ fn of_claim(claim: &Claim) -> ObjectReference {
 
 /// The pods that a claim is reserved for.
 fn pods_of(claim: &ResourceClaim) -> Vec<ObjectReference> {
-    let users = claim
-        .status
-        .iter()
-        .flat_map(|status| status.reserved_for.iter().flatten());
+    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     let pods = users.filter(|user| user.resource == "pods" && user.api_group.is_none());
     let pods = pods.map(|pod| ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -447,10 +436,8 @@ mod tests {
     async fn nothing_is_written_while_kubelet_waits_for_an_answer() {
         let dir = tempfile::tempdir().unwrap();
         let (api, mut asked) = server(dir.path()).await;
-        let (_host, host) = watch::channel(Arc::new(snapshot(
-            Vec::new(),
-            KubernetesSettings::default(),
-        )));
+        let (_host, host) =
+            watch::channel(Arc::new(snapshot(Vec::new(), KubernetesSettings::default())));
         let (_classes, device_classes) = watch::channel(crate::dra::classes::Told::default());
         let (sender, reports) = mpsc::unbounded_channel();
         let preparer = Arc::new(Preparer {
@@ -472,11 +459,7 @@ mod tests {
             uid: format!("uid-of-{name}"),
         };
         let mut reporter = Reporter::new(Arc::clone(&preparer), reports);
-        let service = Service {
-            preparer,
-            metrics: Arc::default(),
-            stop: watch::channel(false).1,
-        };
+        let service = Service { preparer, metrics: Arc::default(), stop: watch::channel(false).1 };
         let claims = vec![claim("asked")];
         let prepare = tokio::spawn(async move {
             let request = Request::new(NodePrepareResourcesRequest { claims });

@@ -62,9 +62,7 @@ pub(super) fn gone_bad<'n>(
             (&other.pool, &other.device, &other.share_id)
                 == (&device.pool, &device.device, &device.share_id)
         });
-        other
-            .and_then(condition)
-            .is_some_and(|condition| condition.status == NO)
+        other.and_then(condition).is_some_and(|condition| condition.status == NO)
     };
     let bad = now.iter().filter(|device| !was_bad(device));
     let bad = bad.filter_map(|device| Some((device, condition(device)?)));
@@ -194,42 +192,29 @@ mod tests {
     }
 
     fn down() -> Offer {
-        Offer {
-            health: Health::Unhealthy("its link is down".to_owned()),
-            ..nic()
-        }
+        Offer { health: Health::Unhealthy("its link is down".to_owned()), ..nic() }
     }
 
     #[test]
     fn a_device_is_ready_until_it_is_not_and_its_time_is_that_of_the_change() {
         let mut first = told(nic(), interface(None), &[]);
         let ready = condition(&first[0]).unwrap();
-        assert_eq!(
-            (ready.status.as_str(), ready.reason.as_str()),
-            ("True", "Prepared")
-        );
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Prepared"));
         let past = Time("2020-01-01T00:00:00Z".parse().unwrap());
         for device in &mut first {
             device.conditions.as_mut().unwrap()[0].last_transition_time = past.clone();
         }
         assert_eq!(told(nic(), interface(None), &first), first);
         let second = told(down(), interface(None), &first);
-        let (bad, good) = (
-            condition(&second[0]).unwrap(),
-            condition(&second[1]).unwrap(),
-        );
-        assert_eq!(
-            (bad.status.as_str(), bad.reason.as_str()),
-            ("False", "Unhealthy")
-        );
+        let (bad, good) = (condition(&second[0]).unwrap(), condition(&second[1]).unwrap());
+        assert_eq!((bad.status.as_str(), bad.reason.as_str()), ("False", "Unhealthy"));
         assert_eq!(bad.message, "its link is down");
         assert!(bad.last_transition_time.0 > past.0);
         assert_eq!(good.last_transition_time, past);
         let gone =
             |before: &[AllocatedDeviceStatus], now: &[AllocatedDeviceStatus]| -> Vec<String> {
                 let bad = gone_bad(before, now).into_iter();
-                bad.map(|(device, why)| format!("{} {why}", device.device))
-                    .collect()
+                bad.map(|(device, why)| format!("{} {why}", device.device)).collect()
             };
         assert_eq!(gone(&first, &second), ["ens1-slot-2 its link is down"]);
         assert_eq!(gone(&second, &second), [""; 0]);
@@ -252,11 +237,7 @@ mod tests {
         let held = told(nic(), interface(Some(&held.to_string())), &[]);
         let held = condition(&held[1]).unwrap();
         assert_eq!(held.reason, "Held");
-        assert!(
-            held.message.contains("of pod default/web"),
-            "{}",
-            held.message
-        );
+        assert!(held.message.contains("of pod default/web"), "{}", held.message);
         let snapshot = test_offers::snapshot(Vec::new(), KubernetesSettings::default());
         let (uid, node) = (UID.parse().unwrap(), "n1".parse().unwrap());
         let gone = devices(&uid, &owner(), &snapshot, &node, &[]);

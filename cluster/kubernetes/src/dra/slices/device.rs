@@ -66,11 +66,7 @@ pub(super) fn device(
 }
 
 pub(super) fn taint(key: &str) -> DeviceTaint {
-    DeviceTaint {
-        key: key.to_owned(),
-        effect: "NoSchedule".to_owned(),
-        ..DeviceTaint::default()
-    }
+    DeviceTaint { key: key.to_owned(), effect: "NoSchedule".to_owned(), ..DeviceTaint::default() }
 }
 
 /// Every device of a class has the same ones of ours: a selector that asks for one that is missing is an error
@@ -117,40 +113,29 @@ fn of_offer(value: &Attribute) -> DeviceAttribute {
     match value {
         Attribute::Text(value) => text(value),
         Attribute::Int(value) => int(*value),
-        Attribute::Bool(value) => DeviceAttribute {
-            bool: Some(*value),
-            ..DeviceAttribute::default()
-        },
-        Attribute::Version(value) => DeviceAttribute {
-            version: Some(value.clone()),
-            ..DeviceAttribute::default()
-        },
+        Attribute::Bool(value) => {
+            DeviceAttribute { bool: Some(*value), ..DeviceAttribute::default() }
+        }
+        Attribute::Version(value) => {
+            DeviceAttribute { version: Some(value.clone()), ..DeviceAttribute::default() }
+        }
     }
 }
 
 fn int(value: i64) -> DeviceAttribute {
-    DeviceAttribute {
-        int: Some(value),
-        ..DeviceAttribute::default()
-    }
+    DeviceAttribute { int: Some(value), ..DeviceAttribute::default() }
 }
 
 /// A text, cut where the server would refuse it.
 fn text(value: &str) -> DeviceAttribute {
-    DeviceAttribute {
-        string: Some(cut(value, MOST_TEXT).to_owned()),
-        ..DeviceAttribute::default()
-    }
+    DeviceAttribute { string: Some(cut(value, MOST_TEXT).to_owned()), ..DeviceAttribute::default() }
 }
 
 /// A claim takes one slot unless it asks for more. Without that default it would take all of them.
 pub(super) fn capacity(form: Form) -> BTreeMap<String, DeviceCapacity> {
     let quantity = |number: u32| Quantity(number.to_string());
     let capacity = match form {
-        Form::One | Form::Slot(_) => DeviceCapacity {
-            value: quantity(1),
-            request_policy: None,
-        },
+        Form::One | Form::Slot(_) => DeviceCapacity { value: quantity(1), request_policy: None },
         Form::Shared(slots) => DeviceCapacity {
             value: quantity(slots),
             request_policy: Some(CapacityRequestPolicy {

@@ -15,17 +15,9 @@ pub struct Features {
 }
 
 impl Features {
-    pub const ALL: Features = Features {
-        counters: true,
-        sharing: true,
-        taints: true,
-    };
+    pub const ALL: Features = Features { counters: true, sharing: true, taints: true };
     /// None of them, as in Kubernetes 1.34.
-    pub const NONE: Features = Features {
-        counters: false,
-        sharing: false,
-        taints: false,
-    };
+    pub const NONE: Features = Features { counters: false, sharing: false, taints: false };
 
     pub fn and(self, other: Features) -> Features {
         Features {

@@ -126,20 +126,12 @@ impl<'a> Pool<'a> {
         if trouble.is_some() && !features.taints {
             return;
         }
-        let entry = |form, trouble| Entry {
-            offer,
-            form,
-            trouble,
-            takes,
-        };
+        let entry = |form, trouble| Entry { offer, form, trouble, takes };
         if offer.sharing == Sharing::Exclusive {
             self.devices.push(entry(Form::One, trouble));
             return;
         }
-        let slots = offer
-            .most()
-            .unwrap_or(self.wanted.settings.slots.get())
-            .max(1);
+        let slots = offer.most().unwrap_or(self.wanted.settings.slots.get()).max(1);
         // Where none is left, the whole device has a taint.
         let left = offer.left_beside(is_of_a_claim);
         let left = left.map_or(slots, |(left, _)| if left == 0 { slots } else { left });
@@ -223,10 +215,7 @@ impl<'a> Pool<'a> {
     }
 
     fn device(&self, entry: &Entry<'_>) -> Device {
-        let name = self
-            .wanted
-            .names
-            .device(self.class, &entry.offer.name, entry.slot());
+        let name = self.wanted.names.device(self.class, &entry.offer.name, entry.slot());
         let consumes = entry.takes.map(|(set, number)| {
             vec![DeviceCounterConsumption {
                 counter_set: set_name(set),
@@ -236,13 +225,7 @@ impl<'a> Pool<'a> {
         let resource = resource_of(entry.offer, self.wanted.settings);
         Device {
             consumes_counters: consumes,
-            ..device(
-                name,
-                entry.offer,
-                entry.form,
-                resource.as_ref(),
-                entry.trouble,
-            )
+            ..device(name, entry.offer, entry.form, resource.as_ref(), entry.trouble)
         }
     }
 
@@ -305,10 +288,8 @@ impl Families {
         if !class.is_iommu_group() {
             return families;
         }
-        let parents: BTreeMap<PciAddress, &Offer> = offers
-            .iter()
-            .filter_map(|offer| Some((offer.pci?, *offer)))
-            .collect();
+        let parents: BTreeMap<PciAddress, &Offer> =
+            offers.iter().filter_map(|offer| Some((offer.pci?, *offer))).collect();
         for offer in offers {
             let Some((pf, parent)) = pf_of(offer).and_then(|pf| Some((pf, *parents.get(&pf)?)))
             else {

@@ -35,17 +35,9 @@ pub(crate) struct Gates {
 
 impl Gates {
     /// As in 1.36.
-    pub(crate) const ON: Gates = Gates {
-        partitionable: true,
-        consumable: true,
-        taints: true,
-    };
+    pub(crate) const ON: Gates = Gates { partitionable: true, consumable: true, taints: true };
     /// As in 1.34.
-    pub(crate) const OFF: Gates = Gates {
-        partitionable: false,
-        consumable: false,
-        taints: false,
-    };
+    pub(crate) const OFF: Gates = Gates { partitionable: false, consumable: false, taints: false };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,10 +189,7 @@ impl ApiServer {
         };
         let kept = Arc::new(Mutex::new(kept));
         let (changes, _) = watch::channel(0);
-        let shared = Shared {
-            kept: Arc::clone(&kept),
-            changes: changes.clone(),
-        };
+        let shared = Shared { kept: Arc::clone(&kept), changes: changes.clone() };
         let app = Router::new().fallback(answer).with_state(shared);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -210,14 +199,7 @@ impl ApiServer {
         std::fs::write(&token, TOKEN).unwrap();
         let kubeconfig = dir.path().join("kubeconfig");
         std::fs::write(&kubeconfig, kubeconfig_of(&address, Path::new("token"))).unwrap();
-        ApiServer {
-            kept,
-            changes,
-            address,
-            _dir: dir,
-            token,
-            kubeconfig,
-        }
+        ApiServer { kept, changes, address, _dir: dir, token, kubeconfig }
     }
 
     pub(crate) fn kubeconfig_with(&self, token: &Path) -> String {
@@ -241,9 +223,7 @@ impl ApiServer {
         let kept = self.kept();
         let slices = kept.slices.iter();
         let typed = |object: &Value| serde_json::from_value(object.clone()).unwrap();
-        slices
-            .map(|(name, slice)| (name.clone(), typed(slice)))
-            .collect()
+        slices.map(|(name, slice)| (name.clone(), typed(slice))).collect()
     }
 
     pub(crate) fn slice(&self, name: &str) -> Option<ResourceSlice> {
@@ -278,10 +258,7 @@ impl ApiServer {
         };
         if tokio::time::timeout(super::PATIENCE, wait).await.is_err() {
             let slices = serde_json::to_string_pretty(&self.slices()).unwrap();
-            panic!(
-                "the slices never are as expected: {slices}\n{:?}",
-                self.asked()
-            );
+            panic!("the slices never are as expected: {slices}\n{:?}", self.asked());
         }
     }
 
@@ -322,11 +299,7 @@ impl ApiServer {
     }
 
     pub(crate) fn fail(&self, verb: &'static str, status: u16, retry_after: Option<u32>) {
-        self.kept().faults.push_back(Fault {
-            verb,
-            status,
-            retry_after,
-        });
+        self.kept().faults.push_back(Fault { verb, status, retry_after });
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -359,9 +332,7 @@ impl ApiServer {
     }
 
     pub(crate) fn put_claim(&self, namespace: &str, name: &str, claim: Value) {
-        self.kept()
-            .claims
-            .insert(format!("{namespace}/{name}"), claim);
+        self.kept().claims.insert(format!("{namespace}/{name}"), claim);
     }
 
     pub(crate) fn delete_claim(&self, namespace: &str, name: &str) {
@@ -428,10 +399,7 @@ impl ApiServer {
     /// What kubelet does when it starts: all slices of the node go.
     pub(crate) fn delete_slices_of(&self, node: &str) {
         let mut kept = self.kept();
-        let of_node = kept
-            .slices
-            .iter()
-            .filter(|(_, slice)| slice["spec"]["nodeName"] == node);
+        let of_node = kept.slices.iter().filter(|(_, slice)| slice["spec"]["nodeName"] == node);
         let names: Vec<String> = of_node.map(|(name, _)| name.clone()).collect();
         for name in names {
             delete(&mut kept, &name);
@@ -443,11 +411,7 @@ impl ApiServer {
     pub(crate) fn put_slice(&self, name: &str, mut slice: Value) {
         let mut kept = self.kept();
         slice["metadata"]["name"] = name.into();
-        let kind = if kept.slices.contains_key(name) {
-            "MODIFIED"
-        } else {
-            "ADDED"
-        };
+        let kind = if kept.slices.contains_key(name) { "MODIFIED" } else { "ADDED" };
         store(&mut kept, name, slice, kind);
         drop(kept);
         self.changed();
@@ -530,10 +494,7 @@ fn head(object: &Value) -> Value {
 }
 
 fn event(kind: &str, slice: &Value) -> Bytes {
-    Bytes::from(format!(
-        "{}\n",
-        json!({"type": kind, "object": head(slice)})
-    ))
+    Bytes::from(format!("{}\n", json!({"type": kind, "object": head(slice)})))
 }
 
 /// An answer that is no success (`Status` of apimachinery).
@@ -598,9 +559,8 @@ impl Call {
         };
         let query = request.uri().query().unwrap_or_default();
         let query = query.split('&').filter_map(|pair| pair.split_once('='));
-        let query: BTreeMap<String, String> = query
-            .map(|(key, value)| (key.to_owned(), unescape(value)))
-            .collect();
+        let query: BTreeMap<String, String> =
+            query.map(|(key, value)| (key.to_owned(), unescape(value))).collect();
         let verb = match (request.method(), name.is_empty()) {
             (&Method::GET, false) => "get",
             (&Method::GET, true) if query.contains_key("watch") => "watch",
@@ -610,10 +570,7 @@ impl Call {
             _ => return None,
         };
         let text = |name| {
-            let value = request
-                .headers()
-                .get(name)
-                .map(|value| value.to_str().unwrap());
+            let value = request.headers().get(name).map(|value| value.to_str().unwrap());
             value.unwrap_or_default().to_owned()
         };
         Some(Call {
@@ -699,9 +656,7 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
         let fault = kept.faults.remove(at).unwrap();
         let mut answer = refuse(fault.status, "it was told to fail");
         if let Some(seconds) = fault.retry_after {
-            answer
-                .headers_mut()
-                .insert(header::RETRY_AFTER, seconds.into());
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         return answer;
     }
@@ -732,10 +687,7 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
         ("get", "nodes") => {
             let info = json!({"kubeletVersion": kept.kubelet_version});
             let status = json!({"allocatable": kept.allocatable, "nodeInfo": info});
-            respond(
-                200,
-                &json!({"metadata": {"name": call.name}, "status": status}),
-            )
+            respond(200, &json!({"metadata": {"name": call.name}, "status": status}))
         }
         ("get", "resourceclaims") => {
             let key = format!("{}/{}", call.namespace, call.name);
@@ -744,17 +696,10 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
         ("list", "deviceclasses") => list(kept.version, &kept.classes, call),
         ("watch", "deviceclasses") => watch_of_classes(kept, call),
         ("list", "pods") => {
-            let node = call
-                .text("fieldSelector")
-                .strip_prefix("spec.nodeName=")
-                .unwrap_or_default();
-            let of_node = kept
-                .pods
-                .iter()
-                .filter(|(_, pod)| pod["spec"]["nodeName"] == *node);
-            let of_node = of_node
-                .map(|(name, pod)| (name.clone(), pod.clone()))
-                .collect();
+            let node =
+                call.text("fieldSelector").strip_prefix("spec.nodeName=").unwrap_or_default();
+            let of_node = kept.pods.iter().filter(|(_, pod)| pod["spec"]["nodeName"] == *node);
+            let of_node = of_node.map(|(name, pod)| (name.clone(), pod.clone())).collect();
             list(kept.version, &of_node, call)
         }
         ("list", "resourceclaims") => list(kept.version, &kept.claims, call),
@@ -762,9 +707,7 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
             Some(node) => {
                 let slices = kept.slices.iter();
                 let of_node = slices.filter(|(_, slice)| slice["spec"]["nodeName"] == node);
-                let of_node = of_node
-                    .map(|(name, slice)| (name.clone(), slice.clone()))
-                    .collect();
+                let of_node = of_node.map(|(name, slice)| (name.clone(), slice.clone())).collect();
                 list(kept.version, &of_node, call)
             }
             None => refuse(400, "a driver lists its own slices alone"),
@@ -773,9 +716,7 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
         ("patch", "resourceslices") => patch(kept, call, body),
         ("delete", "resourceslices") => {
             let of_another = |slice: &Value| {
-                kept.bound
-                    .as_ref()
-                    .is_some_and(|node| slice["spec"]["nodeName"] != *node)
+                kept.bound.as_ref().is_some_and(|node| slice["spec"]["nodeName"] != *node)
             };
             match kept.slices.get(&call.name) {
                 None => respond(404, &absent(call.resource, &call.name)),
@@ -802,33 +743,22 @@ fn found(object: Option<&Value>, call: &Call) -> Response {
 fn list(version: u64, objects: &BTreeMap<String, Value>, call: &Call) -> Response {
     let limit: usize = call.text("limit").parse().unwrap_or(usize::MAX);
     let after = call.text("continue");
-    let rest = objects
-        .iter()
-        .filter(|(name, _)| after.is_empty() || name.as_str() > after);
+    let rest = objects.iter().filter(|(name, _)| after.is_empty() || name.as_str() > after);
     let page: Vec<(&String, &Value)> = rest.clone().take(limit).collect();
     let has_more = rest.count() > page.len();
-    let last = page
-        .last()
-        .filter(|_| has_more)
-        .map(|(name, _)| name.as_str());
+    let last = page.last().filter(|_| has_more).map(|(name, _)| name.as_str());
     let items: Vec<&Value> = page.iter().map(|(_, object)| *object).collect();
     let metadata = json!({
         "resourceVersion": version.to_string(), "continue": last.unwrap_or_default(),
     });
-    respond(
-        200,
-        &json!({"kind": "List", "metadata": metadata, "items": items}),
-    )
+    respond(200, &json!({"kind": "List", "metadata": metadata, "items": items}))
 }
 
 fn watch_of(kept: &mut Kept, call: &Call) -> Response {
     let node = call.node();
     let is_good = call.accept == HEADS && call.is_short_watch();
     let Some(node) = node.filter(|_| is_good) else {
-        return refuse(
-            400,
-            "a driver watches the metadata of its own slices, for at most an hour",
-        );
+        return refuse(400, "a driver watches the metadata of its own slices, for at most an hour");
     };
     let known = kept.history.iter();
     let known = known.filter(|(_, _, slice)| slice["spec"]["nodeName"] == node);
@@ -883,20 +813,13 @@ fn patch(kept: &mut Kept, call: &Call, body: &[u8]) -> Response {
     let mut slice: Value = serde_json::from_slice(body).unwrap();
     let typed: ResourceSlice = serde_json::from_value(slice.clone()).unwrap();
     if slice["kind"] != "ResourceSlice" || slice["metadata"]["name"] != *call.name {
-        return refuse(
-            400,
-            "the name of the object does not match the name on the URL",
-        );
+        return refuse(400, "the name of the object does not match the name on the URL");
     }
     let problems = limits::problems(&typed);
     if !problems.is_empty() {
         return refuse(422, &format!("ResourceSlice is invalid: {problems:?}"));
     }
-    if kept
-        .bound
-        .as_ref()
-        .is_some_and(|node| slice["spec"]["nodeName"] != *node)
-    {
+    if kept.bound.as_ref().is_some_and(|node| slice["spec"]["nodeName"] != *node) {
         return refuse(
             403,
             "ValidatingAdmissionPolicy 'onload-kubernetes' denied request: a pod writes slices of its own node",
@@ -966,9 +889,7 @@ fn has_own_counters(spec: &Value) -> bool {
     let sets = list(spec, "sharedCounters");
     let has = |used: &Value| sets.iter().any(|set| set["name"] == used["counterSet"]);
     let devices = list(spec, "devices");
-    let mut used = devices
-        .iter()
-        .flat_map(|device| list(device, "consumesCounters"));
+    let mut used = devices.iter().flat_map(|device| list(device, "consumesCounters"));
     used.all(|used| has(&used))
 }
 
@@ -977,10 +898,7 @@ fn add_times(spec: &mut Value, old: Option<&Value>) {
     let devices = spec.get_mut("devices").and_then(Value::as_array_mut);
     for device in devices.into_iter().flatten() {
         let name = device["name"].clone();
-        let before = old
-            .and_then(|old| old["spec"]["devices"].as_array())
-            .into_iter()
-            .flatten();
+        let before = old.and_then(|old| old["spec"]["devices"].as_array()).into_iter().flatten();
         let before = before.filter(|before| before["name"] == name);
         let before: Vec<Value> = before
             .flat_map(|before| before["taints"].as_array().cloned().unwrap_or_default())
@@ -988,9 +906,7 @@ fn add_times(spec: &mut Value, old: Option<&Value>) {
         let taints = device.get_mut("taints").and_then(Value::as_array_mut);
         for taint in taints.into_iter().flatten() {
             let same = before.iter().find(|before| before["key"] == taint["key"]);
-            let time = same.map_or(json!("2026-11-22T09:00:00Z"), |same| {
-                same["timeAdded"].clone()
-            });
+            let time = same.map_or(json!("2026-11-22T09:00:00Z"), |same| same["timeAdded"].clone());
             taint["timeAdded"] = time;
         }
     }

@@ -82,11 +82,7 @@ impl ClaimServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        ClaimServer {
-            shared,
-            address,
-            server,
-        }
+        ClaimServer { shared, address, server }
     }
 
     pub(crate) fn kubeconfig(&self, dir: &Path) -> PathBuf {
@@ -219,11 +215,7 @@ async fn note(
     body: &str,
 ) -> Result<Value, (StatusCode, String)> {
     let body: Value = serde_json::from_str(body).unwrap();
-    let written = Written {
-        verb,
-        object,
-        body: body.clone(),
-    };
+    let written = Written { verb, object, body: body.clone() };
     shared.written.lock().unwrap().push(written);
     shared.writes.acquire().await.unwrap().forget();
     if shared.refuses_writes.load(Ordering::Relaxed) {
@@ -252,34 +244,22 @@ async fn status(
 ) -> Answer {
     assert_eq!(headers["content-type"], "application/apply-patch+yaml");
     let query = query.unwrap();
-    assert!(
-        query.contains("fieldManager=onload.dev") && query.contains("force=true"),
-        "{query}"
-    );
+    assert!(query.contains("fieldManager=onload.dev") && query.contains("force=true"), "{query}");
     let key = format!("{namespace}/{name}");
     let body = note(&shared, "PATCH", key.clone(), &body).await?;
-    assert_eq!(
-        (&body["metadata"]["name"], &body["kind"]),
-        (&json!(name), &json!("ResourceClaim"))
-    );
+    assert_eq!((&body["metadata"]["name"], &body["kind"]), (&json!(name), &json!("ResourceClaim")));
     let mut claims = shared.claims.lock().unwrap();
     let Some(claim) = claims.get_mut(&key) else {
         let absent = absent("resourceclaims", &name).to_string();
         return Err((StatusCode::NOT_FOUND, absent));
     };
     if body["metadata"]["uid"] != claim["metadata"]["uid"] {
-        return Err(refusal(
-            409,
-            "Conflict",
-            "Precondition failed: UID in precondition",
-        ));
+        return Err(refusal(409, "Conflict", "Precondition failed: UID in precondition"));
     }
     let typed: ResourceClaim = serde_json::from_value(json!({"metadata": {}, "spec": {},
         "status": body["status"]}))
     .unwrap();
-    let results = claim["status"]["allocation"]["devices"]["results"]
-        .as_array()
-        .unwrap();
+    let results = claim["status"]["allocation"]["devices"]["results"].as_array().unwrap();
     for device in typed.status.unwrap().devices.unwrap() {
         let is_it = |result: &&Value| {
             result["driver"] == *device.driver
@@ -302,16 +282,8 @@ async fn event(
     let typed: Event = serde_json::from_str(&body).unwrap();
     // As the server validates it.
     assert!(typed.event_time.is_some() && typed.metadata.namespace.as_ref() == Some(&namespace));
-    assert!(
-        typed
-            .reporting_controller
-            .is_some_and(|name| !name.is_empty())
-    );
-    assert!(
-        typed
-            .reporting_instance
-            .is_some_and(|name| (1..=128).contains(&name.len()))
-    );
+    assert!(typed.reporting_controller.is_some_and(|name| !name.is_empty()));
+    assert!(typed.reporting_instance.is_some_and(|name| (1..=128).contains(&name.len())));
     assert!(typed.note.is_some_and(|note| note.len() <= 1024));
     let object = format!("{namespace}/{}", typed.metadata.name.unwrap());
     Ok(note(&shared, "POST", object, &body).await?.to_string())

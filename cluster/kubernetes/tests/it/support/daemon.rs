@@ -58,21 +58,13 @@ impl Daemon {
         command.arg("--config").arg(host.config_path());
         command.arg("--device-plugin-dir").arg(host.plugin_dir());
         command.arg("--health-socket").arg(&health);
-        command.env(
-            "ONLOAD_KUBERNETES_LISTEN",
-            format!("unix:{}", http.display()),
-        );
+        command.env("ONLOAD_KUBERNETES_LISTEN", format!("unix:{}", http.display()));
         command.stderr(Stdio::piped()).stdout(Stdio::null());
         change(&mut command);
         let mut child = command.spawn().unwrap();
         // A test may have put it elsewhere.
         let log = Log::of(child.stderr.take());
-        Daemon {
-            child,
-            log,
-            http,
-            health,
-        }
+        Daemon { child, log, http, health }
     }
 
     pub(crate) fn health(&self, more: &[&str]) -> (Option<i32>, String) {

@@ -78,10 +78,7 @@ impl KubeletDir {
         let channel = dial(&self.registry().join(&sockets[0])).await;
         let mut registration = RegistrationClient::new(channel);
         let info = registration.get_info(InfoRequest {}).await.unwrap();
-        let status = RegistrationStatus {
-            plugin_registered: true,
-            error: String::new(),
-        };
+        let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         let told = registration.notify_registration_status(status).await;
         told.unwrap();
         info.into_inner()
@@ -124,23 +121,13 @@ async fn dial(path: &Path) -> Channel {
 }
 
 pub(crate) fn claim(name: &str, uid: &str) -> Claim {
-    Claim {
-        namespace: "default".to_owned(),
-        uid: uid.to_owned(),
-        name: name.to_owned(),
-    }
+    Claim { namespace: "default".to_owned(), uid: uid.to_owned(), name: name.to_owned() }
 }
 
 impl Registered {
     pub(crate) async fn notify(&mut self, plugin_registered: bool, error: &str) {
-        let status = RegistrationStatus {
-            plugin_registered,
-            error: error.to_owned(),
-        };
-        self.registration
-            .notify_registration_status(status)
-            .await
-            .unwrap();
+        let status = RegistrationStatus { plugin_registered, error: error.to_owned() };
+        self.registration.notify_registration_status(status).await.unwrap();
     }
 
     pub(crate) async fn prepare_all(
@@ -153,9 +140,7 @@ impl Registered {
     }
 
     pub(crate) async fn prepare_beta(&self, claim: Claim) -> Result<Vec<Device>, String> {
-        let request = NodePrepareResourcesRequest {
-            claims: vec![claim],
-        };
+        let request = NodePrepareResourcesRequest { claims: vec![claim] };
         let answer = self.beta.clone().node_prepare_resources(request).await;
         one(answer.unwrap().into_inner().claims)
     }
@@ -171,9 +156,7 @@ impl Registered {
 
     pub(crate) async fn unprepare(&self, claim: Claim) -> String {
         let uid = claim.uid.clone();
-        let request = NodeUnprepareResourcesRequest {
-            claims: vec![claim],
-        };
+        let request = NodeUnprepareResourcesRequest { claims: vec![claim] };
         let answer = self.v1.clone().node_unprepare_resources(request).await;
         let mut claims = answer.unwrap().into_inner().claims;
         assert_eq!(claims.len(), 1);

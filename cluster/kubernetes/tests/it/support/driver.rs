@@ -151,8 +151,7 @@ impl Driver {
     }
 
     pub(crate) fn unregister(&self) {
-        self.registered
-            .send_modify(|registered| registered.now = false);
+        self.registered.send_modify(|registered| registered.now = false);
     }
 
     pub(crate) fn offer(&self, offers: Vec<Offer>) {

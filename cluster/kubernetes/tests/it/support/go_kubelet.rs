@@ -39,12 +39,7 @@ impl GoKubelet {
                 }
             }
         });
-        Some(GoKubelet {
-            child,
-            commands,
-            events,
-            seen: Vec::new(),
-        })
+        Some(GoKubelet { child, commands, events, seen: Vec::new() })
     }
 
     #[track_caller]

@@ -86,9 +86,7 @@ impl MockKubelet {
                 // A daemon that looks at the same time removes its own.
                 let removed = fs::remove_file(path);
                 let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-                removed
-                    .or_else(|error| is_gone(&error).then_some(()).ok_or(error))
-                    .unwrap();
+                removed.or_else(|error| is_gone(&error).then_some(()).ok_or(error)).unwrap();
             }
         }
         let refusals = texts.iter().rev().map(|text| (*text).to_owned()).collect();
@@ -115,9 +113,7 @@ impl MockKubelet {
             };
             let mut server = Server::builder();
             let server = server.add_service(service);
-            let _ = server
-                .serve_with_incoming(UnixListenerStream::new(listener))
-                .await;
+            let _ = server.serve_with_incoming(UnixListenerStream::new(listener)).await;
         });
         MockKubelet { shared, server }
     }
@@ -136,10 +132,7 @@ impl MockKubelet {
         let found = plugins.wait_for(|plugins| plugins.get(resource).is_some_and(&is));
         match timeout(PATIENCE, found).await {
             Ok(plugins) => plugins.unwrap()[resource].clone(),
-            Err(_) => panic!(
-                "{resource}: {:?}",
-                self.shared.plugins.borrow().get(resource)
-            ),
+            Err(_) => panic!("{resource}: {:?}", self.shared.plugins.borrow().get(resource)),
         }
     }
 
@@ -191,10 +184,7 @@ impl Registration for Registry {
         let dialled = timeout(DIAL, dial(&shared.directory.join(&request.endpoint))).await;
         let failed = || Status::unknown("failed to dial device plugin: context deadline exceeded");
         let mut client = dialled.map_err(|_| failed())?.ok_or_else(failed)?;
-        let options = client
-            .get_device_plugin_options(Empty {})
-            .await?
-            .into_inner();
+        let options = client.get_device_plugin_options(Empty {}).await?.into_inner();
         let plugin = Plugin {
             request,
             options,
@@ -242,18 +232,12 @@ pub(crate) fn allocation(containers: &[&[&str]]) -> AllocateRequest {
     let container = |ids: &&[&str]| ContainerAllocateRequest {
         devices_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
     };
-    AllocateRequest {
-        container_requests: containers.iter().map(container).collect(),
-    }
+    AllocateRequest { container_requests: containers.iter().map(container).collect() }
 }
 
 impl Plugin {
     pub(crate) fn ids(&self) -> Vec<&str> {
-        self.devices
-            .0
-            .iter()
-            .map(|device| device.id.as_str())
-            .collect()
+        self.devices.0.iter().map(|device| device.id.as_str()).collect()
     }
 
     pub(crate) fn unhealthy(&self) -> Vec<&str> {

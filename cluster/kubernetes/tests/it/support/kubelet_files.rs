@@ -18,10 +18,7 @@ impl ListeningKubelet {
         let dir = tempfile::tempdir().unwrap();
         runs_with(dir.path(), arguments);
         let listener = UnixListener::bind(dir.path().join("kubelet.sock")).unwrap();
-        ListeningKubelet {
-            dir,
-            _listener: listener,
-        }
+        ListeningKubelet { dir, _listener: listener }
     }
 
     pub(crate) fn files(&self) -> KubeletFiles {

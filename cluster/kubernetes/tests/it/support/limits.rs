@@ -28,46 +28,24 @@ pub(crate) fn problems(slice: &ResourceSlice) -> Vec<String> {
         spec.all_nodes.is_some(),
         spec.per_device_node_selection.is_some(),
     ];
-    check(
-        places.iter().filter(|is_set| **is_set).count() == 1,
-        "exactly one place".to_owned(),
-    );
+    check(places.iter().filter(|is_set| **is_set).count() == 1, "exactly one place".to_owned());
     let pool = &spec.pool;
     let is_pool = pool.name.len() <= 253 && pool.name.split('/').all(is_subdomain);
     check(is_pool, format!("pool {:?}", pool.name));
     check(pool.generation >= 0, "generation".to_owned());
-    check(
-        pool.resource_slice_count > 0,
-        "resourceSliceCount".to_owned(),
-    );
+    check(pool.resource_slice_count > 0, "resourceSliceCount".to_owned());
     let devices = spec.devices.as_deref().unwrap_or_default();
     let sets = spec.shared_counters.as_deref().unwrap_or_default();
-    check(
-        devices.is_empty() || sets.is_empty(),
-        "devices and sharedCounters".to_owned(),
-    );
+    check(devices.is_empty() || sets.is_empty(), "devices and sharedCounters".to_owned());
     let has_more = |device: &Device| device.taints.is_some() || device.consumes_counters.is_some();
-    let most = if devices.iter().any(has_more) {
-        64
-    } else {
-        128
-    };
-    check(
-        devices.len() <= most,
-        format!("{} devices of {most}", devices.len()),
-    );
+    let most = if devices.iter().any(has_more) { 64 } else { 128 };
+    check(devices.len() <= most, format!("{} devices of {most}", devices.len()));
     check(sets.len() <= 8, format!("{} counter sets", sets.len()));
     let names: BTreeSet<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-    check(
-        names.len() == devices.len(),
-        "two devices of one name".to_owned(),
-    );
+    check(names.len() == devices.len(), "two devices of one name".to_owned());
     for set in sets {
         check(is_label(&set.name), format!("counter set {:?}", set.name));
-        check(
-            (1..=32).contains(&set.counters.len()),
-            "counters of a set".to_owned(),
-        );
+        check((1..=32).contains(&set.counters.len()), "counters of a set".to_owned());
     }
     for device in devices {
         for problem in of_device(device) {
@@ -99,10 +77,7 @@ fn of_device(device: &Device) -> Vec<String> {
         check(number.is_ok(), format!("capacity {:?}", capacity.value));
         let is_shared = device.allow_multiple_allocations == Some(true);
         let policy = capacity.request_policy.as_ref();
-        check(
-            policy.is_none() || is_shared,
-            "requestPolicy without sharing".to_owned(),
-        );
+        check(policy.is_none() || is_shared, "requestPolicy without sharing".to_owned());
         let is_policy = is_range_of(capacity).unwrap_or(true);
         check(is_policy, format!("requestPolicy {policy:?}"));
     }
@@ -110,10 +85,7 @@ fn of_device(device: &Device) -> Vec<String> {
     check(consumes.len() <= 2, "counter sets".to_owned());
     for taint in device.taints.iter().flatten() {
         let effect = ["NoSchedule", "NoExecute", "None"].contains(&taint.effect.as_str());
-        check(
-            effect && is_prefixed(&taint.key),
-            format!("taint {taint:?}"),
-        );
+        check(effect && is_prefixed(&taint.key), format!("taint {taint:?}"));
     }
     found
 }
@@ -141,10 +113,7 @@ fn is_value(value: &DeviceAttribute) -> bool {
         value.bool.is_some(),
         value.int.is_some(),
         value.string.as_ref().is_some_and(|text| text.len() <= 64),
-        value
-            .version
-            .as_ref()
-            .is_some_and(|text| text.len() <= 64 && is_semver(text)),
+        value.version.as_ref().is_some_and(|text| text.len() <= 64 && is_semver(text)),
     ];
     let set = [
         value.bool.is_some(),
@@ -173,18 +142,12 @@ fn is_qualified(name: &str) -> bool {
 }
 
 fn is_prefixed(key: &str) -> bool {
-    key.split_once('/')
-        .is_some_and(|(domain, name)| is_subdomain(domain) && is_label(name))
+    key.split_once('/').is_some_and(|(domain, name)| is_subdomain(domain) && is_label(name))
 }
 
 fn is_identifier(name: &str) -> bool {
-    let first = name
-        .bytes()
-        .next()
-        .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-    let rest = name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    let rest = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     first && rest && name.len() <= 32
 }
 

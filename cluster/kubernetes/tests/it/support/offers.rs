@@ -53,10 +53,7 @@ pub(crate) fn vf(name: &str, pf: &str) -> Offer {
 pub(crate) fn vfs(number: u32) -> Vec<Offer> {
     let vf = |at: u32| {
         let (bus, device, function) = (at / 256, at / 8 % 32, at % 8);
-        offer(
-            Class::Vfio,
-            &format!("0000:{bus:02x}:{device:02x}.{function}"),
-        )
+        offer(Class::Vfio, &format!("0000:{bus:02x}:{device:02x}.{function}"))
     };
     (0..number).map(vf).collect()
 }
@@ -67,25 +64,14 @@ pub(crate) fn unhealthy(mut offer: Offer) -> Offer {
 }
 
 pub(crate) fn held(mut offer: Offer) -> Offer {
-    offer.leases.push(Held {
-        slot: 0,
-        lease: None,
-        text: "container 3f2a".to_owned(),
-    });
+    offer.leases.push(Held { slot: 0, lease: None, text: "container 3f2a".to_owned() });
     offer
 }
 
 /// One that a container of a pod has, for a claim or without.
 pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
-    let process = Process {
-        pid: 7,
-        start_time: 1,
-        pid_namespace: 1,
-    };
-    let cgroup = Some(Cgroup {
-        path: "/sys/fs/cgroup/kubepods/pod1/3f2a".into(),
-        inode: 1,
-    });
+    let process = Process { pid: 7, start_time: 1, pid_namespace: 1 };
+    let cgroup = Some(Cgroup { path: "/sys/fs/cgroup/kubepods/pod1/3f2a".into(), inode: 1 });
     let lease = Lease {
         claim: claim.map(|uid| uid.parse().unwrap()),
         boot: "this".to_owned(),
@@ -98,11 +84,7 @@ pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
         ticket: None,
         moved: None,
     };
-    offer.leases.push(Held {
-        slot: 0,
-        lease: Some(lease),
-        text: "container 3f2a".to_owned(),
-    });
+    offer.leases.push(Held { slot: 0, lease: Some(lease), text: "container 3f2a".to_owned() });
     offer
 }
 

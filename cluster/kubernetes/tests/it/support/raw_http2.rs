@@ -21,9 +21,7 @@ pub(crate) enum Answer {
 /// Calls a method of a gRPC service with an empty message.
 pub(crate) fn call(socket: &Path, authority: &str, method: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
     let mut block = Vec::new();
     for (name, value) in [
@@ -42,9 +40,7 @@ pub(crate) fn call(socket: &Path, authority: &str, method: &str) -> Answer {
             block.extend_from_slice(text.as_bytes());
         }
     }
-    stream
-        .write_all(&frame(HEADERS, END_HEADERS, 1, &block))
-        .unwrap();
+    stream.write_all(&frame(HEADERS, END_HEADERS, 1, &block)).unwrap();
     // A message of gRPC: not compressed, of no bytes.
     stream.write_all(&frame(0, END_STREAM, 1, &[0; 5])).unwrap();
     loop {

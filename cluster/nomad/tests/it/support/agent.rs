@@ -51,18 +51,13 @@ fn start_at(host: &AgentHost, program: &str) -> Command {
     command.env_clear();
     command.env("NOMAD_PLUGIN_MAGIC_COOKIE", COOKIE);
     command.env("PLUGIN_PROTOCOL_VERSIONS", "2");
-    command
-        .env("PLUGIN_MIN_PORT", "10000")
-        .env("PLUGIN_MAX_PORT", "14000");
+    command.env("PLUGIN_MIN_PORT", "10000").env("PLUGIN_MAX_PORT", "14000");
     command.env("TMPDIR", host.sockets());
     command.env("ONLOAD_NOMAD_HOST_ROOT", host.root());
     if host.config_path().exists() {
         command.arg("--config").arg(host.config_path());
     }
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -107,21 +102,11 @@ impl Agent {
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
-        let line: Vec<String> = line
-            .trim_end_matches('\n')
-            .split('|')
-            .map(str::to_owned)
-            .collect();
+        let line: Vec<String> = line.trim_end_matches('\n').split('|').map(str::to_owned).collect();
         assert!(line.len() >= 5, "{line:?}");
         let log = Log::of(child.stderr.take());
         let channel = dial(Path::new(&line[3])).await;
-        Agent {
-            child,
-            line,
-            stdout: Some(stdout),
-            log,
-            channel,
-        }
+        Agent { child, line, stdout: Some(stdout), log, channel }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -141,11 +126,7 @@ impl Agent {
     }
 
     pub(crate) async fn info(&self) -> PluginInfoResponse {
-        self.base()
-            .plugin_info(PluginInfoRequest {})
-            .await
-            .unwrap()
-            .into_inner()
+        self.base().plugin_info(PluginInfoRequest {}).await.unwrap().into_inner()
     }
 
     pub(crate) async fn schema(&self) -> Spec {
@@ -159,9 +140,7 @@ impl Agent {
 
     pub(crate) async fn fingerprint(&self) -> Devices {
         let stream = self.devices().fingerprint(FingerprintRequest {}).await;
-        Devices {
-            stream: stream.unwrap().into_inner(),
-        }
+        Devices { stream: stream.unwrap().into_inner() }
     }
 
     pub(crate) async fn published(&self) -> BTreeMap<String, DeviceGroup> {
@@ -170,27 +149,15 @@ impl Agent {
 
     pub(crate) async fn reserve(&self, ids: &[&str]) -> Result<ContainerReservation, Status> {
         let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
-        let answer = self
-            .devices()
-            .reserve(ReserveRequest { device_ids })
-            .await?;
+        let answer = self.devices().reserve(ReserveRequest { device_ids }).await?;
         Ok(answer.into_inner().container_res.unwrap())
     }
 
     pub(crate) async fn stats(&self) -> Vec<DeviceGroupStats> {
-        let request = StatsRequest {
-            collection_interval: Some(Duration {
-                seconds: 3600,
-                nanos: 0,
-            }),
-        };
+        let request =
+            StatsRequest { collection_interval: Some(Duration { seconds: 3600, nanos: 0 }) };
         let mut stream = self.devices().stats(request).await.unwrap().into_inner();
-        timeout(PATIENCE, stream.message())
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap()
-            .groups
+        timeout(PATIENCE, stream.message()).await.unwrap().unwrap().unwrap().groups
     }
 
     pub(crate) async fn shutdown(&self) {
@@ -207,11 +174,7 @@ impl Agent {
     pub(crate) fn ended(&mut self) -> (ExitStatus, String, String) {
         let status = self.child.wait().unwrap();
         let mut rest = String::new();
-        self.stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut rest)
-            .unwrap();
+        self.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
         (status, rest, self.log.whole())
     }
 

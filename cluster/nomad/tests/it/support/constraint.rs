@@ -20,10 +20,7 @@ pub(crate) fn parse(input: &str) -> Attribute {
         "" => input,
         unit => input.strip_suffix(unit).unwrap().trim(),
     };
-    let of = |value, unit: &str| Attribute {
-        value: Some(value),
-        unit: unit.to_owned(),
-    };
+    let of = |value, unit: &str| Attribute { value: Some(value), unit: unit.to_owned() };
     if let Ok(number) = numeric.parse() {
         return of(Value::IntVal(number), unit);
     }
@@ -39,9 +36,7 @@ pub(crate) fn parse(input: &str) -> Attribute {
 /// `strconv.ParseFloat`: what Rust reads, and hexadecimal digits with an exponent.
 fn float(text: &str) -> Option<f64> {
     let digits = text.trim_start_matches(['+', '-']).to_ascii_lowercase();
-    let is_hexadecimal = digits
-        .strip_prefix("0x")
-        .is_some_and(|rest| rest.contains('p'));
+    let is_hexadecimal = digits.strip_prefix("0x").is_some_and(|rest| rest.contains('p'));
     if is_hexadecimal {
         return Some(f64::NAN);
     }

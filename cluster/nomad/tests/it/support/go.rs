@@ -25,11 +25,7 @@ pub(crate) fn program() -> Option<&'static Path> {
 fn build() -> Option<PathBuf> {
     let library = |name: &str| Path::new(GOPATH).join("src").join(name).is_dir();
     // `go` has no `--version`.
-    let has_go = Command::new("go")
-        .arg("version")
-        .stdout(Stdio::null())
-        .status()
-        .is_ok();
+    let has_go = Command::new("go").arg("version").stdout(Stdio::null()).status().is_ok();
     let is_there = has_go && LIBRARIES.iter().all(|name| library(name));
     let missing = "golang-go, golang-github-hashicorp-go-plugin-dev or golang-google-grpc-dev is not installed";
     if !needs::that(is_there, missing) {
@@ -40,16 +36,10 @@ fn build() -> Option<PathBuf> {
     let mut go = Command::new("go");
     go.args(["build", "-o"]).arg(&built);
     go.arg(sources().join("tests/tools/nomad-host/main.go"));
-    go.env("GO111MODULE", "off")
-        .env("GOPATH", GOPATH)
-        .env("GOFLAGS", "");
+    go.env("GO111MODULE", "off").env("GOPATH", GOPATH).env("GOFLAGS", "");
     go.env("GOCACHE", scratch.join("go-cache"));
     let output = go.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let program = scratch.join("nomad-host");
     fs::rename(built, &program).unwrap();
     Some(program)
@@ -78,15 +68,10 @@ impl GoHost {
         command.arg(plugin.get_program()).args(plugin.get_args());
         command.env_clear();
         // The library itself adds the cookie and what goes with it.
-        let variables = plugin
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?)));
+        let variables = plugin.get_envs().filter_map(|(name, value)| Some((name, value?)));
         let is_hosts = |name: &str| name.starts_with("PLUGIN_") || name.starts_with("NOMAD_");
         command.envs(variables.filter(|(name, _)| !is_hosts(name.to_str().unwrap())));
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         change(&mut command);
         let mut child = command.spawn().unwrap();
         let mut stderr = child.stderr.take().unwrap();

@@ -31,14 +31,7 @@ impl TestNode {
     /// One that allows these classes and has no specification.
     pub fn bare(allow: &[&str], more: &str) -> TestNode {
         let tree = TestNode(Tree::on_disk());
-        for dir in [
-            "etc/onload-ctk",
-            "etc/cdi",
-            "run/cdi",
-            "dev",
-            "sys/class",
-            "var",
-        ] {
+        for dir in ["etc/onload-ctk", "etc/cdi", "run/cdi", "dev", "sys/class", "var"] {
             tree.directory(dir);
         }
         tree.link("var/run", "/run");
@@ -48,10 +41,7 @@ impl TestNode {
 
     /// The captured one: its specifications, and nodes with what the kernel says of them.
     pub fn captured() -> TestNode {
-        let tree = TestNode::bare(
-            &["nic", "nic-nodes", "profile", "ptp", "rdma", "hugepages"],
-            "",
-        );
+        let tree = TestNode::bare(&["nic", "nic-nodes", "profile", "ptp", "rdma", "hugepages"], "");
         for class in ["nic", "nic-nodes", "profile", "ptp", "hugepages"] {
             let name = format!("onload.dev-{class}.json");
             let text = fs::read_to_string(of_workspace(CAPTURED).join(&name)).unwrap();

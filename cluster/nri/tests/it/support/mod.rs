@@ -1,11 +1,7 @@
 //! A runtime's side of NRI, whose frames and ttrpc are written from the protocol and not with the code under test. And
 //! hosts whose files are a test's own.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(
     clippy::unwrap_used,
     clippy::needless_pass_by_value,
@@ -49,12 +45,7 @@ impl Runtime {
     pub fn new(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(NEVER)).unwrap();
         stream.set_write_timeout(Some(NEVER)).unwrap();
-        Runtime {
-            stream,
-            begun: [Vec::new(), Vec::new()],
-            last_call: 0,
-            frame: usize::MAX,
-        }
+        Runtime { stream, begun: [Vec::new(), Vec::new()], last_call: 0, frame: usize::MAX }
     }
 
     pub fn stream(&self) -> &UnixStream {
@@ -86,10 +77,7 @@ impl Runtime {
             }
             let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
             let (connection, length) = (number(0), number(4));
-            assert!(
-                length <= 4096,
-                "a frame of {length} bytes is an error to a runtime"
-            );
+            assert!(length <= 4096, "a frame of {length} bytes is an error to a runtime");
             let mut content = vec![0; length as usize];
             self.stream.read_exact(&mut content).unwrap();
             self.begun[connection as usize - 1].extend(content);
@@ -235,10 +223,7 @@ pub fn container(id: &str) -> Container {
 }
 
 pub fn creation(pod: PodSandbox, container: Container) -> CreateContainerRequest {
-    CreateContainerRequest {
-        pod: Some(pod),
-        container: Some(container),
-    }
+    CreateContainerRequest { pod: Some(pod), container: Some(container) }
 }
 
 pub struct Plugin {
@@ -276,11 +261,7 @@ impl Plugin {
     fn spawn(mut command: Command, dir: tempfile::TempDir) -> Plugin {
         let log = dir.path().join("log");
         command.stderr(std::fs::File::create(&log).unwrap());
-        Plugin {
-            child: command.spawn().unwrap(),
-            log,
-            dir,
-        }
+        Plugin { child: command.spawn().unwrap(), log, dir }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -312,7 +293,5 @@ pub fn next(listener: &UnixListener) -> Runtime {
 }
 
 pub fn of_workspace(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

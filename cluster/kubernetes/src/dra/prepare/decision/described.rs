@@ -51,10 +51,7 @@ impl Surroundings<'_> {
         let addresses = addresses.or(configured);
         let addresses = addresses.into_iter().flatten().map(ToString::to_string);
         let addresses: Vec<String> = addresses.take(MOST_ADDRESSES).collect();
-        let device = LeasedDevice {
-            class: offer.class,
-            name: offer.name.clone(),
-        };
+        let device = LeasedDevice { class: offer.class, name: offer.name.clone() };
         let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
             interface_name: Some(name.unwrap_or_else(|| moved.to_string())),

@@ -127,13 +127,7 @@ fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
     // A container that sets an address can impersonate any machine of its network.
     for address in of_claim(said.address.as_ref()).into_iter().flatten() {
         let contains = |network: &Network| network.contains(address);
-        within(
-            &settings.addresses,
-            contains,
-            address,
-            "address",
-            "addresses",
-        )?;
+        within(&settings.addresses, contains, address, "address", "addresses")?;
     }
     for route in of_claim(said.routes.as_ref()).into_iter().flatten() {
         let covers = |network: &Network| network.covers(&route.network);
@@ -174,11 +168,7 @@ fn within(
         return Ok(());
     }
     let names: Vec<String> = networks.iter().map(ToString::to_string).collect();
-    let allowed = if names.is_empty() {
-        "none".to_owned()
-    } else {
-        Listed(&names).to_string()
-    };
+    let allowed = if names.is_empty() { "none".to_owned() } else { Listed(&names).to_string() };
     bail!(
         "parameter {parameter} sets {value}, which is in none of the networks that this node allows to claims ({allowed}); ask its operator for {key} under [kubernetes], or for a DeviceClass with it"
     )

@@ -52,10 +52,7 @@ pub(crate) fn decide(
     uid: &ClaimUid,
     around: Surroundings<'_>,
 ) -> Result<Decision> {
-    let mut decision = Decision {
-        variables: around.variables(&all)?,
-        ..Decision::default()
-    };
+    let mut decision = Decision { variables: around.variables(&all)?, ..Decision::default() };
     for allocated in all {
         let given = around.give(&allocated, uid, &mut decision);
         let mut cdi_device_ids = given.with_context(|| of_request(&allocated.request))?;
@@ -157,9 +154,7 @@ impl Surroundings<'_> {
             let functions = offers.into_iter().map(|offer| self.function(offer));
             (request.to_owned(), variables(resource, functions))
         });
-        Ok(told
-            .filter(|(_, variables)| !variables.is_empty())
-            .collect())
+        Ok(told.filter(|(_, variables)| !variables.is_empty()).collect())
     }
 
     fn function<'o>(&'o self, offer: &'o Offer) -> Function<'o> {
@@ -182,10 +177,8 @@ impl Surroundings<'_> {
         let family = others.filter(|other| is_of(other, offer) || is_of(offer, other));
         let all = family.flat_map(|other| cdi_names(other).chain([other.name.clone()]));
         let all: BTreeSet<DeviceName> = all.collect();
-        let leased = all.iter().map(|name| Leased {
-            most: 1,
-            ..leased(request, offer, offer.class, name)
-        });
+        let leased =
+            all.iter().map(|name| Leased { most: 1, ..leased(request, offer, offer.class, name) });
         leased.collect()
     }
 

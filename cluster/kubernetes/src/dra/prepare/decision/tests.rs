@@ -18,10 +18,7 @@ const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
 /// A node with an interface, a function that is leased, an RDMA device and a profile.
 fn node() -> Snapshot {
-    let vfio = Offer {
-        sharing: Sharing::Exclusive,
-        ..offer(Class::Vfio, "0000:81:10.0")
-    };
+    let vfio = Offer { sharing: Sharing::Exclusive, ..offer(Class::Vfio, "0000:81:10.0") };
     let gone = Offer {
         cdi: Vec::new(),
         health: Health::Unhealthy("its specification has it no longer".to_owned()),
@@ -53,10 +50,7 @@ fn node() -> Snapshot {
 
 fn allocated(request: &str, pool: &str, device: &str, parameters: &serde_json::Value) -> Allocated {
     let mut merged = Parameters::default();
-    merged.override_by(
-        &Parameters::parse(parameters, Author::Claim).unwrap(),
-        request != "any",
-    );
+    merged.override_by(&Parameters::parse(parameters, Author::Claim).unwrap(), request != "any");
     Allocated {
         request: request.to_owned(),
         chosen: request.to_owned(),
@@ -101,11 +95,8 @@ fn ids(device: Allocated) -> Result<Vec<String>, String> {
 
 /// The CDI devices of the first device, without that of its request, which is the last.
 fn of_first(decision: Decision) -> Vec<String> {
-    let Device {
-        request_names,
-        mut cdi_device_ids,
-        ..
-    } = decision.devices.into_iter().next().unwrap();
+    let Device { request_names, mut cdi_device_ids, .. } =
+        decision.devices.into_iter().next().unwrap();
     let last = cdi_device_ids.pop().unwrap();
     assert_eq!(last, of_request(&request_names[0]));
     cdi_device_ids
@@ -121,9 +112,7 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
     let function = |name: &str, pf: &str| Offer {
         pci: name.parse().ok(),
         sharing: Sharing::Exclusive,
-        attributes: [("pf", Attribute::Text(pf.to_owned()))]
-            .into_iter()
-            .collect(),
+        attributes: [("pf", Attribute::Text(pf.to_owned()))].into_iter().collect(),
         ..offer(Class::Vfio, name)
     };
     snapshot.offers.truncate(4);
@@ -144,9 +133,7 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
         node: &"n1".parse().unwrap(),
         names: &DeviceNames::of(&snapshot.offers),
         snapshot: &snapshot,
-        specs: &["onload.dev/vfio=0000:81:00.0".to_owned()]
-            .into_iter()
-            .collect(),
+        specs: &["onload.dev/vfio=0000:81:00.0".to_owned()].into_iter().collect(),
     };
     let pf = allocated("pf", "n1/vfio", "0000-81-00-0", &json!({}));
     let devices = vec![pf];
@@ -172,10 +159,7 @@ fn the_answer_names_request_pool_device_and_share_as_the_allocation_does() {
     let decision = decided(vec![shared]).unwrap();
     let device = &decision.devices[0];
     assert_eq!(device.request_names, ["nic"]);
-    assert_eq!(
-        (device.pool_name.as_str(), device.device_name.as_str()),
-        ("n1/nic", "ens1")
-    );
+    assert_eq!((device.pool_name.as_str(), device.device_name.as_str()), ("n1/nic", "ens1"));
     assert_eq!(device.share_id.as_deref(), Some("s"));
     assert!(decision.leased.is_empty());
 }
@@ -199,27 +183,20 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
 
 #[test]
 fn who_only_watches_takes_nothing_away() {
-    let admin = |pool, device| Allocated {
-        is_admin: true,
-        ..allocated("w", pool, device, &json!({}))
-    };
+    let admin =
+        |pool, device| Allocated { is_admin: true, ..allocated("w", pool, device, &json!({})) };
     let decision = decided(vec![admin("n1/vfio", "0000-81-10-0")]).unwrap();
     assert!(decision.leased.is_empty());
     assert_eq!(of_first(decision), [""; 0]);
-    assert_eq!(
-        ids(admin("n1/nic", "ens1")).unwrap(),
-        ["onload.dev/nic=ens1"]
-    );
+    assert_eq!(ids(admin("n1/nic", "ens1")).unwrap(), ["onload.dev/nic=ens1"]);
 }
 
 #[test]
 fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
     let mut node = node();
     node.lease_hooks.clear();
-    let admin = Allocated {
-        is_admin: true,
-        ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({}))
-    };
+    let admin =
+        Allocated { is_admin: true, ..allocated("w", "n1/vfio", "0000-81-10-0", &json!({})) };
     let decision = decided_on(&node, vec![admin]).unwrap();
     assert_eq!(of_first(decision), [""; 0]);
 }
@@ -250,11 +227,8 @@ fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
     assert_eq!(of_nic, "0000:81:10.0,0000:81:10.3");
     let info = &decision.variables["r-1"]["PCIDEVICE_ONLOAD_DEV_VFIO_INFO"];
     assert!(info.contains(r#""dev-mount":"/dev/vfio/15""#), "{info}");
-    let last: Vec<Option<&String>> = decision
-        .devices
-        .iter()
-        .map(|device| device.cdi_device_ids.last())
-        .collect();
+    let last: Vec<Option<&String>> =
+        decision.devices.iter().map(|device| device.cdi_device_ids.last()).collect();
     assert_eq!(last[0], Some(&of_request("r-0")));
     assert_eq!(last[1], Some(&of_request("r-1")));
     assert_eq!(last[2], Some(&of_request("r-0")));
@@ -293,16 +267,10 @@ fn a_profile_that_is_not_there_is_refused_with_those_that_are() {
 #[test]
 fn a_specification_that_is_missing_is_asked_of_who_writes_it() {
     let mut snapshot = node();
-    let gone = snapshot
-        .offers
-        .iter_mut()
-        .find(|offer| offer.name.as_str() == "ens9");
+    let gone = snapshot.offers.iter_mut().find(|offer| offer.name.as_str() == "ens9");
     gone.unwrap().health = Health::Healthy;
     for (written_by, says) in [
-        (
-            WrittenBy::Operator,
-            "\"systemctl restart onload-cdi.service\"",
-        ),
+        (WrittenBy::Operator, "\"systemctl restart onload-cdi.service\""),
         (WrittenBy::Daemon, "onload-kubernetes on the node writes it"),
     ] {
         snapshot.written_by = written_by;
@@ -357,15 +325,12 @@ fn node_with_interfaces() -> Snapshot {
         interface("ens1v1", "0000:81:11.1", "fast"),
         interface("ens2v0", "0000:82:11.0", "sriov"),
     ]);
-    node.offers
-        .sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
-    node.lease_hooks
-        .insert(Class::Netdev, vec![Hook::default()]);
+    node.offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+    node.lease_hooks.insert(Class::Netdev, vec![Hook::default()]);
     let of_cni = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
     node.config = Config::parse(of_cni).unwrap();
-    node.config.kubernetes.addresses = ["192.0.2.0/24", "2001:db8::/64"]
-        .map(|network| network.parse().unwrap())
-        .to_vec();
+    node.config.kubernetes.addresses =
+        ["192.0.2.0/24", "2001:db8::/64"].map(|network| network.parse().unwrap()).to_vec();
     node.config.kubernetes.routes = vec!["198.51.100.0/24".parse().unwrap()];
     node
 }
@@ -415,12 +380,9 @@ fn an_interface_is_described_as_it_will_be_in_the_pod() {
     let configured = ["198.51.100.7/24", "2001:db8::7/64"].map(|address| address.parse().unwrap());
     let settings = node.config.netdev.entry("ens1v0".to_owned());
     settings.or_default().addresses = configured.to_vec();
-    let of_function = VfConfig {
-        mac: Some("02:00:00:00:77:01".parse().unwrap()),
-        ..VfConfig::default()
-    };
-    node.vf
-        .insert("netdev:ens1v1".parse().unwrap(), of_function);
+    let of_function =
+        VfConfig { mac: Some("02:00:00:00:77:01".parse().unwrap()), ..VfConfig::default() };
+    node.vf.insert("netdev:ens1v1".parse().unwrap(), of_function);
     let network = |device| {
         let decision = decided_on(&node, vec![device]).unwrap();
         decision.described[0].prepared.network.clone()
@@ -431,15 +393,9 @@ fn an_interface_is_described_as_it_will_be_in_the_pod() {
         let ips = ips.map(|ips| ips.iter().map(|ip| (*ip).to_owned()).collect());
         assert_eq!(network.ips, ips);
     };
-    is(
-        addressed("fast", "ens1v0", "192.0.2.10/24"),
-        Some(&["192.0.2.10/24"]),
-    );
+    is(addressed("fast", "ens1v0", "192.0.2.10/24"), Some(&["192.0.2.10/24"]));
     let plain = |device| allocated("fast", "n1/netdev", device, &json!({}));
-    is(
-        plain("ens1v0"),
-        Some(&["198.51.100.7/24", "2001:db8::7/64"]),
-    );
+    is(plain("ens1v0"), Some(&["198.51.100.7/24", "2001:db8::7/64"]));
     let unset = network(plain("ens1v1")).unwrap();
     assert_eq!(unset.ips, None);
     assert_eq!(unset.hardware_address.as_deref(), Some("02:00:00:00:77:01"));
@@ -457,10 +413,7 @@ fn what_describes_a_device_says_which_alternative_and_slot_it_is() {
     slot.chosen = "nic/fast".to_owned();
     let decision = decided(vec![slot]).unwrap();
     let described = &decision.described[0];
-    assert_eq!(
-        (described.request.as_str(), described.chosen.as_str()),
-        ("nic", "nic/fast")
-    );
+    assert_eq!((described.request.as_str(), described.chosen.as_str()), ("nic", "nic/fast"));
     assert_eq!(described.attributes["slot"].int, Some(3));
 }
 
@@ -505,10 +458,7 @@ fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
     set_up(&mut node, "netdev:ens1v0", "vlans=100-199;trust=false");
     let decided = |vlan: u16| decided_on(&node, vec![moved("a", "ens1v0", &json!({"vlan": vlan}))]);
     let decision = decided(150).unwrap();
-    assert_eq!(
-        decision.leased[0].vf,
-        vf("vlan=150;vlans=100-199;trust=false")
-    );
+    assert_eq!(decision.leased[0].vf, vf("vlan=150;vlans=100-199;trust=false"));
     // The device's own hook would want another VLAN, or none.
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
     assert_eq!(of_first(decision), [of_claim]);
@@ -520,10 +470,7 @@ fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
     let end = "; ask its operator for vlans there, or for a DeviceClass with it";
     assert_eq!(
         decided(300).unwrap_err(),
-        format!(
-            "{}it may choose from 100-199, and 300 is none of them{end}",
-            beginning("ens1v0")
-        )
+        format!("{}it may choose from 100-199, and 300 is none of them{end}", beginning("ens1v0"))
     );
     let mut unlisted = moved("a", "ens1v1", &json!({"vlan": 300}));
     assert_eq!(
@@ -546,24 +493,15 @@ fn a_claim_without_a_vlan_has_the_operator_s_or_is_refused_where_it_has_to_choos
         let says = "request \"a\": netdev:ens1v0: it has to choose a VLAN from 100-199; ";
         assert!(refused.starts_with(says), "{refused}");
     }
-    let watching = Allocated {
-        is_admin: true,
-        ..moved("a", "ens1v0", &json!({}))
-    };
+    let watching = Allocated { is_admin: true, ..moved("a", "ens1v0", &json!({})) };
     decided_on(&node, vec![watching]).unwrap();
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v1");
     let decision = decided_on(&node, vec![moved("a", "ens1v1", &json!({}))]).unwrap();
     let leased = &decision.leased[0];
     assert_eq!((&leased.interface, &leased.vf), (&None, &None));
-    assert_eq!(
-        of_first(decision),
-        [of_claim.as_str(), "onload.dev/netdev=ens1v1"]
-    );
+    assert_eq!(of_first(decision), [of_claim.as_str(), "onload.dev/netdev=ens1v1"]);
     let decision = decided_on(&node, vec![moved("a", "ens1v1", &json!({"mtu": 1400}))]).unwrap();
-    assert_eq!(
-        decision.leased[0].vf,
-        Some("vlan=100;vlans=100-199".parse().unwrap())
-    );
+    assert_eq!(decision.leased[0].vf, Some("vlan=100;vlans=100-199".parse().unwrap()));
     assert_eq!(of_first(decision), [of_claim]);
 }
 
@@ -578,10 +516,7 @@ fn a_claim_chooses_for_a_function_whose_own_hook_brings_its_nodes() {
     for (table, says) in [
         (None, "it may choose no VLAN"),
         (Some("vlan=100"), "it may choose no VLAN"),
-        (
-            Some("vlan=100;vlans=100-149"),
-            "it may choose from 100-149, and 150 is none of them",
-        ),
+        (Some("vlan=100;vlans=100-149"), "it may choose from 100-149, and 150 is none of them"),
     ] {
         if let Some(table) = table {
             set_up(&mut node, "vfio:0000:81:10.0", table);
@@ -649,10 +584,7 @@ fn an_interface_with_an_ipv6_address_has_the_mtu_of_ipv6() {
 fn a_name_and_an_address_are_for_one_interface() {
     let node = node_with_interfaces();
     for (parameters, says) in [
-        (
-            json!({"address": "192.0.2.10/24"}),
-            "address sets 192.0.2.10",
-        ),
+        (json!({"address": "192.0.2.10/24"}), "address sets 192.0.2.10"),
         (json!({"name": "net1"}), "name sets net1"),
     ] {
         let same = ["ens1v0", "ens1v1"].map(|device| moved("any", device, &parameters));
@@ -700,18 +632,11 @@ fn what_is_said_of_an_interface_is_for_one_that_the_hook_moves() {
 
 #[test]
 fn a_device_of_another_node_or_of_nobody_is_refused() {
-    for (pool, device) in [
-        ("n2/nic", "ens1"),
-        ("n1/nic", "ens2"),
-        ("n1/zf", "ens1"),
-        ("", ""),
-        ("../..", "a\nb"),
-    ] {
+    for (pool, device) in
+        [("n2/nic", "ens1"), ("n1/nic", "ens2"), ("n1/zf", "ens1"), ("", ""), ("../..", "a\nb")]
+    {
         let line = ids(allocated("a", pool, device, &json!({}))).unwrap_err();
-        assert!(
-            line.starts_with("request \"a\": this node has no device \""),
-            "{line}"
-        );
+        assert!(line.starts_with("request \"a\": this node has no device \""), "{line}");
         assert!(!line.contains('\n'));
     }
 }
@@ -728,20 +653,13 @@ fn a_device_that_is_not_offered_any_more_is_refused_with_the_words_of_discovery(
 #[test]
 fn a_device_without_a_specification_is_refused_with_the_words_of_discovery() {
     let line = ids(allocated("a", "n1/nic", "ens9", &json!({}))).unwrap_err();
-    assert_eq!(
-        line,
-        "request \"a\": onload.dev/nic=ens9: its specification has it no longer"
-    );
+    assert_eq!(line, "request \"a\": onload.dev/nic=ens9: its specification has it no longer");
 }
 
 #[test]
 fn one_device_that_cannot_be_given_refuses_the_claim() {
     let good = allocated("a", "n1/nic", "ens1", &json!({}));
     let bad = allocated("b", "n1/nic", "ens2", &json!({}));
-    assert!(
-        decided(vec![good, bad])
-            .unwrap_err()
-            .starts_with("request \"b\": ")
-    );
+    assert!(decided(vec![good, bad]).unwrap_err().starts_with("request \"b\": "));
     assert_eq!(decided(Vec::new()), Ok(Decision::default()));
 }
