@@ -278,6 +278,9 @@ pub enum Cdi {
     /// Show what a container gets with some devices, and from which file
     #[command(add = Files(&[CONFIGURATION, SPECIFICATIONS]))]
     Show(Show),
+    /// Show what this host has, what "cdi generate" would write, and what a container gets. Writes nothing
+    #[command(add = Files(&[CONFIGURATION, KERNEL]))]
+    Preview(Preview),
     /// Check whether the written specifications still match this host
     #[command(add = Files(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Check(Check),
@@ -631,6 +634,14 @@ pub struct Show {
     /// Output format; json is a CDI specification of only these devices
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: Listing,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk cdi preview onload.dev/nic=all")]
+pub struct Preview {
+    /// Devices that the container names, for instance onload.dev/nic=all
+    #[arg(value_name = "DEVICE", required = true)]
+    pub devices: Vec<String>,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -53,6 +53,7 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Doctor(args) => commands::doctor::run(global, args, printer),
         Command::Cdi(Cdi::Generate(args)) => commands::generate::run(global, args, printer),
         Command::Cdi(Cdi::Show(args)) => commands::show::run(global, args, printer),
+        Command::Cdi(Cdi::Preview(args)) => commands::preview::run(global, args, printer),
         Command::Cdi(Cdi::List(args)) => commands::list::run(global, args, printer),
         Command::Cdi(Cdi::Check(args)) => commands::check::run(global, args, printer),
         Command::Cdi(Cdi::Validate(args)) => commands::validate::run(global, args, printer),

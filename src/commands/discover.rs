@@ -164,12 +164,8 @@ const NETWORK: &str = "nic and zf accelerate an interface that the container see
 /// The NUMA node, and a line of its table: class, name, PCI address, what else there is to know.
 type Row = (Option<u32>, [String; 4]);
 
-fn print_tables(
-    inventory: &Inventory,
-    pools: &[Shown<'_>],
-    explain: bool,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+/// Prints what the host has: Onload, TCPDirect and the devices of each NUMA node.
+pub(super) fn print_devices(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     let columns = printer.columns();
     print_products(inventory, printer)?;
     for ((_, node), rows) in by_node(inventory) {
@@ -181,6 +177,17 @@ fn print_tables(
         let header = ["CLASS", "NAME", "PCI ADDRESS", "DETAILS"];
         printer.print(table(header, rows, columns))?;
     }
+    Ok(())
+}
+
+fn print_tables(
+    inventory: &Inventory,
+    pools: &[Shown<'_>],
+    explain: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let columns = printer.columns();
+    print_devices(inventory, printer)?;
     print_pools("\n", pools, printer)?;
     if !inventory.nics.is_empty() {
         let text = format!("{DIM}{NETWORK}{DIM:#}");

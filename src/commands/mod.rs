@@ -20,6 +20,7 @@ pub mod man;
 pub mod metrics;
 pub mod overview;
 mod pools;
+pub mod preview;
 pub mod probe;
 mod process;
 mod reasons;

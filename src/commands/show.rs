@@ -42,6 +42,11 @@ fn print_table(
         }
         printer.print(format_args!("  {}\n", device.name))?;
     }
+    print_edits(edits, printer)
+}
+
+/// Prints container edits by sort, below each other.
+pub(super) fn print_edits(edits: &ContainerEdits, printer: &mut Printer) -> anyhow::Result<()> {
     for (heading, lines) in sections(edits) {
         if lines.is_empty() {
             continue;
@@ -64,7 +69,7 @@ fn sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<Line>)> {
     let groups = edits.additional_gids.iter().map(ToString::to_string);
     let mut sections: Vec<(&'static str, Vec<Line>)> = vec![
         ("device nodes", nodes),
-        ("mounts", edits.mounts.iter().map(mount).collect()),
+        ("mounts", mounts(&edits.mounts)),
         ("variables", variables),
         ("hooks", edits.hooks.iter().map(hook).collect()),
         ("network interfaces", interfaces),
@@ -87,14 +92,32 @@ fn node(node: &DeviceNode) -> Line {
     (node.path.clone(), format!("{access}{from}"))
 }
 
-fn mount(mount: &Mount) -> Line {
-    let from = match (mount.type_.as_deref(), &mount.host_path) {
-        (Some(kind), _) if kind != "bind" => format!("{kind} "),
-        (_, host) if *host == mount.container_path => String::new(),
-        (_, host) => format!("from {host} "),
+/// Returns one line per mount. Files that are mounted the same way between the same two directories share a line.
+fn mounts(mounts: &[Mount]) -> Vec<Line> {
+    let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
+    for mount in mounts {
+        let (directory, name) = mount.container_path.rsplit_once('/').unwrap_or_default();
+        let from = match (mount.type_.as_deref(), &mount.host_path) {
+            (Some(kind), _) if kind != "bind" => format!("{kind} "),
+            (_, host) if *host == mount.container_path => String::new(),
+            (_, host) => match host.rsplit_once('/') {
+                Some((directory, host)) if host == name => format!("from {directory} "),
+                _ => format!("from {host} "),
+            },
+        };
+        let how = format!("{from}{}", mount.options.join(","));
+        let names = groups.iter_mut().find(|group| group.0 == directory && group.1 == how);
+        match names {
+            Some((.., names)) if names.contains(&name) => {}
+            Some((.., names)) => names.push(name),
+            None => groups.push((directory, how, vec![name])),
+        }
+    }
+    let line = |(directory, how, names): (&str, String, Vec<&str>)| match *names {
+        [name] => (format!("{directory}/{name}"), how),
+        _ => (format!("{directory}/"), format!("{how}: {}", names.join(" "))),
     };
-    let how = format!("{from}{}", mount.options.join(","));
-    (mount.container_path.clone(), how)
+    groups.into_iter().map(line).collect()
 }
 
 fn hook(hook: &Hook) -> Line {

@@ -543,12 +543,26 @@ fn roff_takes_every_manual_page_without_a_word() {
 }
 
 #[test]
-fn the_first_command_of_the_readme_shows_what_a_host_offers_and_warns_of_nothing() {
+fn the_first_command_of_the_readme_shows_devices_specifications_and_a_container() {
     let readme = fs::read_to_string(crate::common::package().join("README.md")).unwrap();
     let root = captured().strip_prefix(crate::common::package()).unwrap().display().to_string();
     let first = readme.lines().find(|line| line.starts_with("cargo run"));
-    assert_eq!(first, Some(format!("cargo run -- --host-root {root} discover --explain").as_str()));
-    let done = run(&mut on(&captured(), &["discover", "--explain"])).done();
-    assert!(done.stdout.contains("Not offered"), "{}", done.stdout);
+    let command = ["cdi", "preview", "onload.dev/nic=all"];
+    let expected = format!("cargo run -- --host-root {root} {}", command.join(" "));
+    assert_eq!(first, Some(expected.as_str()));
+    let done = run(&mut on(&captured(), &command)).done();
     assert_eq!(done.stderr, "");
+    assert!(done.stdout.lines().count() <= 60, "{}", done.stdout);
+    for part in [
+        "  nic        ens1  0000:41:00.0  igb, af_xdp, up",
+        "CDI specifications in /var/run/cdi\n  onload.dev-nic.json ",
+        "Container with --device onload.dev/nic=all\n\ndevice nodes\n  /dev/onload ",
+        "  /usr/bin/                     ro,nosuid,nodev,bind: onload onload_fuser ",
+        "  LD_PRELOAD=libonload.so\n",
+        "  /usr/bin/onload-hook createRuntime --expect /dev/onload=nic:onload#243:0 ",
+        "run: onload-ctk cdi generate",
+    ] {
+        assert!(done.stdout.contains(part), "{part:?} is missing in:\n{}", done.stdout);
+    }
+    assert!(!captured().join("var/run").exists());
 }

@@ -35,7 +35,7 @@ impl Format {
         }
     }
 
-    pub(crate) fn file_name(self, spec: SpecName) -> String {
+    pub fn file_name(self, spec: SpecName) -> String {
         format!("{FILE_PREFIX}{spec}.{}", self.extension())
     }
 

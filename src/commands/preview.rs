@@ -1,0 +1,59 @@
+//! `cdi preview`: what the host has, the specifications generated from it, and what a container gets. Writes nothing.
+
+use std::path::Path;
+
+use onload_cdi::{Registry, Spec, SpecSource};
+use onload_host::generate::{Specs, Surroundings, generate};
+use onload_host::spec_name::SpecName;
+use onload_host::specdir::Format;
+
+use super::discover::print_devices;
+use super::show::print_edits;
+use super::{OUTPUT_DIR, known_devices, look, open_host, qualified, written_pools};
+use crate::cli::{Global, Preview};
+use crate::exit::Answer;
+use crate::layout::{labelled, pairs};
+use crate::printer::{HEADING, Printer};
+
+pub fn run(global: &Global, args: &Preview, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let names = qualified(&args.devices)?;
+    let (host, config) = open_host(global)?;
+    let (inventory, pools) = look(&host, &config, printer);
+    let pools = written_pools(pools, &config.cdi.kinds, None, printer);
+    // The hook comes with the package, which a captured host need not have.
+    let surroundings = Surroundings { hook: true, ..Surroundings::of(&host, &config)? };
+    let mut specs = generate(&inventory, &pools, &config, surroundings)?;
+    specs.retain(|name, _| config.cdi.kinds.contains(&name.class));
+
+    print_devices(&inventory.offered(), printer)?;
+    print_specs(&specs, printer)?;
+    let devices = args.devices.join(" --device ");
+    printer.print(format_args!("\n{HEADING}Container with --device {devices}{HEADING:#}\n"))?;
+    let registry = Registry::from_sources(
+        specs
+            .into_iter()
+            .map(|(name, spec)| SpecSource {
+                path: Path::new(OUTPUT_DIR).join(Format::Json.file_name(name)),
+                priority: 0,
+                content: Ok(spec),
+            })
+            .collect(),
+    );
+    let edits = known_devices(&registry, &[Path::new(OUTPUT_DIR).to_owned()], &names)?;
+    print_edits(&edits, printer)?;
+    let next =
+        "on a host with these devices, run: onload-ctk cdi generate; then name them with --device";
+    printer.print(format_args!("\n{}", labelled("next", next, printer.columns())))?;
+    Ok(Answer::Yes)
+}
+
+fn print_specs(specs: &Specs, printer: &mut Printer) -> anyhow::Result<()> {
+    printer.print(format_args!("\n{HEADING}CDI specifications in {OUTPUT_DIR}{HEADING:#}\n"))?;
+    let lines: Vec<(String, String)> = specs.iter().map(describe_spec).collect();
+    Ok(printer.print(pairs(&lines, printer.columns()))?)
+}
+
+fn describe_spec((name, spec): (&SpecName, &Spec)) -> (String, String) {
+    let devices: Vec<&str> = spec.devices.iter().map(|device| device.name.as_str()).collect();
+    (Format::Json.file_name(*name), format!("{}: {}", spec.kind, devices.join(" ")))
+}
