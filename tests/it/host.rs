@@ -137,6 +137,9 @@ fn a_leased_function_keeps_the_number_of_functions() {
 
 #[test]
 fn functions_stay_where_leases_are_hidden_from_the_user() {
+    if !crate::common::needs::root("hiding leases from a user") {
+        return;
+    }
     let tree = x2();
     bound(&tree, "vfio-pci");
     tree.config(&wanted(4, "vfio-pci"));

@@ -62,9 +62,9 @@ impl Cgroups {
         if !needs::on_this_machine(mount.is_some(), "there is no cgroup v2 hierarchy") {
             return None;
         }
-        let own =
-            Cgroups { mount: mount?, name: format!("onload-ctk-{}-{name}", std::process::id()) };
-        makes_cgroup(&own.at("")).then_some(own)
+        let (mount, name) = (mount?, format!("onload-ctk-{}-{name}", std::process::id()));
+        // Not then_some: without a cgroup there must be nothing to drop.
+        makes_cgroup(&mount.join(&name)).then(|| Cgroups { mount, name })
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -345,13 +345,13 @@ struct Lists {
 impl Lists {
     fn new(name: &str) -> Option<Self> {
         let mount = PathBuf::from("/sys/fs/cgroup/devices");
-        let lists =
-            Lists { path: format!("onload-ctk-{}-{name}/{ID}", std::process::id()).into(), mount };
-        let is_v1 = lists.mount.join("devices.list").exists();
+        let around = format!("onload-ctk-{}-{name}", std::process::id());
+        let is_v1 = mount.join("devices.list").exists();
         if !needs::on_this_machine(is_v1, "there is no devices controller of cgroup v1") {
             return None;
         }
-        makes_cgroup(&lists.around()).then_some(lists)
+        let path = Path::new(&around).join(ID);
+        makes_cgroup(&mount.join(around)).then(|| Lists { mount, path })
     }
 
     fn at(&self) -> PathBuf {
