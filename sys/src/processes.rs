@@ -524,9 +524,7 @@ mod tests {
             assert_eq!(boot(), wanted);
             return;
         }
-        if !onload_test_needs::root("mounting over a file")
-            || !onload_test_needs::programs(&["unshare"])
-        {
+        if !onload_test_needs::mount_namespace("mounting over a file") {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -51,7 +51,7 @@ fn not_movable_in_a_container(network: &str) -> String {
 
 #[test]
 fn only_a_container_in_the_hosts_network_asks_the_kernel_which_interfaces_may_move() {
-    if !needs::root("mounting sysfs") || !needs::programs(&["unshare"]) {
+    if !needs::mount_namespace("mounting sysfs") {
         return;
     }
     // The network of the test has no interface of the sample.

@@ -181,7 +181,7 @@ fn two_runs_at_once_end_with_whole_files() {
 
 #[test]
 fn a_full_disk_is_an_error_and_leaves_the_old_files() {
-    if !needs::root("mounting a file system") || !has_namespaces() {
+    if !needs::mount_namespace("mounting a file system") {
         return;
     }
     let TwoStates { tree, .. } = two_states();
@@ -219,13 +219,6 @@ fn a_full_disk_is_an_error_and_leaves_the_old_files() {
             "{name}"
         );
     }
-}
-
-fn has_namespaces() -> bool {
-    let mut unshare = Command::new("unshare");
-    unshare.args(["-m", "true"]).stderr(Stdio::null());
-    let has = unshare.status().is_ok_and(|status| status.success());
-    needs::that(has, "unshare(1) is not installed or may not make a namespace")
 }
 
 // Locks that somebody else holds.

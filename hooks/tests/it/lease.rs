@@ -277,7 +277,7 @@ fn a_function_with_a_number_that_another_container_may_open_is_refused_until_tha
 
 #[test]
 fn a_hook_that_fails_after_it_leased_a_device_leaves_no_lease() {
-    if !needs::root("entering a sandbox") {
+    if !needs::mount_namespace("entering a sandbox") {
         return;
     }
     let (lease, no_pool) = ("--lease rdma:rxe1", "--take rdma:none");
@@ -289,7 +289,7 @@ fn a_hook_that_fails_after_it_leased_a_device_leaves_no_lease() {
 
 #[test]
 fn a_container_that_is_refused_a_device_keeps_its_limits() {
-    if !needs::root("entering a sandbox") {
+    if !needs::mount_namespace("entering a sandbox") {
         return;
     }
     let both = "--memlock unlimited --lease rdma:rxe1";

@@ -444,7 +444,7 @@ fn a_record_of_another_version_or_without_a_path_is_none() {
 
 #[test]
 fn a_container_that_asks_for_nothing_starts_where_nothing_can_be_remembered() {
-    if !is_root() {
+    if !is_root() || !onload_test_needs::user_namespace() {
         return;
     }
     let sandbox = sandbox();
@@ -472,7 +472,7 @@ fn a_container_that_asks_for_nothing_starts_where_nothing_can_be_remembered() {
 /// As rootlesskit does for docker and nerdctl: the user's own tmpfs, mode 1777, with links to the host's directory.
 #[test]
 fn a_rootless_engine_that_copies_etc_and_run_up_has_the_host_s_configuration() {
-    if !is_root() {
+    if !is_root() || !onload_test_needs::user_namespace() {
         return;
     }
     let sandbox = sandbox();

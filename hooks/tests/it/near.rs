@@ -153,7 +153,7 @@ fn precreated(sandbox: &Sandbox, config: &Value) -> Result<Vec<String>, String> 
 
 #[test]
 fn precreate_gives_each_gpu_its_nearest_in_turn() {
-    if !needs::root("entering a sandbox") {
+    if !needs::mount_namespace("entering a sandbox") {
         return;
     }
     let all = "NVIDIA_VISIBLE_DEVICES=all";
@@ -173,7 +173,7 @@ fn precreate_gives_each_gpu_its_nearest_in_turn() {
 
 #[test]
 fn numa_says_what_may_be_given_and_near_what_of_it_comes_first() {
-    if !needs::root("entering a sandbox") {
+    if !needs::mount_namespace("entering a sandbox") {
         return;
     }
     let given = |numa: &str| {
@@ -191,7 +191,7 @@ fn numa_says_what_may_be_given_and_near_what_of_it_comes_first() {
 
 #[test]
 fn what_cannot_be_near_is_refused_in_one_line() {
-    if !needs::root("entering a sandbox") {
+    if !needs::mount_namespace("entering a sandbox") {
         return;
     }
     let sandbox = machine();

@@ -246,7 +246,7 @@ fn precreate_keeps_a_member_for_the_container_that_is_made_of_its_configuration(
 
 #[test]
 fn a_configuration_that_was_edited_before_keeps_its_members() {
-    if !needs::root("entering a sandbox") {
+    if !needs::mount_namespace("entering a sandbox") {
         return;
     }
     let sandbox = host(3);
@@ -433,7 +433,7 @@ fn a_container_that_is_refused_something_else_keeps_no_member_for_a_moment() {
 
 #[test]
 fn what_is_no_request_of_a_pool_is_refused_with_a_line() {
-    if !needs::root("entering a sandbox") {
+    if !needs::mount_namespace("entering a sandbox") {
         return;
     }
     let sandbox = host(2);

@@ -62,6 +62,9 @@ impl Cgroups {
         if !needs::on_this_machine(mount.is_some(), "there is no cgroup v2 hierarchy") {
             return None;
         }
+        if !needs::that(Path::new("/dev/kmsg").exists(), "there is no /dev/kmsg") {
+            return None;
+        }
         let (mount, name) = (mount?, format!("onload-ctk-{}-{name}", std::process::id()));
         // Not then_some: without a cgroup there must be nothing to drop.
         makes_cgroup(&mount.join(&name)).then(|| Cgroups { mount, name })

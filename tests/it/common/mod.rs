@@ -351,9 +351,5 @@ pub(crate) fn apply_below(tree: &Tree) -> Command {
 /// Whether [`apply_below`] can be tried here.
 #[track_caller]
 pub(crate) fn can_have_namespaces() -> bool {
-    let can = is_root() && has("unshare");
-    if !can {
-        skipped("needs root and unshare, for a mount namespace of its own");
-    }
-    can
+    needs::mount_namespace("host apply below a directory")
 }

@@ -33,6 +33,30 @@ pub fn programs(names: &[&str]) -> bool {
     }
 }
 
+/// Returns whether this process may create a mount namespace and mount into it, which `purpose` requires. Most
+/// containers forbid it, and it fails in a chroot whose root is not a mount point.
+#[must_use]
+#[track_caller]
+pub fn mount_namespace(purpose: &str) -> bool {
+    let mount = ["--mount", "--propagation", "private", "mount", "-t", "tmpfs", "none", "/tmp"];
+    root(purpose)
+        && programs(&["unshare", "mount"])
+        && that(can_unshare(&mount), &format!("{purpose} needs a mount namespace"))
+}
+
+/// Returns whether this user may create user namespaces.
+#[must_use]
+#[track_caller]
+pub fn user_namespace() -> bool {
+    programs(&["unshare"])
+        && that(can_unshare(&["--user", "--map-root-user", "true"]), "user namespaces are off")
+}
+
+fn can_unshare(arguments: &[&str]) -> bool {
+    let output = Command::new("unshare").args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 /// Whether something is there that root or a Debian package brings; `missing` says what a test lacks
 /// without it.
 #[must_use]

@@ -639,7 +639,7 @@ fn in_namespace(node: &Node, script: &str) -> Output {
 }
 
 fn can_mount() -> bool {
-    needs::root("mounting a file system") && needs::programs(&["unshare"])
+    needs::mount_namespace("mounting a file system")
 }
 
 const INSTALL: &str = "\"$KUBERNETES\" --host-root \"$ROOT\" install --from \"$HOOK\"";

@@ -303,10 +303,7 @@ async fn a_lock_on_kubelet_s_directory_by_another_stops_nothing() {
 async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
     // A user namespace has limits of its own.
     let limit = "echo 0 >/proc/sys/user/max_inotify_instances";
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--user", "--map-root-user", "sh", "-c", limit]);
-    let can = unshare.status().is_ok_and(|status| status.success());
-    if !needs::that(can, "a user namespace") {
+    if !needs::user_namespace() {
         return;
     }
     let host = AgentHost::captured(CAPTURED);

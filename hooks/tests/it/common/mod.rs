@@ -41,10 +41,10 @@ pub fn skipped(reason: &str) {
     let _ = onload_test_needs::that(false, reason);
 }
 
-/// Whether a sandbox can be entered here; without root nothing can be mounted.
+/// Whether a sandbox can be entered here.
 #[track_caller]
 pub fn is_root() -> bool {
-    onload_test_needs::root("entering a sandbox")
+    onload_test_needs::mount_namespace("entering a sandbox")
 }
 
 /// Whether a bundle can be run here.
