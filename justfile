@@ -6,7 +6,7 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 default:
     @"{{ just_executable() }}" --justfile "{{ justfile() }}" --list --unsorted
 
-# While you work: form, clippy, unit tests of the crates that differ from a branch, documentation
+# While you work: form, clippy, unit tests of the crates that differ from a branch, golden files, documentation
 quick base="main": fmt clippy && doc
     #!/usr/bin/env bash
     set -euo pipefail
@@ -17,6 +17,8 @@ quick base="main": fmt clippy && doc
         /^src\// { print "-ponload-ctk" }' | sort -u)
     # shellcheck disable=SC2086 # several words
     [ -z "$crates" ] || cargo test --lib --locked $crates
+    cargo test --locked --test cases -- --quiet
+    cargo test --locked --test it -- --quiet bundles:: default_config:: golden:: topology::
 
 # The guest takes more than half of the time, on a core and a half: the programs that it begins with are built first, the
 # Kubernetes agent while it runs, and all the rest runs beside it with what it leaves.

@@ -30,14 +30,14 @@ fn main() -> ExitCode {
     let paths = paths.map(|entry| entry.unwrap().into_path());
     let trials =
         paths.filter(|path| path.extension().is_some_and(|end| end == "case")).map(|path| {
-            let name = path.strip_prefix(&cases).unwrap().with_extension("");
-            Trial::test(name.display().to_string(), move || compare(&path))
+            let name = path.strip_prefix(&cases).unwrap().with_extension("").display().to_string();
+            Trial::test(name.clone(), move || compare(&path, &name))
         });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
 
 /// Fails with a diff if a session differs from its file. With `UPDATE_GOLDEN` set, rewrites the file.
-fn compare(path: &Path) -> Result<(), Failed> {
+fn compare(path: &Path, name: &str) -> Result<(), Failed> {
     let expected = fs::read_to_string(path)?;
     let found = replay(&expected)?;
     if found == expected {
@@ -48,7 +48,7 @@ fn compare(path: &Path) -> Result<(), Failed> {
     }
     let diff = TextDiff::from_lines(&expected, &found);
     let diff = diff.unified_diff().header("expected", "found").to_string();
-    Err(diff.into())
+    Err(format!("{diff}to accept it, run: UPDATE_GOLDEN=1 cargo test --test cases {name}").into())
 }
 
 /// Runs the commands of a case on its host. Returns the case with what they printed and changed.

@@ -14,24 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{
-    Tree, compare, every_host, names_in, needs, on, package, program, run, run_with_stdin, specs_in,
+    Differences, Tree, every_host, names_in, needs, on, package, program, run, run_with_stdin,
+    specs_in,
 };
 use onload_cdi::{Spec, Version, from_json};
 use serde_json::Value;
 use walkdir::WalkDir;
-
-/// No golden file is there that nothing is compared with.
-#[track_caller]
-fn nothing_else(golden: &Path, names: &[String]) {
-    for name in names_in(golden) {
-        if names.contains(&name) {
-            continue;
-        }
-        let path = golden.join(&name);
-        assert!(std::env::var_os("UPDATE_GOLDEN").is_some(), "{} is not written", path.display());
-        fs::remove_file(path).unwrap();
-    }
-}
 
 fn without_version(text: &str) -> String {
     let version = format!("\"version\": \"{}\",\n  \"onload\"", env!("CARGO_PKG_VERSION"));
@@ -40,35 +28,48 @@ fn without_version(text: &str) -> String {
 
 #[test]
 fn each_host_gives_what_its_golden_files_say() {
+    let mut differences = Differences::default();
     for (name, tree) in every_host() {
         let root = tree.root();
         let golden = package().join("tests/golden").join(name);
         let specs = tempfile::tempdir().unwrap();
         let json = run(&mut on(root, &["discover", "--format", "json"])).done();
-        compare(&golden.join("discover.json"), &without_version(&json.stdout));
+        differences.compare(&golden.join("discover.json"), &without_version(&json.stdout));
         let table = run(&mut on(root, &["discover", "--explain"])).done();
-        compare(&golden.join("discover.txt"), &table.stdout);
+        differences.compare(&golden.join("discover.txt"), &table.stdout);
         let mut generate = on(root, &["cdi", "generate", "--output-dir"]);
         let generated = run(generate.arg(specs.path())).done();
         let said = generated.stderr.replace(&*root.to_string_lossy(), "ROOT");
         let said = said.replace(&*specs.path().to_string_lossy(), "SPECS");
-        compare(&golden.join("generate.txt"), &said);
+        differences.compare(&golden.join("generate.txt"), &said);
         let mut written = specs_in(specs.path());
         for file in &written {
             let content = fs::read_to_string(specs.path().join(file)).unwrap();
-            compare(&golden.join(file), &content);
+            differences.compare(&golden.join(file), &content);
         }
         for (file, shown) in on_terminals(name, root, specs.path()) {
-            compare(&golden.join(&file), &shown);
+            differences.compare(&golden.join(&file), &shown);
             written.push(file);
         }
         for (file, shown) in plans(name, root) {
-            compare(&golden.join(&file), &shown);
+            differences.compare(&golden.join(&file), &shown);
             written.push(file);
         }
         written.extend(["discover.json", "discover.txt", "generate.txt"].map(str::to_owned));
-        nothing_else(&golden, &written);
+        differences.expect_only(&golden, &written);
     }
+    differences.fail_if_any();
+}
+
+#[test]
+fn a_failure_names_every_file_and_the_command_that_accepts_them() {
+    let files = ["tests/golden/x2/discover.txt", "docs/topology-8-gpus.svg"];
+    let differing = files.map(|file| (package().join(file), "-old\n+new\n".to_owned()));
+    let said = Differences(differing.to_vec()).to_string();
+    let ending = "2 golden files differ:\n  tests/golden/x2/discover.txt\n  docs/topology-8-gpus.svg\n\
+        to accept all of them, run: UPDATE_GOLDEN=1 cargo test --test it";
+    assert!(said.contains(ending), "{said}");
+    assert_eq!(said.matches("\n-old\n+new\n").count(), 2, "{said}");
 }
 
 /// Hosts whose tables are also compared as terminals show them: between them they have every class, and

@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{
-    CAPTURED, COMMITTED, Commands, Pci, Tree, captured, compare, is_root, names_in, on, package,
-    run,
+    CAPTURED, COMMITTED, Commands, Differences, Pci, Tree, captured, compare, is_root, names_in,
+    on, package, run,
 };
 
 /// The hosts whose pictures stand in `docs/`.
@@ -17,15 +17,17 @@ const PICTURES: [&str; 5] =
 
 #[test]
 fn the_text_of_each_captured_host_is_what_people_have_read() {
+    let mut differences = Differences::default();
     for name in COMMITTED {
         let tree = Tree::sample(name);
         let mut command = on(tree.root(), &["topology"]);
         let shown = run(command.env("COLUMNS", "80")).done().stdout;
-        compare(&package().join(format!("tests/topology/{name}.txt")), &shown);
+        differences.compare(&package().join(format!("tests/topology/{name}.txt")), &shown);
         for line in shown.lines() {
             assert!(line.chars().count() <= 80, "{name}: {line}");
         }
     }
+    differences.fail_if_any();
 }
 
 #[test]
@@ -41,12 +43,14 @@ fn no_text_is_left_of_a_host_that_is_gone() {
 
 #[test]
 fn the_pictures_in_the_documentation_are_what_the_command_draws() {
+    let mut differences = Differences::default();
     for name in PICTURES {
         let run = run(&mut on(Tree::sample(name).root(), &["topology", "--format", "svg"])).done();
-        compare(&package().join(format!("docs/topology-{name}.svg")), &run.stdout);
+        differences.compare(&package().join(format!("docs/topology-{name}.svg")), &run.stdout);
         let page = fs::read_to_string(package().join("docs/topology.md")).unwrap();
         assert!(page.contains(&format!("(topology-{name}.svg)")), "{name}");
     }
+    differences.fail_if_any();
     let shown = fs::read_to_string(package().join("README.md")).unwrap();
     let first = shown.lines().take(40).any(|line| line.contains("(docs/topology-"));
     assert!(first, "the README's first screen has a picture");

@@ -37,19 +37,68 @@ pub(crate) fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What stands in `golden` is what came out, or becomes it with `UPDATE_GOLDEN=1`.
+/// Fails if a golden file differs from what came out. With `UPDATE_GOLDEN=1`, rewrites the file.
 #[track_caller]
 pub(crate) fn compare(golden: &Path, found: &str) {
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::create_dir_all(golden.parent().unwrap()).unwrap();
-        fs::write(golden, found).unwrap();
-        return;
+    let mut differences = Differences::default();
+    differences.compare(golden, found);
+    differences.fail_if_any();
+}
+
+/// Golden files that differ from what came out, each with its diff. A test compares all its files before it fails.
+#[derive(Default)]
+pub(crate) struct Differences(pub(crate) Vec<(PathBuf, String)>);
+
+impl Differences {
+    /// Notes a difference. With `UPDATE_GOLDEN=1`, rewrites the file instead.
+    pub(crate) fn compare(&mut self, golden: &Path, found: &str) {
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::create_dir_all(golden.parent().unwrap()).unwrap();
+            fs::write(golden, found).unwrap();
+            return;
+        }
+        let expected = fs::read_to_string(golden).unwrap_or_default();
+        if expected != found {
+            let diff = similar::TextDiff::from_lines(expected.as_str(), found);
+            let diff = diff.unified_diff().header("expected", "found").to_string();
+            self.0.push((golden.to_owned(), diff));
+        }
     }
-    let wanted = fs::read_to_string(golden).unwrap_or_default();
-    if wanted != found {
-        let diff = similar::TextDiff::from_lines(wanted.as_str(), found);
-        let path = golden.display().to_string();
-        panic!("{}", diff.unified_diff().header(&path, "what came out"));
+
+    /// Notes each file of a directory that is not in `names`. With `UPDATE_GOLDEN=1`, removes it instead.
+    pub(crate) fn expect_only(&mut self, directory: &Path, names: &[String]) {
+        for name in names_in(directory).into_iter().filter(|name| !names.contains(name)) {
+            let path = directory.join(name);
+            if std::env::var_os("UPDATE_GOLDEN").is_some() {
+                fs::remove_file(path).unwrap();
+            } else {
+                self.0.push((path, "no test writes this file\n".to_owned()));
+            }
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn fail_if_any(self) {
+        assert!(self.0.is_empty(), "{self}");
+    }
+}
+
+impl std::fmt::Display for Differences {
+    /// Writes the diffs, then the paths again, since the diffs may be long.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let path = |path: &Path| path.strip_prefix(package()).unwrap_or(path).display().to_string();
+        for (golden, diff) in &self.0 {
+            write!(f, "{}:\n{diff}\n", path(golden))?;
+        }
+        writeln!(f, "{} golden files differ:", self.0.len())?;
+        for (golden, _) in &self.0 {
+            writeln!(f, "  {}", path(golden))?;
+        }
+        // The harness names a test's thread after it, but runs a single one in the main thread.
+        let thread = std::thread::current();
+        let test = thread.name().filter(|name| *name != "main").unwrap_or_default();
+        let command = format!("UPDATE_GOLDEN=1 cargo test --test it {test}");
+        write!(f, "to accept all of them, run: {}", command.trim_end())
     }
 }
 
