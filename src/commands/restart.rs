@@ -12,6 +12,8 @@ use super::holders::ask;
 
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
+/// This directory exists if systemd is running: sd_booted(3).
+const BOOTED: &str = "/run/systemd/system";
 const JOURNALCTL: &str = "/usr/bin/journalctl";
 const CTR: [&str; 2] = ["/usr/bin/ctr", "/usr/local/bin/ctr"];
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -69,7 +71,7 @@ impl Service {
         let Some(name) = engine.service() else {
             return Ok(None);
         };
-        let systemctl = systemctl(&SYSTEMCTL, name)?;
+        let systemctl = systemctl(&SYSTEMCTL, Path::new(BOOTED), name)?;
         let mut service = Service { name, systemctl, before: State::default() };
         service.before = service.look();
         Ok(Some(service))
@@ -151,11 +153,16 @@ impl Service {
     }
 }
 
-fn systemctl(places: &[&'static str], service: &str) -> anyhow::Result<&'static str> {
-    let found = places.iter().find(|path| Path::new(path).exists());
+/// A minimal system or a container may have systemctl installed without a running systemd.
+fn systemctl(
+    places: &[&'static str],
+    booted: &Path,
+    service: &str,
+) -> anyhow::Result<&'static str> {
+    let found = places.iter().find(|path| booted.is_dir() && Path::new(path).exists());
     found.copied().with_context(|| {
         format!(
-            "--restart: there is no systemctl on this host; leave --restart out, and restart {service} by the host's own init system"
+            "--restart: systemd is not running on this host; leave --restart out, and restart {service} by the host's own init system"
         )
     })
 }
@@ -264,12 +271,14 @@ ID:               diff
 
     #[test]
     fn a_host_without_systemd_is_told_what_to_leave_out() {
-        let refusal = systemctl(&["/nowhere/systemctl"], "docker").unwrap_err();
-        assert!(
-            refusal.to_string().contains("restart docker by the host's own init system"),
-            "{refusal}"
-        );
-        assert_eq!(systemctl(&["/nowhere", "/"], "docker").unwrap(), "/");
+        // Neither an installed systemctl nor a running systemd is enough.
+        for (program, booted) in [("/nowhere/systemctl", "/"), ("/", "/nowhere/system")] {
+            let refusal = systemctl(&[program], Path::new(booted), "docker").unwrap_err();
+            let line = refusal.to_string();
+            assert!(line.contains("--restart: systemd is not running on this host"), "{line}");
+            assert!(line.contains("restart docker by the host's own init system"), "{line}");
+        }
+        assert_eq!(systemctl(&["/nowhere", "/"], Path::new("/"), "docker").unwrap(), "/");
     }
 
     #[test]
