@@ -545,7 +545,7 @@ fn roff_takes_every_manual_page_without_a_word() {
 #[test]
 fn the_first_command_of_the_readme_shows_devices_specifications_and_a_container() {
     let readme = fs::read_to_string(crate::common::package().join("README.md")).unwrap();
-    let root = captured().strip_prefix(crate::common::package()).unwrap().display().to_string();
+    let root = format!("tests/hosts/{}", crate::common::CAPTURED);
     let first = readme.lines().find(|line| line.starts_with("cargo run"));
     let command = ["cdi", "preview", "onload.dev/nic=all"];
     let expected = format!("cargo run -- --host-root {root} {}", command.join(" "));
