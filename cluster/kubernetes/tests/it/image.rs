@@ -246,8 +246,9 @@ fn containerd_imports_the_image() {
     }
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
+    // The plugin "opt" would make /opt/containerd.
     let config = format!(
-        "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {:?}\n",
+        "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\"]\n[grpc]\naddress = {:?}\n",
         at("root"),
         at("state"),
         at("sock")
