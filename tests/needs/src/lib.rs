@@ -10,6 +10,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
 /// The variable that makes a missing need a failure: with the value `1`, a test without root or without
@@ -50,6 +51,26 @@ pub fn mount_namespace(purpose: &str) -> bool {
 pub fn user_namespace() -> bool {
     programs(&["unshare"])
         && that(can_unshare(&["--user", "--map-root-user", "true"]), "user namespaces are off")
+}
+
+/// Returns whether the root directory is that of the mount namespace, which `purpose` requires. In a chroot, a process
+/// that joins a container's mount namespace sees the root outside of the chroot.
+#[must_use]
+#[track_caller]
+pub fn no_chroot(purpose: &str) -> bool {
+    root(purpose)
+        && programs(&["nsenter"])
+        && that(!is_chroot(), &format!("{purpose} does not work in a chroot"))
+}
+
+fn is_chroot() -> bool {
+    let mut joined = Command::new("nsenter");
+    joined.args(["--mount=/proc/self/ns/mnt", "stat", "--format=%d:%i", "/"]);
+    let own = std::fs::metadata("/").map(|root| format!("{}:{}\n", root.dev(), root.ino()));
+    match (own, joined.output()) {
+        (Ok(own), Ok(joined)) => joined.stdout != own.as_bytes(),
+        _ => true,
+    }
 }
 
 fn can_unshare(arguments: &[&str]) -> bool {
