@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use onload_test_tree::copy_program;
 use serde_json::{Value, json};
+use walkdir::WalkDir;
 
 use super::{HOOK, Sandbox, config, skipped, stderr, stdout};
 
@@ -121,15 +122,25 @@ pub fn on(
     // The cgroups of all tests are the machine's.
     static MADE: AtomicU32 = AtomicU32::new(0);
     let made = MADE.fetch_add(1, Relaxed);
+    let id = format!("onload-ctk-{}-{made}", std::process::id());
     let begin = format!(
-        "{before}\nFIRST={}\nID=onload-ctk-{}-{made}\nSTAND_INS='{stand_ins}'\nRUNTIME='{runtime} {options} --root /run/{runtime}'",
+        "{before}\nFIRST={}\nID={id}\nSTAND_INS='{stand_ins}'\nRUNTIME='{runtime} {options} --root /run/{runtime}'",
         first(),
-        std::process::id(),
     );
     let whole = format!("{begin}\n{HOST}\n{devices}\n{script}\n");
     sandbox.file("/script.sh", whole);
     let output = sandbox.script("exec unshare --net sh /script.sh", b"");
+    remove_cgroups(&format!("/{id}-"));
     let (out, err) = (stdout(&output), stderr(&output));
     assert!(output.status.success(), "{runtime}: {out} {err}");
     out
+}
+
+/// Removes the cgroups that have `part` in their paths. A container whose runtime has lost its state leaves empty ones.
+fn remove_cgroups(part: &str) {
+    for entry in WalkDir::new("/sys/fs/cgroup").contents_first(true).into_iter().flatten() {
+        if entry.file_type().is_dir() && entry.path().to_string_lossy().contains(part) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
 }
