@@ -19,8 +19,11 @@ use onload_cdi::{ContainerEdits, QualifiedName, Registry, Spec, to_json};
 use serde_json::Value;
 
 const GOPATH: &str = "/usr/share/gocode";
-const GO_LIBRARY: &str =
-    "src/github.com/container-orchestrated-devices/container-device-interface/pkg/cdi";
+/// Import paths of the Go library: since it moved to the CNCF (Debian 13), and before (Debian 12).
+const GO_LIBRARIES: [&str; 2] = [
+    "tags.cncf.io/container-device-interface",
+    "github.com/container-orchestrated-devices/container-device-interface",
+];
 const REQUIRE: &str = "CDI_REQUIRE_ORACLES";
 
 /// A way in which another reader differs from this one. Each is shown by its own test.
@@ -116,20 +119,30 @@ fn run(command: &mut Command) -> Result<(), String> {
 }
 
 fn build_go() -> Result<PathBuf, String> {
-    let library = Path::new(GOPATH).join(GO_LIBRARY);
-    if !library.is_dir() {
+    let packages = Path::new(GOPATH).join("src");
+    let Some(library) =
+        GO_LIBRARIES.into_iter().find(|library| packages.join(library).join("pkg/cdi").is_dir())
+    else {
         return Err(format!(
-            "no {}: install golang-go and \
+            "{} is not in {}: install golang-go and \
              golang-github-container-orchestrated-devices-container-device-interface-dev",
-            library.display()
+            GO_LIBRARIES.join(" or "),
+            packages.display()
         ));
-    }
+    };
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let program = scratch.join(format!("cdi-oracle-{}", std::process::id()));
+    let main = program.with_extension("go");
+    // The source imports the library by its first path.
+    fs::read_to_string(sources("cdi-oracle").join("main.go"))
+        .and_then(|source| fs::write(&main, source.replace(GO_LIBRARIES[0], library)))
+        .map_err(|error| format!("writing {}: {error}", main.display()))?;
     let mut go = Command::new("go");
-    go.args(["build", "-o"]).arg(&program).arg(sources("cdi-oracle").join("main.go"));
+    go.args(["build", "-o"]).arg(&program).arg(&main);
     go.env("GO111MODULE", "off").env("GOPATH", GOPATH).env("GOFLAGS", "");
-    run(go.env("GOCACHE", scratch.join("go-cache")))?;
+    let built = run(go.env("GOCACHE", scratch.join("go-cache")));
+    let _ = fs::remove_file(&main);
+    built?;
     settle(&program, &scratch.join("cdi-oracle"))
 }
 
