@@ -43,7 +43,7 @@ ci:
     just release hooks tools
     beside machine
     nice=5
-    run doc clippy aarch64 deny package hooks-budget fuzz test first-command syscalls
+    run doc clippy aarch64 msrv deny package hooks-budget fuzz test first-command syscalls
     title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
@@ -133,6 +133,21 @@ aarch64:
         exit
     fi
     across_to arm64 cargo check --workspace --locked --target "$target"
+
+# That the oldest compiler that `rust-version` allows can build the programs; rustup installs it
+msrv:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml).0
+    if ! command -v rustup >/dev/null; then
+        echo "skipped: rustup is not installed"
+        exit
+    fi
+    if ! rustup run "$version" rustc --version 2>/dev/null && ! rustup toolchain install "$version" --profile minimal; then
+        echo "skipped: rustup cannot install Rust $version"
+        exit
+    fi
+    cargo "+$version" check --workspace --locked
 
 # QEMU 10.0 has no bpf(2), and of netlink rtnetlink and uevents alone. What is left out asks for these, mounts over a file of
 # /proc, or has forty threads wait for one lock, which then takes longer than a start may.

@@ -43,6 +43,15 @@ fn version(text: &str) -> Vec<u32> {
 }
 
 #[test]
+fn pages_require_the_oldest_compiler_that_may_build() {
+    let manifest: toml_edit::DocumentMut = read("Cargo.toml").parse().unwrap();
+    let oldest = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
+    for page in ["README.md", "docs/install.md"] {
+        assert!(read(page).contains(&format!("Rust {oldest} or later")), "{page}");
+    }
+}
+
+#[test]
 fn the_compiler_of_the_checks_is_no_older_than_the_oldest_that_may_build() {
     let toolchain: toml_edit::DocumentMut = read("rust-toolchain.toml").parse().unwrap();
     let manifest: toml_edit::DocumentMut = read("Cargo.toml").parse().unwrap();
