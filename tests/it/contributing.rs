@@ -43,6 +43,13 @@ fn version(text: &str) -> Vec<u32> {
 }
 
 #[test]
+fn readme_clones_the_repository_of_the_manifest() {
+    let manifest: toml_edit::DocumentMut = read("Cargo.toml").parse().unwrap();
+    let repository = manifest["workspace"]["package"]["repository"].as_str().unwrap();
+    assert!(read("README.md").contains(&format!("git clone {repository} onload-ctk")));
+}
+
+#[test]
 fn pages_require_the_oldest_compiler_that_may_build() {
     let manifest: toml_edit::DocumentMut = read("Cargo.toml").parse().unwrap();
     let oldest = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
