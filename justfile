@@ -1,5 +1,8 @@
 # What a change has to pass, one recipe a check. `.ci/run` installs what they need and runs `just ci`.
 
+# What runs the README's commands: nothing, or a program with its arguments
+as := ""
+
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 [private]
@@ -43,7 +46,7 @@ ci:
     just release hooks tools
     beside machine
     nice=5
-    run doc clippy aarch64 msrv deny package hooks-budget fuzz test first-command syscalls
+    run doc clippy aarch64 msrv deny package hooks-budget fuzz user test first-command syscalls
     title machine
     tail --lines=+1 --follow --pid="${jobs[1]}" "$log"
     wait "${jobs[1]}"
@@ -59,7 +62,7 @@ test *options:
     trap 'rm -f "$log"' EXIT
     echo "\$ $command {{ options }}"
     status=0
-    bash -c "$command {{ options }}" 2>&1 | tee "$log" || status=$?
+    {{ as }} bash -c "$command {{ options }}" 2>&1 | tee "$log" || status=$?
     # The harness counts a test that returned early as passed.
     scripts/summarize-skips <"$log"
     exit "$status"
@@ -70,7 +73,24 @@ first-command:
     set -euo pipefail
     command=$(sed -n '/^## Try it$/,/^This runs the tests:$/s/^\(cargo run.*\)$/\1/p' README.md)
     [ -n "$command" ] || { echo "README.md names no first command"; exit 1; }
-    bash -ec "$command"
+    {{ as }} bash -ec "$command"
+
+# As root builds into the same directory afterwards, nothing is compiled twice, and what either leaves meets the other.
+
+# The README's commands as an ordinary user, before root runs them
+user:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    if [ "$(id -u)" != 0 ]; then
+        echo "skipped: this is an ordinary user, who runs the tests anyway"
+        exit
+    fi
+    if ! unshare --mount true; then
+        echo "skipped: root may not make a mount namespace here"
+        exit
+    fi
+    "{{ just_executable() }}" --justfile "{{ justfile() }}" --set as .ci/as-user first-command
+    "{{ just_executable() }}" --justfile "{{ justfile() }}" --set as .ci/as-user test
 
 # The programs, as packages and the image have them
 release *words:
