@@ -16,7 +16,7 @@ use clap::{
 use clap_complete::Shell;
 use onload_core::class::Class;
 use onload_engines::engine::Engine;
-use onload_host::specdir::Format;
+use onload_host::specdir::SpecFormat;
 use onload_sys::error::Error;
 
 use crate::exit;
@@ -562,7 +562,7 @@ pub struct Generate {
     pub kind: Vec<String>,
     /// Format of the files
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = spec_format())]
-    pub format: Format,
+    pub format: SpecFormat,
     /// Newest CDI version that the engine can read, for instance 0.5.0. Specifications that need a newer one are
     /// refused, except pools, which need 0.6.0 and are left out
     #[arg(long, value_name = "VERSION")]
@@ -799,14 +799,14 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
     })
 }
 
-fn spec_format() -> impl TypedValueParser<Value = Format> {
+fn spec_format() -> impl TypedValueParser<Value = SpecFormat> {
     let words = [
         ("json", "JSON, which every CDI reader accepts"),
         ("yaml", "YAML, which container engines accept"),
     ];
     let words = words.map(|(word, help)| PossibleValue::new(word).help(help));
     PossibleValuesParser::new(words).map(|word| match word.as_str() {
-        "yaml" => Format::Yaml,
-        _ => Format::Json,
+        "yaml" => SpecFormat::Yaml,
+        _ => SpecFormat::Json,
     })
 }

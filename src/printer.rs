@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onload_host::host::Access;
+use onload_host::host::ReadAccess;
 use onload_sys::text;
 use serde::Serialize;
 
@@ -127,14 +127,14 @@ impl Printer {
     }
 }
 
-pub(crate) fn looked_at(path: &Path, access: Access) {
+pub(crate) fn looked_at(path: &Path, access: ReadAccess) {
     let path = harmless(path.display());
     let mut stderr = anstream::stderr();
     // There is nobody to tell that stderr is gone.
     let _ = match access {
-        Access::Read => writeln!(stderr, "{DIM}read {path}{DIM:#}"),
-        Access::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
-        Access::NoDirectory => writeln!(stderr, "{DIM}no directory {path}{DIM:#}"),
+        ReadAccess::Read => writeln!(stderr, "{DIM}read {path}{DIM:#}"),
+        ReadAccess::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
+        ReadAccess::NoDirectory => writeln!(stderr, "{DIM}no directory {path}{DIM:#}"),
     };
 }
 

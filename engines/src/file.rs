@@ -11,18 +11,18 @@ use crate::ours::RUNTIME_NAME;
 
 /// Files that are read beside the engine's own, since what they say decides too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum RelatedFiles {
     File(PathBuf),
     /// The files of directories whose names match a pattern with `*`, sorted together by their names. Of files of one
     /// name only the one in the last directory counts.
     Directories(Vec<PathBuf>, String),
 }
 
-impl Beside {
+impl RelatedFiles {
     pub fn paths(&self, host: &Host) -> Result<Vec<PathBuf>, HostError> {
         Ok(match self {
-            Beside::File(path) => vec![path.clone()],
-            Beside::Directories(directories, pattern) => {
+            RelatedFiles::File(path) => vec![path.clone()],
+            RelatedFiles::Directories(directories, pattern) => {
                 let mut last = BTreeMap::new();
                 for directory in directories {
                     let names = host.list(directory)?.names;
@@ -34,10 +34,10 @@ impl Beside {
         })
     }
 
-    pub(crate) fn holds(&self, path: &Path) -> bool {
+    pub(crate) fn contains(&self, path: &Path) -> bool {
         match self {
-            Beside::File(file) => file == path,
-            Beside::Directories(directories, pattern) => {
+            RelatedFiles::File(file) => file == path,
+            RelatedFiles::Directories(directories, pattern) => {
                 let name = path.file_name().and_then(OsStr::to_str);
                 let is_there = |directory: &PathBuf| path.parent() == Some(directory);
                 directories.iter().any(is_there) && name.is_some_and(|name| matches(pattern, name))
@@ -59,25 +59,25 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Other {
+pub struct RelatedFile {
     pub path: PathBuf,
     pub text: String,
 }
 
-impl Other {
+impl RelatedFile {
     /// Why the engine's file is left as it is, where this one has a say in the same settings.
-    pub(crate) fn decides(&self, advice: &str) -> anyhow::Error {
+    pub(crate) fn conflict_error(&self, advice: &str) -> anyhow::Error {
         anyhow!(
             "{} decides over the same settings, and one of the two would replace the other; {advice}",
             self.path.display()
         )
     }
 
-    pub(crate) fn registers_ours(&self) -> anyhow::Error {
-        self.decides(&format!("take the runtime {RUNTIME_NAME} out of it"))
+    pub(crate) fn registered_error(&self) -> anyhow::Error {
+        self.conflict_error(&format!("take the runtime {RUNTIME_NAME} out of it"))
     }
 
-    pub(crate) fn beside_it(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!("{} beside it", self.path.display())
     }
 
@@ -89,37 +89,37 @@ impl Other {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Files {
+pub struct EngineFiles {
     pub now: Option<String>,
     /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
     /// did not change it, or for drop-ins.
     pub before: Option<String>,
-    pub others: Vec<Other>,
+    pub others: Vec<RelatedFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum EngineFileAction {
     Keep,
     Write(String),
     Remove,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    pub file: Action,
-    pub backup: Action,
+pub struct FileDecision {
+    pub file: EngineFileAction,
+    pub backup: EngineFileAction,
     pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeptPart {
     Nothing,
     /// The entry of our runtime, for the containers that have recorded it.
     Runtime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before<'a> {
+pub(crate) enum OriginalText<'a> {
     /// Nobody knows: what is not ours for certain is left.
     Unknown,
     /// It was not there: what we set is ours.
@@ -127,17 +127,17 @@ pub(crate) enum Before<'a> {
     Text(&'a str),
 }
 
-impl<'a> Before<'a> {
+impl<'a> OriginalText<'a> {
     pub(crate) fn text(self) -> Option<&'a str> {
         match self {
-            Before::Unknown | Before::Absent => None,
-            Before::Text(text) => Some(text),
+            OriginalText::Unknown | OriginalText::Absent => None,
+            OriginalText::Text(text) => Some(text),
         }
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct NewText {
     pub(crate) text: Option<String>,
     pub(crate) warnings: Vec<String>,
 }

@@ -20,40 +20,42 @@ use crate::ours::{RUNTIME_NAME, RUNTIME_PATH};
 const SHOWN: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Holder {
+pub struct RuntimeContainer {
     pub id: String,
     pub name: String,
 }
 
-impl Holder {
+impl RuntimeContainer {
     fn new(id: &str, name: &str) -> Self {
-        Holder { id: id.to_owned(), name: name.to_owned() }
+        RuntimeContainer { id: id.to_owned(), name: name.to_owned() }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
-    By(Vec<Holder>),
+pub enum RuntimeUse {
+    By(Vec<RuntimeContainer>),
     /// A setting makes it the default: without it, the engine does not start, or starts nothing.
     Default(&'static str),
     /// It counts as held; the reason.
     Unknown(String),
 }
 
-impl Held {
-    pub fn is_held(&self) -> bool {
-        *self != Held::By(Vec::new())
+impl RuntimeUse {
+    pub fn is_in_use(&self) -> bool {
+        *self != RuntimeUse::By(Vec::new())
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for RuntimeUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holders = match self {
-            Held::Unknown(reason) => {
+            RuntimeUse::Unknown(reason) => {
                 return write!(f, "which containers use it could not be determined: {reason}");
             }
-            Held::Default(key) => return write!(f, "{key} makes it the default; set another"),
-            Held::By(holders) => holders,
+            RuntimeUse::Default(key) => {
+                return write!(f, "{key} makes it the default; set another");
+            }
+            RuntimeUse::By(holders) => holders,
         };
         let (one, many) = ("container of it is", "containers of it are");
         let left = counted(holders.len(), one, many);
@@ -77,23 +79,23 @@ impl fmt::Display for Held {
 
 /// A docker container, from its `hostconfig.json` and its `config.v2.json`; `None` if it has
 /// another runtime. Docker loads no container whose files it cannot parse.
-pub fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
+pub fn from_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<RuntimeContainer> {
     let host_config: Value = serde_json::from_slice(host_config).ok()?;
     if host_config["Runtime"] != RUNTIME_NAME {
         return None;
     }
     let config: Value = serde_json::from_slice(config).unwrap_or_default();
     let name = config["Name"].as_str().unwrap_or_default();
-    Some(Holder::new(id, name.trim_start_matches('/')))
+    Some(RuntimeContainer::new(id, name.trim_start_matches('/')))
 }
 
 #[derive(Deserialize)]
-struct OciConfig {
+struct AnnotatedOciConfig {
     #[serde(default)]
     annotations: std::collections::BTreeMap<String, String>,
 }
 
-impl OciConfig {
+impl AnnotatedOciConfig {
     fn annotation(&self, key: &str) -> &str {
         self.annotations.get(key).map_or("", String::as_str)
     }
@@ -101,19 +103,19 @@ impl OciConfig {
 
 /// A pod's sandbox, from the `config.json` that CRI-O keeps with the container's storage; `None` if it has another
 /// handler, belongs to podman, or is another container of a pod: of that CRI-O writes no handler, and the pod may.
-pub fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
-    let config: OciConfig = serde_json::from_slice(config).ok()?;
+pub fn from_crio(id: &str, config: &[u8]) -> Option<RuntimeContainer> {
+    let config: AnnotatedOciConfig = serde_json::from_slice(config).ok()?;
     let is_sandbox = config.annotation("io.kubernetes.cri-o.SandboxID") == id;
     let handler = config.annotation("io.kubernetes.cri-o.RuntimeHandler");
     (is_sandbox && handler == RUNTIME_NAME)
-        .then(|| Holder::new(id, config.annotation("io.kubernetes.cri-o.Name")))
+        .then(|| RuntimeContainer::new(id, config.annotation("io.kubernetes.cri-o.Name")))
 }
 
 /// A container of containerd's CRI with a shim, from what the shim keeps in the bundle: its
 /// options, which contain the path of the OCI runtime, and `config.json`.
-pub fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
+pub fn from_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<RuntimeContainer> {
     memchr::memmem::find(options, RUNTIME_PATH.as_bytes())?;
-    let config: Option<OciConfig> = serde_json::from_slice(config).ok();
+    let config: Option<AnnotatedOciConfig> = serde_json::from_slice(config).ok();
     let name = config.map(|config| {
         let pod = config.annotation("io.kubernetes.cri.sandbox-name");
         match config.annotation("io.kubernetes.cri.container-name") {
@@ -121,17 +123,17 @@ pub fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> 
             container => format!("{pod}/{container}"),
         }
     });
-    Some(Holder::new(id, &name.unwrap_or_default()))
+    Some(RuntimeContainer::new(id, &name.unwrap_or_default()))
 }
 
 /// The format in which podman prints each container.
 pub const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
 
-pub fn of_podman(printed: &str) -> Vec<Holder> {
+pub fn from_podman(printed: &str) -> Vec<RuntimeContainer> {
     let fields = printed.lines().filter_map(|line| {
         let (id, rest) = line.split_once(' ')?;
         let (runtime, name) = rest.split_once(' ')?;
-        (runtime == RUNTIME_NAME).then(|| Holder::new(id, name))
+        (runtime == RUNTIME_NAME).then(|| RuntimeContainer::new(id, name))
     });
     fields.collect()
 }
@@ -139,7 +141,7 @@ pub fn of_podman(printed: &str) -> Vec<Holder> {
 /// A container whose monitor is running, from the monitor's arguments: podman and CRI-O pass conmon
 /// the path of the runtime, the id and the name (conmon(8)). There is no other way to see a user's
 /// podman.
-pub fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
+pub fn from_conmon(cmdline: &[u8]) -> Option<RuntimeContainer> {
     let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
     let after = |options: [&[u8]; 2]| {
         let mut pairs = words.windows(2);
@@ -152,12 +154,12 @@ pub fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
     let runtime = after([b"-r", b"--runtime"])?;
     (program == b"conmon" && runtime == RUNTIME_PATH).then(|| {
         let id = after([b"-c", b"--cid"]).unwrap_or_default();
-        Holder::new(&id, &after([b"-n", b"--name"]).unwrap_or_default())
+        RuntimeContainer::new(&id, &after([b"-n", b"--name"]).unwrap_or_default())
     })
 }
 
 /// Whether a monitor belongs to podman, which tells it what to run at the end.
-pub fn is_podmans(cmdline: &[u8]) -> bool {
+pub fn is_podman_monitor(cmdline: &[u8]) -> bool {
     let mut words = cmdline.split(|byte| *byte == 0);
     words.any(|word| word == b"--exit-command")
 }
@@ -175,21 +177,21 @@ mod tests {
             "annotations":{"io.kubernetes.cri-o.RuntimeHandler":"onload","io.kubernetes.cri-o.SandboxID":"c1",
             "io.kubernetes.cri-o.Name":"n"}}"#;
         assert!(serde_json::from_str::<oci_spec::runtime::Spec>(config).is_err());
-        let holder = of_crio("c1", config.as_bytes());
-        assert_eq!(holder, Some(Holder::new("c1", "n")));
+        let holder = from_crio("c1", config.as_bytes());
+        assert_eq!(holder, Some(RuntimeContainer::new("c1", "n")));
     }
 
     #[test]
     fn a_container_of_docker_holds_the_name_that_its_host_configuration_has() {
         let name = br#"{"ID":"01","Name":"/redis","State":{"Running":false}}"#;
-        let ours = of_docker(ID, br#"{"Memory":0,"Runtime":"onload"}"#, name);
-        assert_eq!(ours, Some(Holder::new(ID, "redis")));
-        assert_eq!(of_docker(ID, br#"{"Runtime":"runc"}"#, name), None);
-        assert_eq!(of_docker(ID, br#"{"Runtime":"onload2"}"#, name), None);
-        assert_eq!(of_docker(ID, b"{}", name), None);
-        assert_eq!(of_docker(ID, b"{", name), None);
-        let nameless = of_docker(ID, br#"{"Runtime":"onload"}"#, b"");
-        assert_eq!(nameless, Some(Holder::new(ID, "")));
+        let ours = from_docker(ID, br#"{"Memory":0,"Runtime":"onload"}"#, name);
+        assert_eq!(ours, Some(RuntimeContainer::new(ID, "redis")));
+        assert_eq!(from_docker(ID, br#"{"Runtime":"runc"}"#, name), None);
+        assert_eq!(from_docker(ID, br#"{"Runtime":"onload2"}"#, name), None);
+        assert_eq!(from_docker(ID, b"{}", name), None);
+        assert_eq!(from_docker(ID, b"{", name), None);
+        let nameless = from_docker(ID, br#"{"Runtime":"onload"}"#, b"");
+        assert_eq!(nameless, Some(RuntimeContainer::new(ID, "")));
     }
 
     #[test]
@@ -200,29 +202,29 @@ mod tests {
                 "io.kubernetes.cri-o.SandboxID":"{sandbox}","io.kubernetes.cri-o.Name":"k8s_POD_pod"}}}}"#
             )
         };
-        let ours = of_crio(ID, config("onload", ID).as_bytes());
-        assert_eq!(ours, Some(Holder::new(ID, "k8s_POD_pod")));
-        assert_eq!(of_crio(ID, config("", ID).as_bytes()), None);
+        let ours = from_crio(ID, config("onload", ID).as_bytes());
+        assert_eq!(ours, Some(RuntimeContainer::new(ID, "k8s_POD_pod")));
+        assert_eq!(from_crio(ID, config("", ID).as_bytes()), None);
         // What a pod says of another of its containers.
-        assert_eq!(of_crio(ID, config("onload", "c1").as_bytes()), None);
-        assert_eq!(of_crio(ID, br#"{"annotations":{"onload.dev/nic":"all"}}"#), None);
+        assert_eq!(from_crio(ID, config("onload", "c1").as_bytes()), None);
+        assert_eq!(from_crio(ID, br#"{"annotations":{"onload.dev/nic":"all"}}"#), None);
     }
 
     #[test]
     fn a_container_of_containerd_holds_the_path_that_its_shim_has() {
         let config = br#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
         let options = format!(r#"{{"binary_name":"{RUNTIME_PATH}","systemd_cgroup":true}}"#);
-        let ours = of_containerd(ID, options.as_bytes(), config);
-        assert_eq!(ours, Some(Holder::new(ID, "pod/app")));
-        assert_eq!(of_containerd(ID, br#"{"binary_name":"/usr/bin/runc"}"#, config), None);
-        assert_eq!(of_containerd(ID, b"", config), None);
+        let ours = from_containerd(ID, options.as_bytes(), config);
+        assert_eq!(ours, Some(RuntimeContainer::new(ID, "pod/app")));
+        assert_eq!(from_containerd(ID, br#"{"binary_name":"/usr/bin/runc"}"#, config), None);
+        assert_eq!(from_containerd(ID, b"", config), None);
     }
 
     #[test]
     fn of_what_podman_prints_the_containers_of_our_name_count() {
         let printed = format!("{ID} onload redis\n{ID} crun web\n{ID} onload-2 x\n\nonload\n");
-        assert_eq!(of_podman(&printed), [Holder::new(ID, "redis")]);
-        assert_eq!(of_podman(""), []);
+        assert_eq!(from_podman(&printed), [RuntimeContainer::new(ID, "redis")]);
+        assert_eq!(from_podman(""), []);
     }
 
     #[test]
@@ -233,31 +235,33 @@ mod tests {
             )
         };
         let ours = line("/usr/bin/conmon", RUNTIME_PATH);
-        assert_eq!(of_conmon(ours.as_bytes()), Some(Holder::new(ID, "redis")));
-        assert!(is_podmans(ours.as_bytes()));
-        assert!(!is_podmans(b"/usr/bin/conmon\0-r\0/usr/bin/runc\0"));
-        assert_eq!(of_conmon(line("/usr/bin/conmon", "/usr/bin/crun").as_bytes()), None);
-        assert_eq!(of_conmon(line("/bin/echo", RUNTIME_PATH).as_bytes()), None);
-        assert_eq!(of_conmon(b""), None);
+        assert_eq!(from_conmon(ours.as_bytes()), Some(RuntimeContainer::new(ID, "redis")));
+        assert!(is_podman_monitor(ours.as_bytes()));
+        assert!(!is_podman_monitor(b"/usr/bin/conmon\0-r\0/usr/bin/runc\0"));
+        assert_eq!(from_conmon(line("/usr/bin/conmon", "/usr/bin/crun").as_bytes()), None);
+        assert_eq!(from_conmon(line("/bin/echo", RUNTIME_PATH).as_bytes()), None);
+        assert_eq!(from_conmon(b""), None);
     }
 
     #[test]
     fn a_line_names_some_containers_and_counts_the_rest() {
-        let holder = |number: usize| Holder::new(&format!("{number}{ID}"), &format!("c{number}"));
-        let default = Held::Default("default-runtime").to_string();
+        let holder =
+            |number: usize| RuntimeContainer::new(&format!("{number}{ID}"), &format!("c{number}"));
+        let default = RuntimeUse::Default("default-runtime").to_string();
         assert_eq!(default, "default-runtime makes it the default; set another");
-        let one = Held::By(vec![Holder::new("ab", "")]);
+        let one = RuntimeUse::By(vec![RuntimeContainer::new("ab", "")]);
         assert_eq!(one.to_string(), "1 container of it is left, to be removed first: ab");
-        let odd = Held::By(vec![Holder::new("ab", "a\nerror: b\u{1b}")]).to_string();
+        let odd =
+            RuntimeUse::By(vec![RuntimeContainer::new("ab", "a\nerror: b\u{1b}")]).to_string();
         assert!(odd.ends_with(r"a\nerror: b\u{1b} (ab)"), "{odd}");
-        let many = Held::By((0..7).map(holder).collect());
+        let many = RuntimeUse::By((0..7).map(holder).collect());
         let text = many.to_string();
         assert!(
             text.starts_with("7 containers of it are left, to be removed first: c0 (001234567"),
             "{text}"
         );
         assert!(text.ends_with("and 2 more"), "{text}");
-        assert!(many.is_held() && Held::Unknown(String::new()).is_held());
-        assert!(!Held::By(Vec::new()).is_held());
+        assert!(many.is_in_use() && RuntimeUse::Unknown(String::new()).is_in_use());
+        assert!(!RuntimeUse::By(Vec::new()).is_in_use());
     }
 }

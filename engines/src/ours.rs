@@ -30,11 +30,11 @@ pub(crate) fn warn_of_spec_dirs<'a>(
 pub(crate) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart from the rest; edit it by hand";
 
 /// A setting has another form than the engine gives it.
-pub(crate) fn wrong_form(key: &str, expected: &str) -> anyhow::Error {
+pub(crate) fn wrong_form_error(key: &str, expected: &str) -> anyhow::Error {
     anyhow!("{key} is not {expected}; write {expected} there")
 }
 
-pub(crate) fn taken(found: impl Display) -> anyhow::Error {
+pub(crate) fn taken_error(found: impl Display) -> anyhow::Error {
     anyhow!(
         "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
     )

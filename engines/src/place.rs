@@ -18,52 +18,56 @@ const MICROK8S_STATE: &str = "/var/snap/microk8s/common/run/containerd";
 const ROOTLESS: &str = ".config/docker/daemon.json";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum EngineVariant {
     K3s,
     Rke2,
     MicroK8s,
     RootlessDocker,
 }
 
-impl Place {
+impl EngineVariant {
     /// None for a file of which nothing is known but its name.
-    pub(crate) fn of(file: &Path) -> Option<Place> {
+    pub(crate) fn from_path(file: &Path) -> Option<EngineVariant> {
         let has_rancher = file.ancestors().any(|directory| directory.ends_with(RANCHER));
         if has_rancher {
             let is_rke2 = file.components().any(|part| part.as_os_str() == "rke2");
-            return Some(if is_rke2 { Place::Rke2 } else { Place::K3s });
+            return Some(if is_rke2 { EngineVariant::Rke2 } else { EngineVariant::K3s });
         }
         if file.starts_with(MICROK8S) {
-            return Some(Place::MicroK8s);
+            return Some(EngineVariant::MicroK8s);
         }
-        file.ends_with(ROOTLESS).then_some(Place::RootlessDocker)
+        file.ends_with(ROOTLESS).then_some(EngineVariant::RootlessDocker)
     }
 
-    pub(crate) fn restart(self) -> &'static str {
+    pub(crate) fn restart_command(self) -> &'static str {
         match self {
-            Place::K3s => "systemctl restart k3s (on an agent: k3s-agent)",
-            Place::Rke2 => "systemctl restart rke2-server (on an agent: rke2-agent)",
-            Place::MicroK8s => "snap restart microk8s.daemon-containerd",
-            Place::RootlessDocker => "systemctl --user restart docker",
+            EngineVariant::K3s => "systemctl restart k3s (on an agent: k3s-agent)",
+            EngineVariant::Rke2 => "systemctl restart rke2-server (on an agent: rke2-agent)",
+            EngineVariant::MicroK8s => "snap restart microk8s.daemon-containerd",
+            EngineVariant::RootlessDocker => "systemctl --user restart docker",
         }
     }
 
     pub(crate) fn state_dir(self, file: &Path) -> PathBuf {
         match self {
-            Place::K3s | Place::Rke2 => PathBuf::from(RANCHER_STATE),
-            Place::MicroK8s => PathBuf::from(MICROK8S_STATE),
-            Place::RootlessDocker => {
+            EngineVariant::K3s | EngineVariant::Rke2 => PathBuf::from(RANCHER_STATE),
+            EngineVariant::MicroK8s => PathBuf::from(MICROK8S_STATE),
+            EngineVariant::RootlessDocker => {
                 let home = file.ancestors().nth(Path::new(ROOTLESS).iter().count());
                 home.unwrap_or(Path::new("/")).join(".local/share/docker")
             }
         }
     }
 
-    pub(crate) fn written_from(self, file: &Path) -> Option<&'static str> {
+    pub(crate) fn template_name(self, file: &Path) -> Option<&'static str> {
         let name = file.file_name()?;
         match self {
-            Place::K3s | Place::Rke2 if name == "config.toml" => Some("config-v3.toml.tmpl"),
-            Place::MicroK8s if name == "containerd.toml" => Some("containerd-template.toml"),
+            EngineVariant::K3s | EngineVariant::Rke2 if name == "config.toml" => {
+                Some("config-v3.toml.tmpl")
+            }
+            EngineVariant::MicroK8s if name == "containerd.toml" => {
+                Some("containerd-template.toml")
+            }
             _ => None,
         }
     }
@@ -73,22 +77,22 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn place(file: &str) -> Option<Place> {
-        Place::of(Path::new(file))
+    fn place(file: &str) -> Option<EngineVariant> {
+        EngineVariant::from_path(Path::new(file))
     }
 
     #[test]
     fn a_place_is_told_by_its_path() {
         let rancher = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";
-        assert_eq!(place(rancher), Some(Place::K3s));
+        assert_eq!(place(rancher), Some(EngineVariant::K3s));
         let drop_in = "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/9.toml";
-        assert_eq!(place(drop_in), Some(Place::Rke2));
+        assert_eq!(place(drop_in), Some(EngineVariant::Rke2));
         let moved = "/srv/k3s/agent/etc/containerd/config-v3.toml.tmpl";
-        assert_eq!(place(moved), Some(Place::K3s));
+        assert_eq!(place(moved), Some(EngineVariant::K3s));
         let snap = "/var/snap/microk8s/current/args/containerd-template.toml";
-        assert_eq!(place(snap), Some(Place::MicroK8s));
+        assert_eq!(place(snap), Some(EngineVariant::MicroK8s));
         let user = "/home/u/.config/docker/daemon.json";
-        assert_eq!(place(user), Some(Place::RootlessDocker));
+        assert_eq!(place(user), Some(EngineVariant::RootlessDocker));
         assert_eq!(place("/etc/docker/daemon.json"), None);
         assert_eq!(place("/etc/containerd/config.toml"), None);
     }
@@ -96,14 +100,14 @@ mod tests {
     #[test]
     fn containers_of_rootless_docker_are_in_the_home_of_the_user() {
         let file = Path::new("/home/u/.config/docker/daemon.json");
-        let state = Place::RootlessDocker.state_dir(file);
+        let state = EngineVariant::RootlessDocker.state_dir(file);
         assert_eq!(state, Path::new("/home/u/.local/share/docker"));
     }
 
     #[test]
     fn a_file_that_is_written_anew_has_another_to_name() {
         let directory = Path::new("/var/lib/rancher/k3s/agent/etc/containerd");
-        let instead = |name| Place::K3s.written_from(&directory.join(name));
+        let instead = |name| EngineVariant::K3s.template_name(&directory.join(name));
         assert_eq!(instead("config.toml"), Some("config-v3.toml.tmpl"));
         assert_eq!(instead("config.toml.tmpl"), None);
         assert_eq!(instead("config-v3.toml.d/99-onload-ctk.toml"), None);

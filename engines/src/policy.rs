@@ -4,14 +4,14 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use toml_edit::{Array, Value};
 
-use crate::toml::{array, get, parse, render, section};
+use crate::toml::{get, get_or_create_array, get_or_create_section, parse, render};
 
 const SECTION: &str = "annotations";
 const KEY: &str = "allow";
 /// How the packaged file shows the default.
 const SHOWN: &str = "#allow = []";
 
-pub fn allow(text: &str, classes: &[Class]) -> anyhow::Result<String> {
+pub fn allow_classes(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     let allowed = Config::parse(text)?.annotations.allow;
     let mut missing: Vec<Class> = Vec::new();
     for class in classes {
@@ -22,20 +22,20 @@ pub fn allow(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     if missing.is_empty() {
         return Ok(text.to_owned());
     }
-    let edited = match uncommented(text, &missing) {
+    let edited = match uncomment(text, &missing) {
         Some(edited) => edited,
-        None => added(text, &missing)?,
+        None => add_classes(text, &missing)?,
     };
     let now = Config::parse(&edited)?.annotations.allow;
     debug_assert!(classes.iter().all(|class| now.contains(class)));
     Ok(edited)
 }
 
-fn added(text: &str, classes: &[Class]) -> anyhow::Result<String> {
+fn add_classes(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     let mut document = parse(text)?;
-    let table = section(&mut document, &[SECTION])?;
+    let table = get_or_create_section(&mut document, &[SECTION])?;
     table.set_implicit(false);
-    let list = array(table, KEY)?;
+    let list = get_or_create_array(table, KEY)?;
     for class in classes {
         list.push(class.as_str());
     }
@@ -43,7 +43,7 @@ fn added(text: &str, classes: &[Class]) -> anyhow::Result<String> {
 }
 
 /// Puts the setting where the packaged file shows its default, below its explanation.
-fn uncommented(text: &str, classes: &[Class]) -> Option<String> {
+fn uncomment(text: &str, classes: &[Class]) -> Option<String> {
     if get(&*parse(text).ok()?, &[SECTION, KEY]).is_some() {
         return None;
     }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_packaged_file_gets_the_setting_where_it_shows_the_default() {
-        let edited = allow(PACKAGED, &[Class::Nic, Class::Rdma, Class::Nic]).unwrap();
+        let edited = allow_classes(PACKAGED, &[Class::Nic, Class::Rdma, Class::Nic]).unwrap();
         // The second list is what variables may ask for.
         let expected = PACKAGED.replacen("#allow = []", "allow = [\"nic\", \"rdma\"]", 1);
         assert_eq!(edited, expected);
@@ -99,15 +99,15 @@ mod tests {
             ),
         ];
         for (text, expected) in cases {
-            assert_eq!(allow(text, &[Class::Rdma]).unwrap(), expected);
+            assert_eq!(allow_classes(text, &[Class::Rdma]).unwrap(), expected);
         }
     }
 
     #[test]
     fn what_is_allowed_already_changes_nothing() {
         let text = "[annotations]\n  allow=['rdma' ,\"nic\"]#x";
-        assert_eq!(allow(text, &[Class::Nic, Class::Rdma]).unwrap(), text);
-        assert_eq!(allow(PACKAGED, &[]).unwrap(), PACKAGED);
+        assert_eq!(allow_classes(text, &[Class::Nic, Class::Rdma]).unwrap(), text);
+        assert_eq!(allow_classes(PACKAGED, &[]).unwrap(), PACKAGED);
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
             "annotations = 1\n",
             "[annotations\n",
         ] {
-            assert!(allow(text, &[Class::Rdma]).is_err(), "{text:?}");
+            assert!(allow_classes(text, &[Class::Rdma]).is_err(), "{text:?}");
         }
     }
 }

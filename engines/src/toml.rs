@@ -3,8 +3,8 @@
 use anyhow::{Context, anyhow, bail};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
-use crate::file::Other;
-use crate::ours::wrong_form;
+use crate::file::RelatedFile;
+use crate::ours::wrong_form_error;
 
 /// A document that is only read. The error has no lines of the file; people have those.
 pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {
@@ -27,12 +27,12 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     Ok(document)
 }
 
-pub(crate) fn parse_other(other: &Other) -> anyhow::Result<DocumentMut> {
-    parse(&other.text).with_context(|| other.beside_it())
+pub(crate) fn parse_other(other: &RelatedFile) -> anyhow::Result<DocumentMut> {
+    parse(&other.text).with_context(|| other.describe())
 }
 
 /// A value as a line about it shows it.
-pub(crate) fn shown(item: &Item) -> String {
+pub(crate) fn format_item(item: &Item) -> String {
     item.to_string().trim().to_owned()
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
 }
 
 /// Created if necessary; an error where an inline table, a value or an array is there.
-pub(crate) fn section<'a>(
+pub(crate) fn get_or_create_section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
 ) -> anyhow::Result<&'a mut Table> {
@@ -81,7 +81,7 @@ pub(crate) fn section<'a>(
         });
         table = item.as_table_mut().ok_or_else(|| {
             let key = path.get(..=depth).unwrap_or_default().join(".");
-            wrong_form(&key, "a section")
+            wrong_form_error(&key, "a section")
         })?;
     }
     Ok(table)
@@ -113,7 +113,7 @@ pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     let Some(place) = place.filter(|_| comments.contains('#')) else {
         return;
     };
-    match following(document, place).and_then(|next| table_at(document, next)) {
+    match next_position(document, place).and_then(|next| table_at(document, next)) {
         Some(next) => {
             let prefix = next.decor().prefix().and_then(|prefix| prefix.as_str());
             let prefix = format!("{comments}\n{}", prefix.unwrap_or_default());
@@ -127,11 +127,11 @@ pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     }
 }
 
-fn following(table: &Table, place: isize) -> Option<isize> {
+fn next_position(table: &Table, place: isize) -> Option<isize> {
     let below = table.iter().filter_map(|(_, item)| item.as_table());
     let places = below.flat_map(|table| {
         let own = table.position().filter(|own| *own > place);
-        own.into_iter().chain(following(table, place))
+        own.into_iter().chain(next_position(table, place))
     });
     places.min()
 }
@@ -142,7 +142,7 @@ fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
         if table.position() == Some(place) {
             return Some(table);
         }
-        if following(table, place - 1) == Some(place) {
+        if next_position(table, place - 1) == Some(place) {
             return table_at(table, place);
         }
     }
@@ -163,7 +163,7 @@ pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&T
     }
 }
 
-pub(crate) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
+pub(crate) fn strings(item: Option<&Item>) -> impl Iterator<Item = &str> {
     let array = item.and_then(Item::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
 }
@@ -171,7 +171,7 @@ pub(crate) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
 /// The texts of an array; none where there is no array.
 pub(crate) fn list(item: Option<&Item>) -> Option<Vec<String>> {
     item?.as_array()?;
-    Some(texts(item).map(str::to_owned).collect())
+    Some(strings(item).map(str::to_owned).collect())
 }
 
 pub(crate) fn add_text(array: &mut Array, text: &str) {
@@ -181,7 +181,10 @@ pub(crate) fn add_text(array: &mut Array, text: &str) {
 }
 
 /// Created if necessary.
-pub(crate) fn array<'a>(table: &'a mut Table, key: &str) -> anyhow::Result<&'a mut Array> {
+pub(crate) fn get_or_create_array<'a>(
+    table: &'a mut Table,
+    key: &str,
+) -> anyhow::Result<&'a mut Array> {
     let item = table.entry(key).or_insert_with(|| toml_edit::value(Array::new()));
-    item.as_array_mut().ok_or_else(|| wrong_form(key, "an array"))
+    item.as_array_mut().ok_or_else(|| wrong_form_error(key, "an array"))
 }

@@ -32,13 +32,13 @@ pub const RUNTIMES_BY_NAMESPACE: [&str; 5] = [
 ];
 
 /// Those that are there, by namespace; `list` says what becomes of a directory that cannot be read.
-pub fn of_containerd(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
+pub fn list_containerd(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
     let states = CONTAINERD.iter();
     states.flat_map(|state| list(&Path::new(state).join(TASKS))).collect()
 }
 
 /// By storage driver. Below the container's id the bundle is `userdata`.
-pub fn of_storage(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
+pub fn list_storage(mut list: impl FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
     let stores = STORAGE.iter();
     let drivers = stores.flat_map(|storage| list(Path::new(storage)));
     let is_driver = |path: &PathBuf| path.to_string_lossy().ends_with(DRIVER);

@@ -20,10 +20,10 @@ pub fn read(host: &Host) -> anyhow::Result<Drain> {
     };
     let reading = || format!("reading {}", host.outside_path(path).display());
     let drain = Drain::parse(&bytes).with_context(reading)?;
-    Ok(drain.now(|| boot(host).ok()))
+    Ok(drain.now(|| boot_id(host).ok()))
 }
 
-pub fn boot(host: &Host) -> onload_sys::error::Result<String> {
+pub fn boot_id(host: &Host) -> onload_sys::error::Result<String> {
     let root = host.outside_path(Path::new("/"));
     let boot = Processes::at(&root).boot_id();
     boot.context("telling this boot from the next")

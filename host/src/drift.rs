@@ -7,31 +7,31 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 
 use crate::devices::inventory::Inventory;
-use crate::generate::{Surroundings, generate};
-use crate::pools::Pools;
-use crate::specdir::{Format, Manifest, Plan, Wanted, plan};
+use crate::generate::{InstalledFiles, generate};
+use crate::pools::PoolSet;
+use crate::specdir::{DesiredSpecs, Manifest, SpecFormat, SpecPlan, plan};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Compared<'c> {
+pub struct DriftInput<'c> {
     /// The files of our names, by name; none for one that is no regular file.
     pub existing: &'c BTreeMap<String, Option<Vec<u8>>>,
     /// What was asked for when they were written; none where nothing was.
     pub manifest: Option<&'c Manifest>,
     pub inventory: &'c Inventory,
-    pub pools: &'c Pools,
+    pub pools: &'c PoolSet,
     pub config: &'c Config,
-    pub surroundings: Surroundings,
+    pub surroundings: InstalledFiles,
 }
 
 #[derive(Debug)]
 pub struct Drift {
-    pub plan: Plan,
+    pub plan: SpecPlan,
     /// The configuration's, where there is no manifest.
     pub asked: Manifest,
     pub warnings: Vec<String>,
 }
 
-pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
+pub fn find_drift(compared: DriftInput<'_>) -> anyhow::Result<Drift> {
     let asked = compared.manifest.cloned().unwrap_or_else(|| Manifest {
         kinds: compared.config.cdi.kinds.clone(),
         ..Manifest::default()
@@ -42,16 +42,16 @@ pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
         .offered
         .retain(|pool| asked.kinds.contains(&pool.class) || asked.kinds.contains(&Class::Bundle));
     if let Some(newest) = newest.and_then(|version| version.parse().ok()) {
-        pools.keep_to(newest);
+        pools.drop_unsupported(newest);
     }
     let (inventory, config) = (compared.inventory, compared.config);
     let specs = generate(inventory, &pools.offered, config, compared.surroundings)?;
     let specs = specs.iter().filter(|(name, _)| asked.kinds.contains(&name.class));
-    let wanted = Wanted {
+    let wanted = DesiredSpecs {
         scope: Class::ALL.to_vec(),
         files: specs.map(|(name, spec)| (*name, render(spec, asked.format).into_bytes())).collect(),
         format: asked.format,
-        undecided: inventory.undecided(),
+        undecided: inventory.undecided_classes(),
         asked: asked.clone(),
         force: false,
     };
@@ -62,9 +62,9 @@ pub fn drift(compared: Compared<'_>) -> anyhow::Result<Drift> {
     })
 }
 
-pub fn render(spec: &Spec, format: Format) -> String {
+pub fn render(spec: &Spec, format: SpecFormat) -> String {
     match format {
-        Format::Json => to_json(spec),
-        Format::Yaml => to_yaml(spec),
+        SpecFormat::Json => to_json(spec),
+        SpecFormat::Yaml => to_yaml(spec),
     }
 }

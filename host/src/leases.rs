@@ -15,16 +15,16 @@ pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     let run = RunDir::find(&path).with_context(|| format!("reading leases in {path:?}"))?;
     match run {
         Some(run) => match Leases::find(&run, processes) {
-            Err(LeaseError::Denied(_)) => Err(for_root(&path.join(LEASES))),
+            Err(LeaseError::Denied(_)) => Err(not_permitted_error(&path.join(LEASES))),
             found => found.context("reading leases"),
         },
-        None if path.exists() => Err(for_root(&path)),
+        None if path.exists() => Err(not_permitted_error(&path)),
         None => Ok(None),
     }
 }
 
 /// As [`open`], where there have been none too.
-pub fn make(host: &Host) -> anyhow::Result<Leases> {
+pub fn open_or_create(host: &Host) -> anyhow::Result<Leases> {
     let path = host.outside_path(Path::new(RUN_DIR));
     let opening = || format!("opening {}", path.display());
     let directory = host.create_directory(Path::new(RUN_DIR))?;
@@ -33,7 +33,7 @@ pub fn make(host: &Host) -> anyhow::Result<Leases> {
     Ok(Leases::open(&RunDir::new(directory, &path), processes)?)
 }
 
-fn for_root(path: &Path) -> anyhow::Error {
+fn not_permitted_error(path: &Path) -> anyhow::Error {
     anyhow!("reading leases: {path:?} is for root alone{}", as_root())
 }
 
@@ -47,21 +47,21 @@ pub fn list(host: &Host) -> anyhow::Result<Vec<Listed>> {
 /// Leases from before and after a look at the host. What came back meanwhile is in the first list alone, and what went
 /// meanwhile in the second.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Around {
+pub(crate) struct LeaseComparison {
     pub(crate) now: Vec<Listed>,
     pub(crate) ended: Vec<Listed>,
 }
 
-impl Around {
-    pub(crate) fn of(before: Vec<Listed>, now: Vec<Listed>) -> Self {
+impl LeaseComparison {
+    pub(crate) fn new(before: Vec<Listed>, now: Vec<Listed>) -> Self {
         let stands = |device: &Device| now.iter().any(|listed| listed.device == *device);
         let ended = before.into_iter();
         let ended = ended.filter(|listed| !stands(&listed.device));
-        Around { ended: ended.collect(), now }
+        LeaseComparison { ended: ended.collect(), now }
     }
 
     /// Each lease that is not over, with whether it stands.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&Listed, bool)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Listed, bool)> {
         let now = self.now.iter().map(|listed| (listed, true));
         let ended = self.ended.iter().map(|listed| (listed, false));
         now.chain(ended).filter(|(listed, _)| !listed.is_over)

@@ -6,12 +6,12 @@ use anyhow::Context;
 use onload_core::config::{CONFIG_PATH, Config};
 use onload_sys::fs::regular;
 
-use crate::host::{Host, TEXT_LIMIT, not_text};
+use crate::host::{Host, TEXT_LIMIT, not_text_error};
 
 /// Reads the named file, which must exist, or else the host's own, which need not.
 pub fn load(host: &Host, named: Option<&Path>) -> anyhow::Result<Config> {
     let text = read(host, named)?.unwrap_or_default();
-    Config::parse(&text).with_context(|| reading(&path(host, named)))
+    Config::parse(&text).with_context(|| read_context(&config_path(host, named)))
 }
 
 /// As [`load`], for tools that only show something: what is wrong with the host's own file is left out, and said.
@@ -25,13 +25,13 @@ pub fn load_leniently(
         Err(error) => return Err(error),
     };
     let (config, problems) = Config::parse_leniently(&text);
-    let reading = reading(&path(host, named));
+    let reading = read_context(&config_path(host, named));
     let problems = problems.into_iter();
     let problems = problems.map(|problem| anyhow::Error::new(problem).context(reading.clone()));
     Ok((config, problems.collect()))
 }
 
-fn path(host: &Host, named: Option<&Path>) -> PathBuf {
+fn config_path(host: &Host, named: Option<&Path>) -> PathBuf {
     named.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned)
 }
 
@@ -40,11 +40,11 @@ pub fn read(host: &Host, named: Option<&Path>) -> anyhow::Result<Option<String>>
     let Some(path) = named else {
         return Ok(host.text(Path::new(CONFIG_PATH))?);
     };
-    let bytes = regular::read(path, TEXT_LIMIT).with_context(|| reading(path))?;
-    let text = String::from_utf8(bytes).map_err(|_| not_text(path))?;
+    let bytes = regular::read(path, TEXT_LIMIT).with_context(|| read_context(path))?;
+    let text = String::from_utf8(bytes).map_err(|_| not_text_error(path))?;
     Ok(Some(text))
 }
 
-fn reading(path: &Path) -> String {
+fn read_context(path: &Path) -> String {
     format!("reading configuration {}", path.display())
 }

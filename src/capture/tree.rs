@@ -7,12 +7,12 @@ use std::path::{Component, Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::onload::telling_strings;
+use onload_host::discover::onload::release_strings;
 use onload_host::discover::pci;
 use onload_host::discover::program::LIBRARY_LIMIT;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
-use onload_host::host::recording::Seen;
-use onload_host::host::{DeviceNode, EntryKind, Host};
+use onload_host::host::recording::RecordedPath;
+use onload_host::host::{EntryKind, Host, NodeEntry};
 use onload_sys::fs::open::MAX_LINKS;
 
 use super::filter;
@@ -23,7 +23,7 @@ use super::vpd::{Uuids, is_vpd};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {
     pub entries: BTreeMap<PathBuf, Entry>,
-    pub nodes: BTreeMap<PathBuf, DeviceNode>,
+    pub nodes: BTreeMap<PathBuf, NodeEntry>,
     /// Programs and libraries without a stand-in, which are replaced by empty files.
     pub left_out: BTreeSet<PathBuf>,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Entry {
 
 pub(crate) fn collect(
     host: &Host,
-    seen: &BTreeMap<PathBuf, Seen>,
+    seen: &BTreeMap<PathBuf, RecordedPath>,
     inventory: &Inventory,
     config: Option<&str>,
     is_masked: bool,
@@ -75,7 +75,7 @@ struct Collector<'s> {
 }
 
 impl Collector<'_> {
-    fn add(&mut self, path: &Path, seen: &Seen) {
+    fn add(&mut self, path: &Path, seen: &RecordedPath) {
         if let Some(node) = seen.node {
             self.tree.nodes.insert(path.to_owned(), node);
         }
@@ -110,7 +110,7 @@ impl Collector<'_> {
         let function = path.parent() == Some(Path::new(pci::DEVICES));
         let matters = path.starts_with("/sys")
             && !path.starts_with("/sys/devices/system")
-            && (!function || pci::is_of_interest(name));
+            && (!function || pci::is_needed_entry(name));
         if !matters {
             return;
         }
@@ -206,7 +206,7 @@ impl Collector<'_> {
         let driver = onload.and_then(|onload| onload.version.as_deref());
         let checksum = onload.and_then(|onload| onload.interface_checksum.as_deref());
         let marks: Vec<&str> = checksum.into_iter().chain([CONTROL_PLANE]).collect();
-        let made = stand_in(&original, &telling_strings(&original, driver, &marks));
+        let made = stand_in(&original, &release_strings(&original, driver, &marks));
         if made.is_none() {
             self.tree.left_out.insert(place.to_owned());
         }

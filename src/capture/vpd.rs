@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use onload_host::discover::data_direct::{self, uuid};
+use onload_host::discover::data_direct::{self, find_uuid};
 
 pub(super) fn is_vpd(path: &Path) -> bool {
     path.starts_with("/sys") && path.ends_with(data_direct::VPD)
 }
 
 pub(super) fn kept(vpd: &[u8]) -> Vec<u8> {
-    match uuid(vpd) {
+    match find_uuid(vpd) {
         Ok(uuid) => with(uuid),
         // All that discovery can say about it is that it is none.
         Err(_) => vec![0xff],
@@ -23,12 +23,12 @@ pub(super) struct Uuids(BTreeSet<String>);
 
 impl Uuids {
     pub(super) fn notice(&mut self, vpd: &[u8]) {
-        let uuid = uuid(vpd).ok().flatten();
+        let uuid = find_uuid(vpd).ok().flatten();
         self.0.extend(uuid.map(str::to_owned));
     }
 
     pub(super) fn mask(&self, vpd: &[u8]) -> Vec<u8> {
-        let uuid = uuid(vpd).ok().flatten();
+        let uuid = find_uuid(vpd).ok().flatten();
         let number = uuid.and_then(|uuid| self.0.iter().position(|known| known == uuid));
         match number {
             Some(number) => with(Some(&format!("{:032x}", number + 1))),
@@ -74,7 +74,7 @@ mod tests {
             uuids.notice(vpd);
         }
         let masked = uuids.mask(&later);
-        assert_eq!(uuid(&masked), Ok(Some("00000000000000000000000000000002")));
+        assert_eq!(find_uuid(&masked), Ok(Some("00000000000000000000000000000002")));
         assert_eq!(uuids.mask(&[0x78]), [0x78]);
         let mut again = Uuids::default();
         for vpd in [&uuids.mask(&earlier), &masked] {

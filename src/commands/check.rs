@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::bail;
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
-use onload_host::drift::{Compared, Drift, drift};
-use onload_host::generate::Surroundings;
-use onload_host::specdir::{Action, Format, Plan, Renumbered, renumbered};
+use onload_host::drift::{Drift, DriftInput, find_drift};
+use onload_host::generate::InstalledFiles;
+use onload_host::specdir::{FileAction, RenumberedNode, SpecFormat, SpecPlan, find_renumbered};
 use onload_sys::numbers::Numbers;
 
 use super::generate::{directory_path, existing, find_directory};
@@ -24,13 +24,13 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let (existing, manifest) = existing(directory.as_ref(), &shown, printer)?;
     let manifest = manifest.map_err(anyhow::Error::msg)?;
     let (inventory, pools) = look(&host, &config, printer);
-    let Drift { plan, asked, warnings } = drift(Compared {
+    let Drift { plan, asked, warnings } = find_drift(DriftInput {
         existing: &existing,
         manifest: manifest.as_ref(),
         inventory: &inventory,
         pools: &pools,
         config: &config,
-        surroundings: Surroundings::of(&host, &config)?,
+        surroundings: InstalledFiles::read(&host, &config)?,
     })?;
     for warning in &warnings {
         printer.warning(warning);
@@ -38,11 +38,11 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let mut answer = Answer::Yes;
     for step in &plan.steps {
         let word = match (&step.action, &step.old) {
-            (Action::Keep | Action::Undecided, _) => continue,
-            (Action::Write(_), None) => "missing".to_owned(),
-            (Action::Write(new), Some(old)) => difference(asked.format, old, new),
-            (Action::Remove, _) => "to be removed".to_owned(),
-            (Action::Leave, _) => "changed by somebody else".to_owned(),
+            (FileAction::Keep | FileAction::Undecided, _) => continue,
+            (FileAction::Write(_), None) => "missing".to_owned(),
+            (FileAction::Write(new), Some(old)) => difference(asked.format, old, new),
+            (FileAction::Remove, _) => "to be removed".to_owned(),
+            (FileAction::Leave, _) => "changed by somebody else".to_owned(),
         };
         answer = Answer::No;
         let line = format!("{}: {word}", shown.join(&step.name).display());
@@ -64,7 +64,7 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
 /// Where nothing speaks against the files, what could not be read might.
 fn refuse_undecided(
     inventory: &Inventory,
-    plan: &Plan,
+    plan: &SpecPlan,
     kinds: &[Class],
     directory: &Path,
 ) -> anyhow::Result<()> {
@@ -72,7 +72,7 @@ fn refuse_undecided(
     if reasons.is_empty() {
         return Ok(());
     }
-    let files: Vec<&str> = plan.undecided().collect();
+    let files: Vec<&str> = plan.undecided_files().collect();
     let doubtful = if files.is_empty() {
         String::new()
     } else {
@@ -81,8 +81,8 @@ fn refuse_undecided(
     bail!("comparing {} with this host: not known{doubtful}: {reasons}", directory.display());
 }
 
-fn difference(format: Format, old: &[u8], new: &[u8]) -> String {
-    let nodes = renumbered(format, old, new).unwrap_or_default();
+fn difference(format: SpecFormat, old: &[u8], new: &[u8]) -> String {
+    let nodes = find_renumbered(format, old, new).unwrap_or_default();
     if nodes.is_empty() {
         return "different".to_owned();
     }
@@ -93,7 +93,7 @@ fn difference(format: Format, old: &[u8], new: &[u8]) -> String {
     )
 }
 
-fn change(node: &Renumbered) -> String {
+fn change(node: &RenumberedNode) -> String {
     let number = |numbers: Option<Numbers>| match numbers {
         Some(numbers) => numbers.to_string(),
         None => "without a number".to_owned(),

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_engines::engine::Engine;
-use onload_engines::installed::installed;
+use onload_engines::installed::find_installed;
 use onload_engines::ours::RUNTIME_PATH;
 use onload_engines::policy;
-use onload_engines::setup::Setup;
-use onload_engines::version::{DOCKER_CDI, Version};
+use onload_engines::setup::EngineSetup;
+use onload_engines::version::{DOCKER_CDI, EngineVersion};
 use onload_host::host::Host;
 use onload_report::doctor::Verdict;
 use onload_sys::fs::lock::Lock;
@@ -53,7 +53,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         printer.warning(warning);
     }
     let version = version(&host, args);
-    let too_old = version.and_then(|version| args.runtime.kind().too_old(version));
+    let too_old = version.and_then(|version| args.runtime.kind().too_old_reason(version));
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
         if let Some(why) = &too_old {
@@ -174,7 +174,7 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
             bail!("--file {}: name the file by its whole path", file.display());
         }
         if args.restart {
-            let how = Setup::named(args.runtime, file.clone()).restart();
+            let how = EngineSetup::for_file(args.runtime, file.clone()).restart_command();
             let how = how.unwrap_or_else(|| "nothing has to be restarted".to_owned());
             bail!(
                 "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {how}",
@@ -200,13 +200,13 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
 
 /// The files that are to be edited: the one that was named; else a drop-in where the main file has it
 /// read, or the main file. A removal looks at both.
-fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
-    let setup = |setup: Setup| setup.with_default(args.set_default).with_nri(args.nri);
+fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<EngineSetup>> {
+    let setup = |setup: EngineSetup| setup.with_default(args.set_default).with_nri(args.nri);
     if let Some(file) = &args.file {
-        return Ok(vec![setup(Setup::named(args.runtime, file.clone()))]);
+        return Ok(vec![setup(EngineSetup::for_file(args.runtime, file.clone()))]);
     }
-    let main = Setup::usual(args.runtime);
-    let Some(drop_in) = Setup::usual_drop_in(args.runtime) else {
+    let main = EngineSetup::for_engine(args.runtime);
+    let Some(drop_in) = EngineSetup::drop_in_for(args.runtime) else {
         return Ok(vec![setup(main)]);
     };
     let has_drop_in = host.entry(&drop_in.file)?.is_some();
@@ -221,13 +221,13 @@ fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
 
 /// The engine's version, where that decides what it knows of CDI. Which program reads a file that was named is not known,
 /// and a removal turns nothing on.
-fn version(host: &Host, args: &Configure) -> Option<Version> {
+fn version(host: &Host, args: &Configure) -> Option<EngineVersion> {
     if args.remove || args.file.is_some() {
         return None;
     }
     let version_of = |program: &Path| process::version_of(host, program);
     // It decides what is advised, and no file.
-    installed(host, args.runtime.kind(), &version_of).ok()??.1
+    find_installed(host, args.runtime.kind(), &version_of).ok()??.1
 }
 
 /// Who names a file may be a user, who cannot lock those of the host and has no need to.
@@ -274,7 +274,7 @@ impl PolicyFile {
             printer.has_read(&policy.shown);
         }
         let old = policy.text().unwrap_or_default();
-        let new = policy::allow(old, &args.allow).with_context(|| {
+        let new = policy::allow_classes(old, &args.allow).with_context(|| {
             let path = policy.shown.display();
             format!("allowing classes in {path}, which is left as it is")
         })?;
@@ -347,11 +347,16 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
     Ok(())
 }
 
-fn say_how(host: &Host, setup: &Setup, how: Reread, printer: &mut Printer) -> anyhow::Result<()> {
+fn say_how(
+    host: &Host,
+    setup: &EngineSetup,
+    how: Reread,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let name = setup.engine.name();
     let by_init = |command: &str| by_init(host, command);
-    let reload = setup.reload().map(by_init).transpose()?;
-    let restart = setup.restart().as_deref().map(by_init).transpose()?;
+    let reload = setup.reload_command().map(by_init).transpose()?;
+    let restart = setup.restart_command().as_deref().map(by_init).transpose()?;
     match (how, reload, restart) {
         (_, _, None) => {
             printer.note("nothing to restart: podman reads it whenever it starts a container");

@@ -7,19 +7,19 @@ use anyhow::Context;
 use onload_core::config::Config;
 use onload_host::boot;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::{NearGpu, leave_without_hook};
+use onload_host::devices::{GpuAlias, exclude_without_hook};
 use onload_host::discover::clock::Clock;
 use onload_host::discover::gdrcopy::Gdrcopy;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::movable::Netdev;
 use onload_host::discover::nic::Nic;
-use onload_host::discover::not_offered::NotOffered;
+use onload_host::discover::not_offered::Exclusion;
 use onload_host::discover::onload::Onload;
 use onload_host::discover::rdma::{RdmaDevice, RdmaPort};
 use onload_host::discover::vfio::VfioDevice;
-use onload_host::generate::{Surroundings, bundles_not_offered, generate};
+use onload_host::generate::{InstalledFiles, bundle_exclusions, generate};
 use onload_host::host::Host;
-use onload_host::pools::{Pools, survey};
+use onload_host::pools::{PoolSet, discover_with_pools};
 use onload_host::settings;
 use onload_report::topology::{self, Seen};
 use onload_sys::pci::PciAddress;
@@ -44,23 +44,23 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         host.start_recording();
     }
     printer.progress("looking at this host");
-    let (mut inventory, pools) = survey(&host, &config);
-    let surroundings = Surroundings::of(&host, &config)?;
+    let (mut inventory, pools) = discover_with_pools(&host, &config);
+    let surroundings = InstalledFiles::read(&host, &config)?;
     let left_out = why_left_out(&host, &config, surroundings);
     if let Some(reason) = &left_out {
         let rows = pools.offered.iter();
-        let rows = rows.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason));
+        let rows = rows.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason));
         inventory.not_offered.extend(rows);
         inventory.not_offered.sort();
     }
     if !surroundings.hook {
-        let warnings = leave_without_hook(&mut inventory, &config.cdi.hook_path);
+        let warnings = exclude_without_hook(&mut inventory, &config.cdi.hook_path);
         inventory.warnings.extend(warnings);
     }
     if !config.bundles.is_empty() {
         // What stands in the way of all specifications is told by who writes them.
         let specs = generate(&inventory, &pools.offered, &config, surroundings);
-        let bundles = bundles_not_offered(&specs.unwrap_or_default(), &config, &inventory.drain);
+        let bundles = bundle_exclusions(&specs.unwrap_or_default(), &config, &inventory.drain);
         inventory.not_offered.extend(bundles);
     }
     printer.end_progress();
@@ -70,8 +70,10 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     let shown = shown.map(|pool| Shown { is_left_out, ..Shown::new(pool, &holders) });
     let shown: Vec<Shown<'_>> = shown.collect();
     match args.format {
-        Listing::Json => print_json(&inventory.offered(), &shown, printer)?,
-        Listing::Table => print_tables(&inventory.offered(), &shown, args.explain, printer)?,
+        Listing::Json => print_json(&inventory.without_withheld(), &shown, printer)?,
+        Listing::Table => {
+            print_tables(&inventory.without_withheld(), &shown, args.explain, printer)?
+        }
     }
     for warning in &inventory.warnings {
         printer.warning(warning);
@@ -79,7 +81,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     advise(&inventory, printer);
     if let Some(path) = &args.capture {
         // What "host plan" asks, so that it can be tried elsewhere.
-        let _ = boot::plan(&host, &boot::Absent, &config);
+        let _ = boot::plan(&host, &boot::OfflineKernel, &config);
         // And what "topology" asks.
         topology::read(Seen {
             host: &host,
@@ -101,7 +103,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     Ok(Answer::Yes)
 }
 
-fn why_left_out(host: &Host, config: &Config, surroundings: Surroundings) -> Option<String> {
+fn why_left_out(host: &Host, config: &Config, surroundings: InstalledFiles) -> Option<String> {
     if !surroundings.hook {
         let hook = config.cdi.hook_path.display();
         return Some(format!(
@@ -109,9 +111,9 @@ fn why_left_out(host: &Host, config: &Config, surroundings: Surroundings) -> Opt
         ));
     }
     let directory = find_directory(host, None).ok().flatten();
-    let manifest = directory.and_then(|directory| directory.manifest().ok()?.ok()?);
+    let manifest = directory.and_then(|directory| directory.read_manifest().ok()?.ok()?);
     let newest = manifest.and_then(|manifest| manifest.max_cdi_version?.parse().ok());
-    newest.and_then(Pools::why_left_out)
+    newest.and_then(PoolSet::left_out_reason)
 }
 
 fn print_json(
@@ -323,7 +325,7 @@ fn rdma_row(device: &RdmaDevice) -> Row {
     row(node, "rdma", &device.device, address, details)
 }
 
-fn near_gpu_row(near: &NearGpu, inventory: &Inventory) -> Row {
+fn near_gpu_row(near: &GpuAlias, inventory: &Inventory) -> Row {
     let gpu = inventory.functions.get(near.gpu);
     let node = gpu.and_then(|gpu| gpu.numa_node);
     let details = [Some(format!("nearest to this GPU: {}", near.rdma.join(" ")))];

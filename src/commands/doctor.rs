@@ -5,7 +5,7 @@ use std::path::Path;
 use anstyle::Style;
 use onload_cdi::Registry;
 use onload_host::devices::inventory::Inventory;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_host::settings;
 use onload_report::doctor::{Check, Examined, Family, Verdict, examine};
 use serde_json::json;
@@ -47,7 +47,7 @@ pub(super) fn examined(
     let host = watched_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     printer.progress("looking at this host");
-    let (inventory, pools) = survey(&host, &config);
+    let (inventory, pools) = discover_with_pools(&host, &config);
     let specs = Registry::scan(&spec_dirs(&host, &[])?);
     let examined = Examined {
         host: &host,

@@ -3,11 +3,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_engines::file::{Action, Beside, Decision, Files, Keep, Other};
-use onload_engines::holders::Held;
+use onload_engines::file::{
+    EngineFileAction, EngineFiles, FileDecision, KeptPart, RelatedFile, RelatedFiles,
+};
+use onload_engines::holders::RuntimeUse;
 use onload_engines::installed::PROGRAM_DIRS;
 use onload_engines::ours::RUNTIME_NAME;
-use onload_engines::setup::Setup;
+use onload_engines::setup::EngineSetup;
 use onload_host::host::{EntryKind, Host};
 use onload_sys::fs::trust::{Owners, TrustError, Trusted};
 use rustix::process::geteuid;
@@ -17,25 +19,25 @@ use crate::config_file::{ConfigDir, ConfigFile, backup_name};
 use crate::printer::Printer;
 
 pub(super) struct EngineFile {
-    pub(super) setup: Setup,
+    pub(super) setup: EngineSetup,
     shown: PathBuf,
     is_named: bool,
     directory: Option<ConfigDir>,
     found: Option<ConfigFile>,
-    files: Files,
+    files: EngineFiles,
 }
 
 /// A file with what is to be done with it: nothing undecided is carried out.
 pub(super) struct Decided {
     pub(super) file: EngineFile,
-    pub(super) decision: Decision,
-    held: Held,
+    pub(super) decision: FileDecision,
+    held: RuntimeUse,
 }
 
 impl EngineFile {
     /// One that was named may be anywhere, so nobody but root and the caller may be able to put another file in its
     /// place.
-    pub(super) fn open(host: &Host, setup: Setup, is_named: bool) -> anyhow::Result<Self> {
+    pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> anyhow::Result<Self> {
         let parent = setup.file.parent().unwrap_or(Path::new("/"));
         let directory = if is_named {
             trusted_directory(host, parent)
@@ -50,7 +52,7 @@ impl EngineFile {
             setup,
             is_named,
             found: None,
-            files: Files::default(),
+            files: EngineFiles::default(),
         })
     }
 
@@ -81,10 +83,10 @@ impl EngineFile {
                 self.files.before = backup.map(|file| file.text);
             }
         }
-        if is_removed && !Setup::has_trace(&self.files) {
+        if is_removed && !EngineSetup::has_trace(&self.files) {
             return Ok(());
         }
-        let beside = self.setup.beside(self.files.now.as_deref());
+        let beside = self.setup.related_files(self.files.now.as_deref());
         let beside = beside.with_context(|| self.what())?;
         self.files.others = read_beside(host, &beside, &self.setup.file)?;
         Ok(())
@@ -130,26 +132,26 @@ impl EngineFile {
         self.read(host, is_removed, printer)?;
         let (decision, held) = if is_removed {
             let held = self.look_for_holders(host)?;
-            let keep = if held.is_held() { Keep::Runtime } else { Keep::Nothing };
+            let keep = if held.is_in_use() { KeptPart::Runtime } else { KeptPart::Nothing };
             (self.setup.remove(&self.files, keep), held)
         } else {
-            let held = Held::By(Vec::new());
+            let held = RuntimeUse::By(Vec::new());
             (self.setup.configure(&self.files), held)
         };
         Ok(Decided { decision: decision.with_context(|| self.what())?, file: self, held })
     }
 
-    fn look_for_holders(&self, host: &Host) -> anyhow::Result<Held> {
+    fn look_for_holders(&self, host: &Host) -> anyhow::Result<RuntimeUse> {
         let now = self.files.now.as_deref();
-        if !self.setup.registers(now).with_context(|| self.what())? {
-            return Ok(Held::By(Vec::new()));
+        if !self.setup.registers_runtime(now).with_context(|| self.what())? {
+            return Ok(RuntimeUse::By(Vec::new()));
         }
         if let Some(key) = self.setup.default_setting(&self.files) {
-            return Ok(Held::Default(key));
+            return Ok(RuntimeUse::Default(key));
         }
         Ok(match self.setup.state_dir(&self.files) {
             Ok(state) => holders::held(host, self.setup.engine, &state),
-            Err(error) => Held::Unknown(format!("{error:#}")),
+            Err(error) => RuntimeUse::Unknown(format!("{error:#}")),
         })
     }
 
@@ -176,7 +178,7 @@ impl EngineFile {
 
 impl Decided {
     pub(super) fn is_held(&self) -> bool {
-        self.held.is_held()
+        self.held.is_in_use()
     }
 
     pub(super) fn what_stays(&self) -> String {
@@ -193,7 +195,7 @@ impl Decided {
     }
 
     pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
-        if self.decision.file == Action::Keep {
+        if self.decision.file == EngineFileAction::Keep {
             printer.note(nothing_to_change(&self.file.shown));
             return Ok(());
         }
@@ -205,38 +207,40 @@ impl Decided {
     fn change(&self) -> (Option<&str>, Option<&str>) {
         let now = self.file.files.now.as_deref();
         match &self.decision.file {
-            Action::Keep => (now, now),
-            Action::Write(text) => (now, Some(text)),
-            Action::Remove => (now, None),
+            EngineFileAction::Keep => (now, now),
+            EngineFileAction::Write(text) => (now, Some(text)),
+            EngineFileAction::Remove => (now, None),
         }
     }
 
     /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
     pub(super) fn carry_out(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
-        let changes = self.decision.file != Action::Keep;
-        if changes || self.decision.backup != Action::Keep {
+        let changes = self.decision.file != EngineFileAction::Keep;
+        if changes || self.decision.backup != EngineFileAction::Keep {
             self.file.make_directory(host)?;
         }
         let (file, decision) = (&self.file, &self.decision);
         if let Some(directory) = &file.directory {
             let backup = file.backup_name();
-            if let Action::Write(text) = &decision.backup {
+            if let EngineFileAction::Write(text) = &decision.backup {
                 directory.write(&backup, text, file.found.as_ref())?;
             }
             match &decision.file {
-                Action::Write(text) => directory.write(file.name(), text, file.found.as_ref())?,
-                Action::Remove => directory.remove(file.name())?,
-                Action::Keep => {}
+                EngineFileAction::Write(text) => {
+                    directory.write(file.name(), text, file.found.as_ref())?
+                }
+                EngineFileAction::Remove => directory.remove(file.name())?,
+                EngineFileAction::Keep => {}
             }
-            if decision.backup == Action::Remove {
+            if decision.backup == EngineFileAction::Remove {
                 directory.remove(&backup)?;
             }
         }
         let path = file.shown.display();
         match &decision.file {
-            Action::Write(_) => printer.note(format_args!("wrote {path}")),
-            Action::Remove => printer.note(format_args!("removed {path}")),
-            Action::Keep => printer.note(nothing_to_change(&file.shown)),
+            EngineFileAction::Write(_) => printer.note(format_args!("wrote {path}")),
+            EngineFileAction::Remove => printer.note(format_args!("removed {path}")),
+            EngineFileAction::Keep => printer.note(nothing_to_change(&file.shown)),
         }
         Ok(changes)
     }
@@ -287,12 +291,16 @@ fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>
     Ok(None)
 }
 
-fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec<Other>> {
+fn read_beside(
+    host: &Host,
+    beside: &[RelatedFiles],
+    own: &Path,
+) -> anyhow::Result<Vec<RelatedFile>> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for beside in beside {
         paths.extend(beside.paths(host)?);
     }
-    let mut others: Vec<Other> = Vec::new();
+    let mut others: Vec<RelatedFile> = Vec::new();
     for path in paths {
         let seen = path == own || others.iter().any(|other| other.path == path);
         let is_file = matches!(host.entry(&path)?, Some(EntryKind::File { .. }));
@@ -300,7 +308,7 @@ fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec
             continue;
         }
         if let Some(text) = host.text(&path)? {
-            others.push(Other { path, text });
+            others.push(RelatedFile { path, text });
         }
     }
     Ok(others)
@@ -333,7 +341,7 @@ mod tests {
             }
             let host = Host::open(root.path()).unwrap();
             let mut printer = Printer::new(ColorChoice::Never, true, false);
-            let file = EngineFile::open(&host, Setup::usual(engine), false).unwrap();
+            let file = EngineFile::open(&host, EngineSetup::for_engine(engine), false).unwrap();
             let mut file = file.decide(&host, false, &mut printer).unwrap();
             assert!(file.carry_out(&host, &mut printer).unwrap());
             assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));

@@ -8,14 +8,18 @@ use anyhow::{Context, bail};
 use onload_cdi::{Spec, Version, minimum_version};
 use onload_core::class::Class;
 use onload_core::config;
+use onload_host::devices::exclude_without_hook;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::leave_without_hook;
-use onload_host::discover::not_offered::NotOffered;
+use onload_host::discover::not_offered::Exclusion;
 use onload_host::drift::render;
-use onload_host::generate::{Specs, Surroundings, bundles_not_offered, generate, warnings};
+use onload_host::generate::{
+    GeneratedSpecs, InstalledFiles, bundle_exclusions, generate, warnings,
+};
 use onload_host::host::Host;
-use onload_host::spec_name::{Part, SpecName};
-use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
+use onload_host::spec_name::{SpecName, SpecPart};
+use onload_host::specdir::{
+    DesiredSpecs, FileAction, FileStep, Manifest, SpecDir, SpecFormat, SpecPlan, plan,
+};
 use onload_sys::fs::{atomic, regular};
 use onload_sys::text::{Listed, first_of};
 
@@ -60,17 +64,17 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     let _lock = locked.map(SpecDir::lock).transpose()?;
     let (mut inventory, pools) = look(&host, &config, printer);
     require_nic(&inventory, &config)?;
-    let surroundings = Surroundings::of(&host, &config)?;
+    let surroundings = InstalledFiles::read(&host, &config)?;
     if !surroundings.hook {
-        for warning in leave_without_hook(&mut inventory, &config.cdi.hook_path) {
+        for warning in exclude_without_hook(&mut inventory, &config.cdi.hook_path) {
             printer.warning(warning);
         }
     }
     let pools = written_pools(pools, kinds, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
     if kinds.contains(&Class::Bundle) {
-        for left_out in bundles_not_offered(&specs, &config, &inventory.drain) {
-            let NotOffered { name, reason, .. } = left_out;
+        for left_out in bundle_exclusions(&specs, &config, &inventory.drain) {
+            let Exclusion { name, reason, .. } = left_out;
             printer.warning(format_args!("bundle {name} is not offered: {reason}"));
         }
     }
@@ -81,7 +85,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     if let Some(newest) = newest {
         refuse_newer(&specs, newest)?;
     }
-    if args.format == Format::Yaml {
+    if args.format == SpecFormat::Yaml {
         printer.warning("onload-hook and onload-container-runtime read JSON only: YAML specifications work by --device, not by annotation");
     }
     let format = args.format;
@@ -92,11 +96,11 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     }
     let touched = if args.kind.is_empty() { &Class::ALL } else { kinds };
     let files = specs.iter();
-    let wanted = Wanted {
+    let wanted = DesiredSpecs {
         scope: touched.to_vec(),
         files: files.map(|(name, spec)| (*name, render(spec, format).into_bytes())).collect(),
         format,
-        undecided: inventory.undecided(),
+        undecided: inventory.undecided_classes(),
         asked: Manifest {
             format,
             max_cdi_version: newest.map(|version| version.to_string()),
@@ -108,7 +112,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     to_directory(&host, args, directory.as_ref(), wanted, &inventory, printer)
 }
 
-fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
+fn refuse_newer(specs: &GeneratedSpecs, newest: Version) -> anyhow::Result<()> {
     for (name, spec) in specs {
         let needed = minimum_version(spec);
         if needed.version > newest {
@@ -124,9 +128,13 @@ fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn to_stdout(specs: &Specs, format: Format, printer: &mut Printer) -> anyhow::Result<Answer> {
+fn to_stdout(
+    specs: &GeneratedSpecs,
+    format: SpecFormat,
+    printer: &mut Printer,
+) -> anyhow::Result<Answer> {
     for (index, spec) in specs.values().enumerate() {
-        if format == Format::Yaml && index > 0 {
+        if format == SpecFormat::Yaml && index > 0 {
             printer.print("---\n")?;
         }
         printer.print(render(spec, format))?;
@@ -139,7 +147,7 @@ fn to_stdout(specs: &Specs, format: Format, printer: &mut Printer) -> anyhow::Re
 
 fn to_file(
     path: &Path,
-    specs: &Specs,
+    specs: &GeneratedSpecs,
     args: &Generate,
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
@@ -147,14 +155,14 @@ fn to_file(
         bail!("writing {}: one file holds one kind; name it with --kind", path.display());
     }
     let of_part = |part| specs.iter().find(|(name, _)| name.part == part);
-    let Some((SpecName { class, .. }, spec)) = of_part(Part::Devices) else {
+    let Some((SpecName { class, .. }, spec)) = of_part(SpecPart::Devices) else {
         bail!(
             "writing {}: this host offers no {}; \"onload-ctk discover --explain\" says why",
             path.display(),
             args.kind.concat()
         );
     };
-    if let Some((_, pools)) = of_part(Part::Pools) {
+    if let Some((_, pools)) = of_part(SpecPart::Pools) {
         printer.warning(pools_left_out(path, *class, pools));
     }
     let content = render(spec, args.format);
@@ -216,7 +224,7 @@ fn to_directory(
     host: &Host,
     args: &Generate,
     found: Option<&SpecDir>,
-    wanted: Wanted,
+    wanted: DesiredSpecs,
     inventory: &Inventory,
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
@@ -238,7 +246,7 @@ fn to_directory(
     } else if args.dry_run {
         print_steps(&plan, &shown, printer)?;
     } else if let Some(directory) = directory {
-        directory.carry_out(&plan)?;
+        directory.apply(&plan)?;
         report(&plan, &shown, printer);
     }
     note_idle(&plan, is_empty, &shown, printer);
@@ -258,7 +266,7 @@ pub(super) fn existing(
     printer: &mut Printer,
 ) -> anyhow::Result<(Existing, Result<Option<Manifest>, String>)> {
     let (existing, manifest) = match directory {
-        Some(directory) => (directory.existing()?, directory.manifest()?),
+        Some(directory) => (directory.read_files()?, directory.read_manifest()?),
         None => (BTreeMap::new(), Ok(None)),
     };
     printer.looked_into(shown, directory.is_some());
@@ -272,10 +280,10 @@ pub(super) fn existing(
 fn make_plan(
     directory: Option<&SpecDir>,
     shown: &Path,
-    mut wanted: Wanted,
+    mut wanted: DesiredSpecs,
     is_named: bool,
     printer: &mut Printer,
-) -> anyhow::Result<Plan> {
+) -> anyhow::Result<SpecPlan> {
     let (existing, manifest) = existing(directory, shown, printer)?;
     let manifest = manifest.unwrap_or_else(|warning| {
         printer.warning(warning);
@@ -311,13 +319,13 @@ pub(super) fn find_directory(host: &Host, given: Option<&Path>) -> anyhow::Resul
     SpecDir::open(given)
 }
 
-fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_steps(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     for step in &plan.steps {
         let word = match step.action {
-            Action::Write(_) => WRITE,
-            Action::Remove => "remove",
-            Action::Keep => KEEP,
-            Action::Leave | Action::Undecided => "leave ",
+            FileAction::Write(_) => WRITE,
+            FileAction::Remove => "remove",
+            FileAction::Keep => KEEP,
+            FileAction::Leave | FileAction::Undecided => "leave ",
         };
         printer.print(format_args!("{word} {}\n", directory.join(&step.name).display()))?;
     }
@@ -325,18 +333,18 @@ fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::
 }
 
 /// Nothing where they are alike.
-fn print_step(step: &Step, directory: &Path, printer: &mut Printer) -> io::Result<()> {
+fn print_step(step: &FileStep, directory: &Path, printer: &mut Printer) -> io::Result<()> {
     let path = directory.join(&step.name);
     let new = match &step.action {
-        Action::Write(content) => Some(String::from_utf8_lossy(content)),
-        Action::Remove => None,
-        Action::Keep => return Ok(()),
-        Action::Leave => {
+        FileAction::Write(content) => Some(String::from_utf8_lossy(content)),
+        FileAction::Remove => None,
+        FileAction::Keep => return Ok(()),
+        FileAction::Leave => {
             let path = path.display();
             printer.warning(format_args!("{path} was not written by onload-ctk and would stay"));
             return Ok(());
         }
-        Action::Undecided => {
+        FileAction::Undecided => {
             let path = path.display();
             printer.warning(format_args!(
                 "{path} would stay: not all of what it offers could be read"
@@ -348,28 +356,34 @@ fn print_step(step: &Step, directory: &Path, printer: &mut Printer) -> io::Resul
     print_diff(&path, old.as_deref(), new.as_deref(), printer)
 }
 
-pub(super) fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {
+pub(super) fn report(plan: &SpecPlan, directory: &Path, printer: &mut Printer) {
     for step in &plan.steps {
         let path = directory.join(&step.name);
         match step.action {
-            Action::Write(_) => printer.note(format_args!("wrote {}", path.display())),
-            Action::Remove => printer.note(format_args!("removed {}", path.display())),
-            Action::Keep => printer.detail(format_args!("unchanged {}", path.display())),
-            Action::Leave | Action::Undecided => {}
+            FileAction::Write(_) => printer.note(format_args!("wrote {}", path.display())),
+            FileAction::Remove => printer.note(format_args!("removed {}", path.display())),
+            FileAction::Keep => printer.detail(format_args!("unchanged {}", path.display())),
+            FileAction::Leave | FileAction::Undecided => {}
         }
     }
 }
 
-fn note_idle(plan: &Plan, is_empty: bool, directory: &Path, printer: &mut Printer) {
+fn note_idle(plan: &SpecPlan, is_empty: bool, directory: &Path, printer: &mut Printer) {
     if is_empty {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
-    } else if !plan.changes_files() && plan.left().chain(plan.undecided()).next().is_none() {
+    } else if !plan.changes_files()
+        && plan.left_files().chain(plan.undecided_files()).next().is_none()
+    {
         printer.note(nothing_to_change(directory));
     }
 }
 
-fn refuse_undecided(plan: &Plan, directory: &Path, inventory: &Inventory) -> anyhow::Result<()> {
-    let kept: Vec<&str> = plan.undecided().collect();
+fn refuse_undecided(
+    plan: &SpecPlan,
+    directory: &Path,
+    inventory: &Inventory,
+) -> anyhow::Result<()> {
+    let kept: Vec<&str> = plan.undecided_files().collect();
     if kept.is_empty() {
         return Ok(());
     }
@@ -382,8 +396,8 @@ fn refuse_undecided(plan: &Plan, directory: &Path, inventory: &Inventory) -> any
 }
 
 /// The rest is written, so that a file which somebody keeps as it is stops no other.
-fn warn_of_left(plan: &Plan, directory: &Path, printer: &mut Printer) -> Answer {
-    let left: Vec<&str> = plan.left().collect();
+fn warn_of_left(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> Answer {
+    let left: Vec<&str> = plan.left_files().collect();
     if left.is_empty() {
         return Answer::Yes;
     }

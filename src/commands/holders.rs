@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use onload_engines::engine::Engine;
-use onload_engines::holders::{self, Held, Holder};
+use onload_engines::holders::{self, RuntimeContainer, RuntimeUse};
 use onload_host::host::Host;
 
 use super::process;
@@ -28,18 +28,18 @@ const LIMIT: u64 = 16 * 1024 * 1024;
 const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 
 /// `state`: the directory where the engine keeps what it knows.
-pub(super) fn held(host: &Host, engine: Engine, state: &Path) -> Held {
+pub(super) fn held(host: &Host, engine: Engine, state: &Path) -> RuntimeUse {
     match find(host, engine, state) {
         Ok(mut found) => {
             found.sort();
             found.dedup_by(|one, other| one.id == other.id);
-            Held::By(found)
+            RuntimeUse::By(found)
         }
-        Err(error) => Held::Unknown(format!("{error:#}")),
+        Err(error) => RuntimeUse::Unknown(format!("{error:#}")),
     }
 }
 
-fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<Holder>> {
+fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     match engine {
         Engine::Docker => docker(host, state),
         Engine::Containerd => containerd(host, state),
@@ -51,7 +51,7 @@ fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<Holder>
 }
 
 /// With userns-remap a directory `UID.GID` lies between (moby, `daemon/daemon_unix.go`).
-fn docker(host: &Host, root: &Path) -> anyhow::Result<Vec<Holder>> {
+fn docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let remapped = host.list(root)?.names.into_iter().filter(|name| {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         matches!(name.split_once('.'), Some((uid, gid)) if digits(uid) && digits(gid))
@@ -64,14 +64,14 @@ fn docker(host: &Host, root: &Path) -> anyhow::Result<Vec<Holder>> {
             let directory = containers.join(&id);
             let host_config = bytes(host, &directory.join("hostconfig.json"))?;
             let config = bytes(host, &directory.join("config.v2.json"))?;
-            found.extend(holders::of_docker(&id, &host_config, &config));
+            found.extend(holders::from_docker(&id, &host_config, &config));
         }
     }
     Ok(found)
 }
 
 /// A pod's sandbox that has ended is never started again, and needs no runtime to be removed.
-fn containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<Holder>> {
+fn containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let tasks = state.join(CRI_TASKS);
     let mut found = Vec::new();
     for id in host.list(&tasks)?.names {
@@ -80,13 +80,13 @@ fn containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<Holder>> {
         // The shim of containerd 1.6 keeps the path alone.
         options.extend(bytes(host, &bundle.join("runtime"))?);
         let config = bytes(host, &bundle.join("config.json"))?;
-        found.extend(holders::of_containerd(&id, &options, &config));
+        found.extend(holders::from_containerd(&id, &options, &config));
     }
     Ok(found)
 }
 
 /// Each storage driver has its directory, for instance `overlay-containers`.
-fn crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<Holder>> {
+fn crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let mut found = Vec::new();
     let names = host.list(storage)?.names;
     for driver in names.iter().filter(|name| name.ends_with("-containers")) {
@@ -95,21 +95,21 @@ fn crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<Holder>> {
             let path = containers.join(&id).join("userdata/config.json");
             // Beside the directories stand files of the storage itself, such as containers.json.
             if let Ok(Some(config)) = host.bytes(&path, LIMIT) {
-                found.extend(holders::of_crio(&id, &config));
+                found.extend(holders::from_crio(&id, &config));
             }
         }
     }
     Ok(found)
 }
 
-fn monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<Holder>> {
+fn monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
         return Ok(Vec::new());
     }
     let cmdlines = process::arguments_of(host, Path::new("/proc"), MONITOR, MONITOR_DEADLINE)?;
     let found = cmdlines.iter().filter_map(|cmdline| {
-        let holder = holders::of_conmon(cmdline)?;
-        (holders::is_podmans(cmdline) == podmans).then_some(holder)
+        let holder = holders::from_conmon(cmdline)?;
+        (holders::is_podman_monitor(cmdline) == podmans).then_some(holder)
     });
     Ok(found.collect())
 }
@@ -118,7 +118,7 @@ fn bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(host.bytes(path, LIMIT)?.unwrap_or_default())
 }
 
-fn podman(host: &Host) -> anyhow::Result<Vec<Holder>> {
+fn podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
         for state in PODMAN_STATE {
             if host.entry(Path::new(state))?.is_some() {
@@ -134,7 +134,7 @@ fn podman(host: &Host) -> anyhow::Result<Vec<Holder>> {
     ask_podman(&program).or_else(|_| ask_podman(&program))
 }
 
-fn ask_podman(program: &Path) -> anyhow::Result<Vec<Holder>> {
+fn ask_podman(program: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let deadline = Instant::now() + PODMAN_DEADLINE;
     let listed = ask(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
     let ids: Vec<&str> = listed.split_whitespace().collect();
@@ -142,7 +142,7 @@ fn ask_podman(program: &Path) -> anyhow::Result<Vec<Holder>> {
     for ids in ids.chunks(CHUNK) {
         let mut words = vec!["container", "inspect", "--format", holders::PODMAN_FORMAT];
         words.extend(ids);
-        found.extend(holders::of_podman(&ask(program, &words, deadline)?));
+        found.extend(holders::from_podman(&ask(program, &words, deadline)?));
     }
     Ok(found)
 }

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use anyhow::Context;
 use onload_cdi::Registry;
 use onload_host::leases;
-use onload_host::offers::offers;
-use onload_host::pools::survey;
+use onload_host::offers::build_offers;
+use onload_host::pools::discover_with_pools;
 use onload_host::specdir::FILE_PREFIX;
 use onload_report::metrics::{Measured, openmetrics};
 use onload_report::status::grantees;
@@ -20,14 +20,14 @@ use crate::printer::Printer;
 
 pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host_of_incident(global, printer)?;
-    let (inventory, pools) = survey(&host, &config);
+    let (inventory, pools) = discover_with_pools(&host, &config);
     let specs = Registry::scan(&spec_dirs(&host, &[])?);
     let listed = leases::list(&host);
     if let Err(error) = &listed {
         printer.warning(format_args!("leases and who holds devices are left out: {error:#}"));
     }
     let listed = listed.ok();
-    let offered = offers(&inventory, &specs, &pools, listed.as_deref().unwrap_or_default());
+    let offered = build_offers(&inventory, &specs, &pools, listed.as_deref().unwrap_or_default());
     let is_ours = |path: &&Path| {
         let name = path.file_name().unwrap_or_default();
         name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes())

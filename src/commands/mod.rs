@@ -41,8 +41,8 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::unread;
-use onload_host::host::{Access, Host};
-use onload_host::pools::{NamedPool, Pools, survey};
+use onload_host::host::{Host, ReadAccess};
+use onload_host::pools::{NamedPool, PoolSet, discover_with_pools};
 use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
 use onload_sys::text::Chain;
@@ -57,7 +57,7 @@ const MOST_TYPING_ERRORS: usize = 3;
 fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
     let host = watched_host(global)?;
     if let Some(named) = global.config.as_deref().filter(|_| global.verbose) {
-        looked_at(named, Access::Read);
+        looked_at(named, ReadAccess::Read);
     }
     let config = settings::load(&host, global.config.as_deref())?;
     Ok((host, config))
@@ -105,7 +105,7 @@ fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> Str
 
 fn advise(inventory: &Inventory, printer: &mut Printer) {
     if !inventory.unread.is_empty() {
-        let classes: Vec<&str> = inventory.undecided().iter().map(|c| c.as_str()).collect();
+        let classes: Vec<&str> = inventory.undecided_classes().iter().map(|c| c.as_str()).collect();
         printer.warning(format_args!(
             "not all of this host could be read, so what it offers is not fully known ({}){}",
             classes.join(", "),
@@ -114,8 +114,8 @@ fn advise(inventory: &Inventory, printer: &mut Printer) {
     }
 }
 
-fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, Pools) {
-    let (inventory, pools) = survey(host, config);
+fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, PoolSet) {
+    let (inventory, pools) = discover_with_pools(host, config);
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
@@ -125,7 +125,7 @@ fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, Pool
 
 /// The pools of the classes that are written, for readers of CDI up to that version.
 fn written_pools(
-    mut pools: Pools,
+    mut pools: PoolSet,
     written: &[Class],
     newest: Option<Version>,
     printer: &mut Printer,
@@ -134,7 +134,7 @@ fn written_pools(
     let is_wanted = |class| written.contains(&class) || written.contains(&Class::Bundle);
     pools.offered.retain(|pool| is_wanted(pool.class));
     if let Some(newest) = newest {
-        pools.keep_to(newest);
+        pools.drop_unsupported(newest);
     }
     for warning in &pools.warnings {
         printer.warning(warning);
@@ -161,7 +161,7 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
             absent.display()
         );
     }
-    Ok(specdir::given_or_engine_dirs(host, given)?)
+    Ok(specdir::resolve_dirs(host, given)?)
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {

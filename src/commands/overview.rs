@@ -2,7 +2,7 @@
 
 use onload_core::class::Class;
 use onload_core::timestamp;
-use onload_host::devices::Device;
+use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
 use onload_report::doctor::{Check, Remedy, Verdict};
 use onload_sys::text::{Listed, counted, shell_word};
@@ -62,7 +62,7 @@ fn offered(inventory: &Inventory) -> String {
         return "nothing".to_owned();
     }
     // As discover lists them: an interface is one, however it is asked for.
-    let is_listed = |device: &&Device| match device.class {
+    let is_listed = |device: &&HostDevice| match device.class {
         Class::NicPlain | Class::NicNodes | Class::Profile => false,
         _ => !device.is_loopback(),
     };
@@ -87,12 +87,12 @@ fn drained(inventory: &Inventory) -> String {
     })
 }
 
-fn one_of(inventory: &Inventory, class: Class) -> Option<&Device> {
+fn one_of(inventory: &Inventory, class: Class) -> Option<&HostDevice> {
     let mut devices = inventory.devices.iter();
     devices.find(|device| device.class == class && !device.is_loopback())
 }
 
-fn name(device: &Device) -> String {
+fn name(device: &HostDevice) -> String {
     format!("{}={}", device.class.as_str(), device.name)
 }
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use onload_cdi::{Registry, Spec, SpecSource};
-use onload_host::generate::{Specs, Surroundings, generate};
+use onload_host::generate::{GeneratedSpecs, InstalledFiles, generate};
 use onload_host::spec_name::SpecName;
-use onload_host::specdir::Format;
+use onload_host::specdir::SpecFormat;
 
 use super::discover::print_devices;
 use super::show::print_edits;
@@ -21,11 +21,11 @@ pub fn run(global: &Global, args: &Preview, printer: &mut Printer) -> anyhow::Re
     let (inventory, pools) = look(&host, &config, printer);
     let pools = written_pools(pools, &config.cdi.kinds, None, printer);
     // The hook comes with the package, which a captured host need not have.
-    let surroundings = Surroundings { hook: true, ..Surroundings::of(&host, &config)? };
-    let mut specs = generate(&inventory, &pools, &config, surroundings)?;
+    let installed = InstalledFiles { hook: true, ..InstalledFiles::read(&host, &config)? };
+    let mut specs = generate(&inventory, &pools, &config, installed)?;
     specs.retain(|name, _| config.cdi.kinds.contains(&name.class));
 
-    print_devices(&inventory.offered(), printer)?;
+    print_devices(&inventory.without_withheld(), printer)?;
     print_specs(&specs, printer)?;
     let devices = args.devices.join(" --device ");
     printer.print(format_args!("\n{HEADING}Container with --device {devices}{HEADING:#}\n"))?;
@@ -33,7 +33,7 @@ pub fn run(global: &Global, args: &Preview, printer: &mut Printer) -> anyhow::Re
         specs
             .into_iter()
             .map(|(name, spec)| SpecSource {
-                path: Path::new(OUTPUT_DIR).join(Format::Json.file_name(name)),
+                path: Path::new(OUTPUT_DIR).join(SpecFormat::Json.file_name(name)),
                 priority: 0,
                 content: Ok(spec),
             })
@@ -47,7 +47,7 @@ pub fn run(global: &Global, args: &Preview, printer: &mut Printer) -> anyhow::Re
     Ok(Answer::Yes)
 }
 
-fn print_specs(specs: &Specs, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_specs(specs: &GeneratedSpecs, printer: &mut Printer) -> anyhow::Result<()> {
     printer.print(format_args!("\n{HEADING}CDI specifications in {OUTPUT_DIR}{HEADING:#}\n"))?;
     let lines: Vec<(String, String)> = specs.iter().map(describe_spec).collect();
     Ok(printer.print(pairs(&lines, printer.columns()))?)
@@ -55,5 +55,5 @@ fn print_specs(specs: &Specs, printer: &mut Printer) -> anyhow::Result<()> {
 
 fn describe_spec((name, spec): (&SpecName, &Spec)) -> (String, String) {
     let devices: Vec<&str> = spec.devices.iter().map(|device| device.name.as_str()).collect();
-    (Format::Json.file_name(*name), format!("{}: {}", spec.kind, devices.join(" ")))
+    (SpecFormat::Json.file_name(*name), format!("{}: {}", spec.kind, devices.join(" ")))
 }

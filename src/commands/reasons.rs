@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use onload_host::discover::not_offered::{NotOffered, Subject};
+use onload_host::discover::not_offered::{Exclusion, ExclusionSubject};
 use onload_sys::pci::PciAddress;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    pub kind: Subject,
+    pub kind: ExclusionSubject,
     pub names: Vec<String>,
     /// The reason. Where it names each of them, `NAME` or `ADDRESS` stands in place of that.
     pub reason: String,
@@ -51,12 +51,12 @@ fn shape(name: &str) -> String {
 }
 
 /// The entries by kind and reason, in the order of the first of each. Reasons that several have say nothing of one.
-pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
-    let mut counts: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
+pub(super) fn groups(entries: &[Exclusion]) -> Vec<Group> {
+    let mut counts: BTreeMap<(ExclusionSubject, &str), usize> = BTreeMap::new();
     for entry in entries {
         *counts.entry((entry.kind, &entry.reason)).or_default() += 1;
     }
-    let mut places: BTreeMap<(Subject, String), usize> = BTreeMap::new();
+    let mut places: BTreeMap<(ExclusionSubject, String), usize> = BTreeMap::new();
     let mut groups: Vec<Group> = Vec::new();
     for entry in entries {
         let general = match counts.get(&(entry.kind, entry.reason.as_str())) {
@@ -108,11 +108,11 @@ mod tests {
 
     use super::*;
 
-    fn entry(kind: impl Into<Subject>, name: &str, reason: &str) -> NotOffered {
-        NotOffered::new(kind, name, reason)
+    fn entry(kind: impl Into<ExclusionSubject>, name: &str, reason: &str) -> Exclusion {
+        Exclusion::new(kind, name, reason)
     }
 
-    fn grouped(entries: &[NotOffered]) -> Vec<String> {
+    fn grouped(entries: &[Exclusion]) -> Vec<String> {
         let groups = groups(entries).into_iter();
         groups
             .map(|group| format!("{} {}: {}", group.kind, group.names.join(","), group.reason))
@@ -151,7 +151,7 @@ mod tests {
         let text = |names: &[String]| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let entries = names.iter().map(|name| entry(Class::Nic, name, "idle"));
-            let entries: Vec<NotOffered> = entries.collect();
+            let entries: Vec<Exclusion> = entries.collect();
             groups(&entries)[0].names_text()
         };
         let mut names: Vec<String> = (0..512).map(|n| format!("ens1v{n}")).collect();

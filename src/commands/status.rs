@@ -10,7 +10,7 @@ use onload_core::drain::Drained;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
 use onload_sys::text::{counted, first_of};
 use rustix::process::geteuid;
@@ -30,7 +30,7 @@ const SHOWN: usize = 5;
 pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
-    let (inventory, _) = survey(&host, &config);
+    let (inventory, _) = discover_with_pools(&host, &config);
     let mut found = look(&host, &inventory, printer)?;
     if found.unseen > 0 {
         let advice = if geteuid().is_root() {

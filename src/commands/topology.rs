@@ -2,7 +2,7 @@
 
 use onload_host::devices::inventory::Inventory;
 use onload_host::leases;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_report::status::grantees;
 use onload_report::topology::{Kind, Line, Seen, Topology, draw, lines, matrix, read, svg};
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::printer::{DIM, HEADING, Printer};
 pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
-    let (inventory, pools) = survey(&host, &config);
+    let (inventory, pools) = discover_with_pools(&host, &config);
     let listed = leases::list(&host);
     let grantees = grantees(&host).unwrap_or_default();
     let topology = read(Seen {

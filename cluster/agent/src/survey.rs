@@ -75,7 +75,7 @@ pub fn start(
 mod tests {
     use std::cell::Cell;
 
-    use onload_host::watch::{Damping, Sources};
+    use onload_host::watch::{Damping, WatchSources};
 
     use super::*;
 
@@ -85,7 +85,7 @@ mod tests {
 
     fn watcher() -> io::Result<Watcher> {
         let now = Damping { quiet: Duration::ZERO, longest: Duration::ZERO };
-        Watcher::new(Sources {
+        Watcher::new(WatchSources {
             directories: Vec::new(),
             kernel: false,
             interval: Duration::ZERO,

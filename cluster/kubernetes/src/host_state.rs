@@ -15,7 +15,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::kubernetes_settings::Interface;
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::vf::VfConfig;
-use onload_host::discover::not_offered::{NotOffered, Subject};
+use onload_host::discover::not_offered::{Exclusion, ExclusionSubject};
 use onload_host::offers::{Offer, Survey};
 
 use crate::names::DeviceNames;
@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
     /// What virtual functions are set up to be while a container has them.
     pub vf: BTreeMap<LeasedDevice, VfConfig>,
-    pub not_offered: Vec<NotOffered>,
+    pub not_offered: Vec<Exclusion>,
     pub taken: Instant,
 }
 
@@ -82,11 +82,11 @@ impl Snapshot {
     /// Why a resource has no device with that id, where discovery knows.
     pub fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
         let devices = &resource.devices;
-        let is_of = |refused: &&NotOffered| match refused.kind {
-            Subject::Device(class) => {
+        let is_of = |refused: &&Exclusion| match refused.kind {
+            ExclusionSubject::Device(class) => {
                 devices.is_empty() || devices.iter().any(|device| device.class == class)
             }
-            Subject::Tool => false,
+            ExclusionSubject::Tool => false,
         };
         let of_slot = id.rsplit_once('-').map(|(name, _)| name);
         let mut found = [Some(id), of_slot].into_iter().flatten().flat_map(|name| {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::{Listen, ResourceName};
 use onload_host::host::Host;
-use onload_host::specdir::given_or_engine_dirs;
+use onload_host::specdir::resolve_dirs;
 use onload_sys::fs::lock::Lock;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ const STARTING: &str = "starting the daemon";
 /// Offers devices until SIGTERM or SIGINT.
 pub fn run(global: &Global, args: &Run) -> Result<()> {
     let host = Host::open(&global.host_root)?;
-    let spec_dirs = given_or_engine_dirs(&host, &args.spec_dir)?;
+    let spec_dirs = resolve_dirs(&host, &args.spec_dir)?;
     let metrics = Arc::new(Metrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
     // Specifications in directories that somebody named are somebody's, too.

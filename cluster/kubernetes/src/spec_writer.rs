@@ -11,13 +11,13 @@ use onload_core::class::Class;
 use onload_core::config::{Cdi, Config};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::devices::inventory::Inventory;
-use onload_host::generate::{Specs, Surroundings, generate};
+use onload_host::generate::{GeneratedSpecs, InstalledFiles, generate};
 use onload_host::host::Host;
-use onload_host::pools::Pools;
+use onload_host::pools::PoolSet;
 use onload_host::spec_name::SpecName;
 use onload_host::specdir::{
-    Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, WRITER_LOCK, Wanted, package_writes,
-    plan,
+    DesiredSpecs, LOCK_NAME, MANIFEST_NAME, Manifest, SpecDir, SpecFormat, SpecPlan, WRITER_LOCK,
+    is_package_writer, plan,
 };
 use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
@@ -86,7 +86,7 @@ pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> 
 /// Who wrote the specifications, or would have.
 #[derive(Debug)]
 pub enum Kept {
-    Here { plan: Box<Plan>, hook: PathBuf },
+    Here { plan: Box<SpecPlan>, hook: PathBuf },
     ByPackage,
     ByAnother,
 }
@@ -101,7 +101,7 @@ impl Kept {
     pub fn said(&self) -> String {
         match self {
             Kept::Here { plan, hook } => {
-                let left: Vec<&str> = plan.left().collect();
+                let left: Vec<&str> = plan.left_files().collect();
                 let but = match left.as_slice() {
                     [] => String::new(),
                     left => {
@@ -142,7 +142,7 @@ impl Keeper {
         host: &Host,
         config: &Config,
         inventory: &Inventory,
-        pools: &Pools,
+        pools: &PoolSet,
     ) -> Result<Kept> {
         // Somebody who removed the lock's file let another daemon in.
         if !self.claim.as_ref().is_some_and(Lock::has_a_name) {
@@ -152,7 +152,7 @@ impl Keeper {
         if self.claim.is_none() {
             return Ok(Kept::ByAnother);
         }
-        if package_writes(host)? {
+        if is_package_writer(host)? {
             return Ok(Kept::ByPackage);
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
@@ -163,10 +163,10 @@ impl Keeper {
         let hook = hook(host, config, &self.hook_dir, &self.owners)?;
         let mut config = config.clone();
         config.cdi.hook_path.clone_from(&hook);
-        let surroundings = Surroundings::of(host, &config)?;
+        let surroundings = InstalledFiles::read(host, &config)?;
         let specs = generate(inventory, &pools.offered, &config, surroundings)?;
         let kinds = &config.cdi.kinds;
-        let plan = Box::new(write(host, &specs, kinds, inventory.undecided())?);
+        let plan = Box::new(write(host, &specs, kinds, inventory.undecided_classes())?);
         Ok(Kept::Here { plan, hook })
     }
 }
@@ -175,10 +175,10 @@ impl Keeper {
 /// new one. A class of `undecided` keeps its devices: not everything about it could be read.
 pub fn write(
     host: &Host,
-    specs: &Specs,
+    specs: &GeneratedSpecs,
     kinds: &[Class],
     undecided: BTreeSet<Class>,
-) -> Result<Plan> {
+) -> Result<SpecPlan> {
     let files = specs.iter().filter(|(name, _)| kinds.contains(&name.class));
     let files = files.map(|(name, spec)| (*name, to_json(spec).into_bytes()));
     let path = host.outside_path(Path::new(SPEC_DIR));
@@ -191,26 +191,26 @@ fn carry_out(
     files: BTreeMap<SpecName, Vec<u8>>,
     kinds: &[Class],
     undecided: BTreeSet<Class>,
-) -> Result<Plan> {
-    let wanted = Wanted {
+) -> Result<SpecPlan> {
+    let wanted = DesiredSpecs {
         scope: Class::ALL.to_vec(),
         files,
-        format: Format::Json,
+        format: SpecFormat::Json,
         undecided,
         asked: Manifest { kinds: kinds.to_vec(), ..Manifest::default() },
         force: false,
     };
     let _lock = directory.lock()?;
     // A manifest that is not understood makes every file somebody else's, which stays.
-    let manifest = directory.manifest()?.unwrap_or_default();
-    let plan = plan(&wanted, &directory.existing()?, manifest.as_ref());
-    directory.carry_out(&plan)?;
+    let manifest = directory.read_manifest()?.unwrap_or_default();
+    let plan = plan(&wanted, &directory.read_files()?, manifest.as_ref());
+    directory.apply(&plan)?;
     Ok(plan)
 }
 
 /// Removes every specification of ours, and what else of ours stands beside them; what somebody else wrote or
 /// changed stays, and is named by the plan. `None` if there is no such directory.
-pub fn remove(host: &Host) -> Result<Option<Plan>> {
+pub fn remove(host: &Host) -> Result<Option<SpecPlan>> {
     let path = host.outside_path(Path::new(SPEC_DIR));
     let Some(open) = host.directory(Path::new(SPEC_DIR))? else {
         return Ok(None);
@@ -229,7 +229,7 @@ pub fn remove(host: &Host) -> Result<Option<Plan>> {
 mod tests {
     use super::*;
     use onload_cdi::{ContainerEdits, Spec};
-    use onload_host::specdir::{Action, LAST_RUN};
+    use onload_host::specdir::{FileAction, LAST_RUN};
     use onload_test_tree::Tree;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -276,7 +276,7 @@ mod tests {
         }
 
         fn package_writes(&self) -> bool {
-            package_writes(&self.host()).unwrap()
+            is_package_writer(&self.host()).unwrap()
         }
 
         fn last_run(&self, ago: Duration) {
@@ -299,7 +299,7 @@ mod tests {
         let node = Node::new();
         node.program(PACKAGED);
         let config = Config::default();
-        let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
+        let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
         let mut keeper = node.keeper();
         let mut keep = || keeper.keep(&node.host(), &config, &inventory, &pools).unwrap();
         assert!(matches!(keep(), Kept::Here { .. }));
@@ -433,7 +433,7 @@ mod tests {
         let mut first = node.keeper();
         let keep = |keeper: &mut Keeper| {
             let config = Config::default();
-            let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
+            let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
             keeper.keep(&node.host(), &config, &inventory, &pools).unwrap()
         };
         assert!(matches!(keep(&mut first), Kept::Here { .. }));
@@ -455,7 +455,7 @@ mod tests {
         let mut keeper = node.keeper();
         let config = Config::default();
         let mut keep = || {
-            let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
+            let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
             keeper.keep(&node.host(), &config, &inventory, &pools)
         };
         assert!(keep().unwrap_err().to_string().contains("there is no hook at "));
@@ -465,7 +465,7 @@ mod tests {
         assert!(!node.path(FILE).exists(), "this node has no such device");
     }
 
-    fn specs() -> Specs {
+    fn specs() -> GeneratedSpecs {
         let kind = Class::Rdma.kind();
         let device = onload_cdi::Device {
             name: "mlx5_0".into(),
@@ -481,7 +481,7 @@ mod tests {
             devices: vec![device],
             ..Spec::default()
         };
-        Specs::from([(SpecName::devices(Class::Rdma), spec)])
+        GeneratedSpecs::from([(SpecName::devices(Class::Rdma), spec)])
     }
 
     const FILE: &str = "var/run/cdi/onload.dev-rdma.json";
@@ -510,9 +510,9 @@ mod tests {
         node.file(FILE, "theirs");
         node.file("var/run/cdi/other.json", "theirs");
         let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
-        assert_eq!(plan.left().collect::<Vec<_>>(), ["onload.dev-rdma.json"]);
+        assert_eq!(plan.left_files().collect::<Vec<_>>(), ["onload.dev-rdma.json"]);
         let plan = remove(&node.host()).unwrap().unwrap();
-        assert!(plan.steps.iter().any(|step| step.action == Action::Leave));
+        assert!(plan.steps.iter().any(|step| step.action == FileAction::Leave));
         for path in [FILE, "var/run/cdi/other.json"] {
             assert_eq!(fs::read_to_string(node.path(path)).unwrap(), "theirs");
         }

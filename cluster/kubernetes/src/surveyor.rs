@@ -14,7 +14,7 @@ use onload_core::config::Config;
 use onload_host::host::Host;
 use onload_host::offers::{Offer, Survey};
 use onload_host::settings;
-use onload_host::watch::{Sources, Watcher};
+use onload_host::watch::{WatchSources, Watcher};
 use onload_report::metrics::{Measured, openmetrics};
 use tokio::sync::watch;
 
@@ -165,11 +165,11 @@ impl Surveyor {
     }
 
     fn watcher(&self) -> io::Result<Watcher> {
-        let mut sources = Sources::of_host(&self.host, self.specs.dirs());
+        let mut sources = WatchSources::for_host(&self.host, self.specs.dirs());
         let named = self.named.as_deref().and_then(Path::parent);
         sources.directories.extend(named.map(Path::to_owned));
         let watcher = Watcher::new(sources)?;
-        for reason in watcher.without() {
+        for reason in watcher.missing_sources() {
             tracing::warn!(%reason, "changes are found later, within a minute");
         }
         Ok(watcher)

@@ -13,8 +13,8 @@ use onload_agent::survey::{self, Watch};
 use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::settings;
-use onload_host::specdir::given_or_engine_dirs;
-use onload_host::watch::{Sources, Waker, Watcher};
+use onload_host::specdir::resolve_dirs;
+use onload_host::watch::{Waker, WatchSources, Watcher};
 use tokio::sync::watch;
 
 use crate::cli::Cli;
@@ -62,7 +62,7 @@ impl Surveyor {
     }
 
     fn watcher(&self, host: &Host, dirs: &[PathBuf], period: Duration) -> io::Result<Watcher> {
-        let mut sources = Sources::of_host(host, dirs);
+        let mut sources = WatchSources::for_host(host, dirs);
         sources.interval = period;
         let run = host.outside_path(RUN_DIR.as_ref());
         sources.directories.push(run.join(REQUESTS));
@@ -70,7 +70,7 @@ impl Surveyor {
         let named = named.and_then(|path| Some(path.parent()?.to_owned()));
         sources.directories.extend(named);
         let watcher = Watcher::new(sources)?;
-        for reason in watcher.without() {
+        for reason in watcher.missing_sources() {
             tracing::warn!("changes are found later, after fingerprint_period: {reason}");
         }
         self.shared().waker = Some(watcher.waker());
@@ -139,7 +139,7 @@ impl Looking {
     fn look(&mut self, settings: &Settings, watch: &mut Watch) -> Result<Snapshot> {
         let options = &self.surveyor.options;
         let host = Host::open(&options.host_root)?;
-        let dirs = given_or_engine_dirs(&host, &options.spec_dir)?;
+        let dirs = resolve_dirs(&host, &options.spec_dir)?;
         let period = settings.fingerprint_period.max(SHORTEST_PERIOD);
         if std::mem::replace(&mut self.period, period) != period {
             watch.discard();

@@ -20,8 +20,8 @@ pub fn fuzz(text: &str) {
     users::fuzz(text.as_bytes());
 }
 
-pub use apply::{Outcome, Stage, apply};
-pub use kernel::{Absent, Kernel, VfChange, VfSettings};
+pub use apply::{ApplyOutcome, StepStage, apply};
+pub use kernel::{HostKernel, OfflineKernel, VfChange, VfSettings};
 pub use plan::plan;
-pub use running::Running;
-pub use step::{Action, Effect, Plan, Refusal, Step, Subject};
+pub use running::RunningKernel;
+pub use step::{Effect, HostPlan, HostStep, StepAction, StepRefusal, StepSubject};

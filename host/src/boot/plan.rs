@@ -5,32 +5,32 @@ use std::collections::BTreeSet;
 use onload_core::config::Config;
 use onload_sys::text::Chain;
 
-use super::kernel::Kernel;
-use super::step::{Plan, Subject};
-use super::users::Users;
+use super::kernel::HostKernel;
+use super::step::{HostPlan, StepSubject};
+use super::users::FunctionUsers;
 use super::{af_xdp, hugepages, rdma_netns, sriov};
 use crate::host::{Host, HostError};
 
-pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(host: &Host, kernel: &dyn HostKernel, config: &Config) -> HostPlan {
+    let mut plan = HostPlan::default();
     let settings = &config.host;
     // The mode can change only while there is one network namespace: before anything makes another.
     if let Some(wanted) = settings.rdma_netns {
-        let subject = Subject::new("rdma-netns", "");
+        let subject = StepSubject::new("rdma-netns", "");
         if let Some(now) = read(rdma_netns::read(host), &subject, &mut plan) {
             rdma_netns::decide(now, wanted, &mut plan);
         }
     }
     // Memory comes in large pieces only while little of it is in use.
     if !settings.hugepages.is_empty() {
-        let subject = Subject::new("hugepages", "");
+        let subject = StepSubject::new("hugepages", "");
         if let Some(state) = read(hugepages::read(host), &subject, &mut plan) {
             hugepages::decide(&state, &settings.hugepages, &mut plan);
         }
     }
     plan_sriov(host, kernel, config, &mut plan);
     if !settings.af_xdp.is_empty() || settings.af_xdp_flow_filters.is_some() {
-        let subject = Subject::new("af-xdp", "");
+        let subject = StepSubject::new("af-xdp", "");
         if let Some(state) = read(af_xdp::read(host), &subject, &mut plan) {
             af_xdp::decide(&state, settings, &mut plan);
         }
@@ -38,17 +38,17 @@ pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
     plan
 }
 
-fn plan_sriov(host: &Host, kernel: &dyn Kernel, config: &Config, plan: &mut Plan) {
+fn plan_sriov(host: &Host, kernel: &dyn HostKernel, config: &Config, plan: &mut HostPlan) {
     if config.sriov.is_empty() {
         return;
     }
-    let subject = Subject::new("sriov", "");
-    let Some(users) = read(Users::read(host, kernel), &subject, plan) else {
+    let subject = StepSubject::new("sriov", "");
+    let Some(users) = read(FunctionUsers::read(host, kernel), &subject, plan) else {
         return;
     };
     let mut seen = BTreeSet::new();
     for wanted in &config.sriov {
-        let subject = Subject::new("sriov", &wanted.pf);
+        let subject = StepSubject::new("sriov", &wanted.pf);
         match sriov::read(host, kernel, &users, &wanted.pf) {
             Ok(pf) if !seen.insert(pf.address) => {
                 let address = pf.address;
@@ -63,6 +63,6 @@ fn plan_sriov(host: &Host, kernel: &dyn Kernel, config: &Config, plan: &mut Plan
     }
 }
 
-fn read<T>(result: Result<T, HostError>, subject: &Subject, plan: &mut Plan) -> Option<T> {
+fn read<T>(result: Result<T, HostError>, subject: &StepSubject, plan: &mut HostPlan) -> Option<T> {
     result.map_err(|error| plan.refuse(subject, Chain(&error).to_string())).ok()
 }

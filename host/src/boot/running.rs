@@ -20,14 +20,14 @@ use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::netlink::RDMA;
 
-use super::kernel::{Kernel, VfChange, VfSettings};
+use super::kernel::{HostKernel, VfChange, VfSettings};
 
 const MODPROBE: [&str; 2] = ["/usr/sbin/modprobe", "/sbin/modprobe"];
 
 const VFIO: &str = "/dev/vfio";
 
 #[derive(Debug, Default)]
-pub struct Running {
+pub struct RunningKernel {
     /// By the number of the node: read once for all functions.
     open: RefCell<Option<BTreeMap<(u32, u32), String>>>,
 }
@@ -46,14 +46,14 @@ fn open_nodes(processes: &Processes) -> BTreeMap<(u32, u32), String> {
 }
 
 /// The mode changes only while there is no other network namespace.
-pub(super) fn netns_busy(mode: RdmaNetns) -> anyhow::Error {
+pub(super) fn netns_busy_error(mode: RdmaNetns) -> anyhow::Error {
     anyhow!(
         "setting RDMA's network namespaces to {mode}: there are others than the host's already; write \"options ib_core netns_mode={}\" to /etc/modprobe.d/rdma-netns.conf, build the initramfs anew if the module is in it, and reboot",
         u8::from(mode == RdmaNetns::Shared)
     )
 }
 
-impl Kernel for Running {
+impl HostKernel for RunningKernel {
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         let read = || {
             let socket = Socket::open(None)?;
@@ -64,11 +64,11 @@ impl Kernel for Running {
         Ok(Some(found.unwrap_or_default().told))
     }
 
-    fn look_again(&self) {
+    fn refresh(&self) {
         self.open.take();
     }
 
-    fn holder(&self, node: &Path) -> Option<String> {
+    fn find_opener(&self, node: &Path) -> Option<String> {
         let found = device(node)?;
         let mut open = self.open.borrow_mut();
         let open = open.get_or_insert_with(|| open_nodes(&Processes::default()));
@@ -99,7 +99,7 @@ impl Kernel for Running {
         });
         let set = || Socket::open(Some(RDMA))?.tell(nldev::SYS_SET, 0, &payload);
         set().map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::BUSY) => netns_busy(mode),
+            Some(Errno::BUSY) => netns_busy_error(mode),
             _ => anyhow::Error::new(error).context("setting RDMA's network namespaces"),
         })
     }
@@ -178,7 +178,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (there, missing) = (dir.path().join("there"), dir.path().join("missing"));
         fs::write(&there, "").unwrap();
-        let kernel = Running::default();
+        let kernel = RunningKernel::default();
         kernel.write(&there, "vfio-pci").unwrap();
         assert_eq!(fs::read_to_string(&there).unwrap(), "vfio-pci\n");
         let error = kernel.write(&missing, "4").unwrap_err().to_string();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_module_that_there_is_not_is_an_error_in_one_line() {
-        let error = Running::default().load("no-such-module-of-ours").unwrap_err();
+        let error = RunningKernel::default().load("no-such-module-of-ours").unwrap_err();
         let line = error.to_string();
         assert!(line.starts_with("loading module no-such-module-of-ours: "), "{line}");
         assert!(!line.contains('\n'), "{line}");
@@ -197,14 +197,14 @@ mod tests {
     /// The loopback interface of every machine has no virtual functions.
     #[test]
     fn the_kernel_understands_the_question_for_virtual_functions() {
-        let kernel = Running::default();
+        let kernel = RunningKernel::default();
         assert_eq!(kernel.vf_settings("lo").unwrap(), Some(BTreeMap::new()));
         assert!(kernel.vf_settings("no-such-thing").is_err());
     }
 
     #[test]
     fn nothing_can_be_told_to_a_kernel_that_is_not_there() {
-        let kernel = crate::boot::Absent;
+        let kernel = crate::boot::OfflineKernel;
         assert!(kernel.write(Path::new("/sys/x"), "1").is_err());
         assert!(kernel.load("vfio-pci").is_err());
         assert!(kernel.set_rdma_netns(RdmaNetns::Shared).is_err());

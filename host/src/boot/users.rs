@@ -10,8 +10,8 @@ use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, shell_word};
 
-use super::kernel::Kernel;
-use crate::discover::movable::{soft_rdma, vdpa, vdpa_of};
+use super::kernel::HostKernel;
+use crate::discover::movable::{find_vdpa, read_soft_rdma, read_vdpa};
 use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::pci::DEVICES;
 use crate::discover::probe::Probe;
@@ -20,13 +20,13 @@ use crate::leases;
 
 const PACKET_SOCKETS: &str = "/proc/net/packet";
 
-pub(super) struct Users<'h> {
+pub(super) struct FunctionUsers<'h> {
     host: &'h Host,
-    kernel: &'h dyn Kernel,
+    kernel: &'h dyn HostKernel,
     /// The leases whose holders may live, or why they cannot be read.
-    leases: Result<Vec<Leased>, String>,
+    leases: Result<Vec<LeasedFunction>, String>,
     /// None where the kernel of this host cannot be asked.
-    network: Option<Namespace>,
+    find_network_use: Option<Namespace>,
     listened: BTreeSet<u32>,
     /// The RDMA devices of software, by interface.
     soft_rdma: BTreeMap<String, String>,
@@ -34,35 +34,37 @@ pub(super) struct Users<'h> {
     vdpa: BTreeMap<PathBuf, String>,
 }
 
-struct Leased {
+struct LeasedFunction {
     listed: Listed,
     address: Option<PciAddress>,
     group: Option<String>,
 }
 
-impl<'h> Users<'h> {
-    pub(super) fn read(host: &'h Host, kernel: &'h dyn Kernel) -> Result<Self, HostError> {
-        kernel.look_again();
+impl<'h> FunctionUsers<'h> {
+    pub(super) fn read(host: &'h Host, kernel: &'h dyn HostKernel) -> Result<Self, HostError> {
+        kernel.refresh();
         let leases = match leases::list(host) {
             Ok(listed) => {
                 let held = listed.into_iter().filter(|lease| !lease.is_over);
-                Ok(held.map(|lease| leased(host, lease)).collect::<Result<_, HostError>>()?)
+                Ok(held
+                    .map(|lease| leased_function(host, lease))
+                    .collect::<Result<_, HostError>>()?)
             }
             Err(error) => Err(format!("{error:#}")),
         };
-        Ok(Users {
+        Ok(FunctionUsers {
             host,
             kernel,
             leases,
-            network: host.network()?,
-            listened: listened(host)?,
-            soft_rdma: soft_rdma(&Probe::new(host)),
-            vdpa: vdpa(host)?,
+            find_network_use: host.network()?,
+            listened: read_packet_sockets(host)?,
+            soft_rdma: read_soft_rdma(&Probe::new(host)),
+            vdpa: read_vdpa(host)?,
         })
     }
 
     /// What a virtual function was before it was set up for a container.
-    pub(super) fn before(&self, function: PciAddress) -> Option<&VfSettings> {
+    pub(super) fn settings_before(&self, function: PciAddress) -> Option<&VfSettings> {
         let leases = self.leases.as_ref().ok()?.iter();
         let moved = leases.filter_map(|leased| leased.listed.lease.as_ref().ok()?.moved.as_ref());
         let mut own = moved.filter(|moved| moved.facts.pci() == function);
@@ -70,7 +72,7 @@ impl<'h> Users<'h> {
     }
 
     pub(super) fn is_on_default_route(&self, interface: &str) -> bool {
-        let network = self.network.as_ref();
+        let network = self.find_network_use.as_ref();
         network.is_some_and(|network| {
             let link = network.link(interface);
             link.is_some_and(|link| network.on_default_route().contains(&link.index))
@@ -78,14 +80,14 @@ impl<'h> Users<'h> {
     }
 
     /// Who uses the function of that address, which has that driver.
-    pub(super) fn of(
+    pub(super) fn find_user(
         &self,
         function: PciAddress,
         driver: Option<&str>,
     ) -> Result<Option<String>, HostError> {
         let directory = Path::new(DEVICES).join(function.to_string());
         let group = self.host.link_name(&directory.join("iommu_group"))?;
-        if let Some(lease) = self.lease_of(function, &directory, group.as_deref())? {
+        if let Some(lease) = self.find_lease_use(function, &directory, group.as_deref())? {
             return Ok(Some(lease));
         }
         let is_vfios = driver.is_some_and(|driver| driver.contains("vfio"));
@@ -94,9 +96,9 @@ impl<'h> Users<'h> {
             // DPDK's programs use them with adapters that they drive by verbs.
             false => self.nodes(&directory.join("infiniband_verbs"), "/dev/infiniband")?,
         };
-        match nodes.iter().find_map(|node| self.kernel.holder(node)) {
-            None if !is_vfios => match self.vdpa_of(function) {
-                None => self.network(&directory, driver),
+        match nodes.iter().find_map(|node| self.kernel.find_opener(node)) {
+            None if !is_vfios => match self.find_vdpa_use(function) {
+                None => self.find_network_use(&directory, driver),
                 device => Ok(device),
             },
             holder => Ok(holder),
@@ -105,13 +107,13 @@ impl<'h> Users<'h> {
 
     /// A virtual machine may have it, and the kernel then waits for its end when the function loses its driver
     /// (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
-    fn vdpa_of(&self, function: PciAddress) -> Option<String> {
-        let name = vdpa_of(&self.vdpa, function)?;
+    fn find_vdpa_use(&self, function: PciAddress) -> Option<String> {
+        let name = find_vdpa(&self.vdpa, function)?;
         let (device, word) = (Quoted(name), shell_word(name));
         Some(format!("vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")"))
     }
 
-    fn lease_of(
+    fn find_lease_use(
         &self,
         function: PciAddress,
         directory: &Path,
@@ -123,7 +125,7 @@ impl<'h> Users<'h> {
         };
         let mut names = self.host.list(&directory.join("net"))?.names;
         names.extend(self.host.list(&directory.join("infiniband"))?.names);
-        for Leased { listed, address, group: its_group } in leases {
+        for LeasedFunction { listed, address, group: its_group } in leases {
             let is_its = match address {
                 Some(address) if *address == function => true,
                 // A device of vfio has the name of one function of its group.
@@ -167,7 +169,11 @@ impl<'h> Users<'h> {
         Ok(names.map(|name| Path::new(place).join(name)).collect())
     }
 
-    fn network(&self, directory: &Path, driver: Option<&str>) -> Result<Option<String>, HostError> {
+    fn find_network_use(
+        &self,
+        directory: &Path,
+        driver: Option<&str>,
+    ) -> Result<Option<String>, HostError> {
         let net = directory.join("net");
         let interfaces = self.host.list(&net)?.names;
         let is_there = |path: &Path| Ok(self.host.entry(path)? == Some(EntryKind::Directory));
@@ -185,7 +191,7 @@ impl<'h> Users<'h> {
             });
         }
         for interface in interfaces {
-            if let Some(usage) = self.usage(&interface)? {
+            if let Some(usage) = self.interface_use(&interface)? {
                 return Ok(Some(format!("the host (interface {interface}: {usage})")));
             }
         }
@@ -193,8 +199,8 @@ impl<'h> Users<'h> {
     }
 
     /// What the host uses an interface for, judged as before it moves into a container.
-    fn usage(&self, interface: &str) -> Result<Option<String>, HostError> {
-        let link = self.network.as_ref();
+    fn interface_use(&self, interface: &str) -> Result<Option<String>, HostError> {
+        let link = self.find_network_use.as_ref();
         let link = link.and_then(|network| Some((network, network.link(interface)?)));
         let Some((network, link)) = link else {
             let unknown =
@@ -219,7 +225,7 @@ impl<'h> Users<'h> {
     }
 }
 
-fn listened(host: &Host) -> Result<BTreeSet<u32>, HostError> {
+fn read_packet_sockets(host: &Host) -> Result<BTreeSet<u32>, HostError> {
     let found = RefCell::new(BTreeSet::new());
     // Nothing is kept of the lines: who listens is nobody's business in a capture.
     host.lines(Path::new(PACKET_SOCKETS), &|line| {
@@ -242,7 +248,7 @@ pub(super) fn fuzz(line: &[u8]) {
     assert_ne!(parse_packet_socket(line), Some(0));
 }
 
-fn leased(host: &Host, listed: Listed) -> Result<Leased, HostError> {
+fn leased_function(host: &Host, listed: Listed) -> Result<LeasedFunction, HostError> {
     let address: Option<PciAddress> = listed.device.name.as_str().parse().ok();
     let group = match address {
         Some(address) => {
@@ -251,5 +257,5 @@ fn leased(host: &Host, listed: Listed) -> Result<Leased, HostError> {
         }
         None => None,
     };
-    Ok(Leased { listed, address, group })
+    Ok(LeasedFunction { listed, address, group })
 }

@@ -35,12 +35,12 @@ pub(super) fn count(number: usize) -> Attribute {
 /// The first three numbers of a version such as `9.0.2.140`; 0.0.0 if it does not begin with three. What is
 /// compared in a cluster has exactly three (Semantic Versioning 2.0.0), and no leading zeros.
 pub(super) fn version(text: Option<&str>) -> Attribute {
-    let numbers = text.and_then(three_numbers).unwrap_or_default();
+    let numbers = text.and_then(parse_three_numbers).unwrap_or_default();
     let [major, minor, patch] = numbers;
     Attribute::Version(format!("{major}.{minor}.{patch}"))
 }
 
-fn three_numbers(text: &str) -> Option<[u64; 3]> {
+fn parse_three_numbers(text: &str) -> Option<[u64; 3]> {
     let mut parts = text.split('.');
     let mut numbers = [0; 3];
     for number in &mut numbers {

@@ -7,19 +7,19 @@ use onload_core::class::Class;
 use onload_core::near::{Gpu, Near as NearNic, Nearness};
 use onload_sys::pci::PciAddress;
 
-use super::device::{Device, Health};
+use super::device::{Health, HostDevice};
 use super::inventory::Inventory;
-use super::near::{Near, Nic};
-use super::rdma::{fastest, of_functions};
+use super::near::{GpuNicMap, NetworkFunction};
+use super::rdma::{by_function, max_rate};
 use crate::discover::gpu::Distance;
 use crate::discover::rdma::RdmaDevice;
 
 /// A GPU with its RDMA devices, of which there is one at least; or why nothing is chosen for it.
-pub(super) type Pair<'i> = (PciAddress, Result<Vec<&'i Device>, &'i str>);
+pub(super) type GpuChoice<'i> = (PciAddress, Result<Vec<&'i HostDevice>, &'i str>);
 
 /// The way between a GPU and a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
+struct GpuNicPath {
     /// In Mbit/s; none where nothing says it.
     bandwidth: Option<u64>,
     /// None where it is not known.
@@ -30,10 +30,10 @@ struct Way {
 
 /// How good a way is, the least first: what cannot be used comes last. NCCL knows what each CPU carries between its NUMA
 /// nodes, and sysfs does not: what is on the other node comes after the rest.
-type Rank = (Reverse<bool>, bool, Reverse<Option<u64>>, Distance);
+type PathRank = (Reverse<bool>, bool, Reverse<Option<u64>>, Distance);
 
-impl Way {
-    fn rank(self) -> Option<Rank> {
+impl GpuNicPath {
+    fn rank(self) -> Option<PathRank> {
         let distance = self.distance?;
         let is_far = distance == Distance::Sys;
         let bandwidth = Reverse(self.bandwidth);
@@ -41,7 +41,7 @@ impl Way {
     }
 
     /// Whether one that is below a root of its own, at an unknown distance, may be better than this rank.
-    fn may_outdo(self, (Reverse(usable), _, Reverse(bandwidth), distance): Rank) -> bool {
+    fn may_outdo(self, (Reverse(usable), _, Reverse(bandwidth), distance): PathRank) -> bool {
         let is_better = distance > Distance::Phb || self.bandwidth > bandwidth;
         self.distance.is_none()
             && (self.is_usable && !usable || self.is_usable == usable && is_better)
@@ -49,16 +49,16 @@ impl Way {
 }
 
 /// The devices of each GPU, by its address; nothing on a host without both.
-pub(super) fn choose(inventory: &Inventory) -> Vec<Pair<'_>> {
-    let near = Near::of(inventory);
-    let candidates = candidates(inventory, &near);
+pub(super) fn choose(inventory: &Inventory) -> Vec<GpuChoice<'_>> {
+    let near = GpuNicMap::from_inventory(inventory);
+    let candidates = nic_candidates(inventory, &near);
     if candidates.is_empty() {
         return Vec::new();
     }
-    let mut pairs: Vec<Pair<'_>> = Vec::new();
-    for (gpus, ways) in ways(&near, &candidates) {
+    let mut pairs: Vec<GpuChoice<'_>> = Vec::new();
+    for (gpus, ways) in gpu_nic_paths(&near, &candidates) {
         for (number, gpu) in gpus.into_iter().enumerate() {
-            let dealt = deal(number, &ways).ok_or_else(|| near.why_unknown());
+            let dealt = assign_nics(number, &ways).ok_or_else(|| near.unknown_reason());
             let devices = dealt.map(|dealt| {
                 let dealt = dealt.into_iter().filter_map(|at| candidates.get(at));
                 dealt.map(|nic| nic.device).collect()
@@ -72,42 +72,42 @@ pub(super) fn choose(inventory: &Inventory) -> Vec<Pair<'_>> {
 
 /// Which members of a pool, made of these devices, are how near to each GPU; nothing on a host without GPUs. A virtual
 /// function is where its physical one is.
-pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
+pub(crate) fn pool_nearness(near: &GpuNicMap<'_>, members: &[&HostDevice]) -> Nearness {
     if near.gpus.is_empty() {
         return Nearness::default();
     }
     let inventory = near.inventory;
-    let mut members: Vec<(usize, &Device)> = members.iter().copied().enumerate().collect();
+    let mut members: Vec<(usize, &HostDevice)> = members.iter().copied().enumerate().collect();
     // Of a NIC's members its own comes before those that stand on it.
-    members.sort_by_key(|(_, device)| is_part(device, inventory));
+    members.sort_by_key(|(_, device)| is_vf_or_subfunction(device, inventory));
     // Those that carry nothing are apart, and rank after all others, on whichever NIC.
-    let mut by_nic: BTreeMap<(PciAddress, bool), (&Device, Vec<usize>)> = BTreeMap::new();
+    let mut by_nic: BTreeMap<(PciAddress, bool), (&HostDevice, Vec<usize>)> = BTreeMap::new();
     for (at, device) in members {
         if let Some(own) = device.pci {
             let function = inventory.functions.get(own);
             let physical = function.and_then(|function| function.physical_function);
-            let nic = (physical.unwrap_or(own), carries_nothing(device, inventory));
+            let nic = (physical.unwrap_or(own), is_unusable(device, inventory));
             let of_nic = by_nic.entry(nic).or_insert((device, Vec::new()));
             of_nic.1.push(at);
         }
     }
-    let rates = rates(inventory);
+    let rates = nic_rates(inventory);
     let nics = by_nic.iter();
-    let nics = nics.map(|((address, is_idle), (device, _))| Candidate {
+    let nics = nics.map(|((address, is_idle), (device, _))| NicCandidate {
         device,
         address: *address,
         mbps: rates.get(address).copied(),
         is_usable: !is_idle,
     });
-    let nics: Vec<Candidate<'_>> = nics.collect();
-    let mut orders: BTreeMap<PciAddress, Vec<(usize, Rank)>> = BTreeMap::new();
-    for (gpus, ways) in ways(near, &nics) {
+    let nics: Vec<NicCandidate<'_>> = nics.collect();
+    let mut orders: BTreeMap<PciAddress, Vec<(usize, PathRank)>> = BTreeMap::new();
+    for (gpus, ways) in gpu_nic_paths(near, &nics) {
         let gpus = gpus.into_iter().enumerate();
-        orders.extend(gpus.map(|(number, gpu)| (gpu, order(number, &ways))));
+        orders.extend(gpus.map(|(number, gpu)| (gpu, rank_nics(number, &ways))));
     }
-    let ranks: BTreeSet<Rank> = orders.values().flatten().map(|(_, rank)| *rank).collect();
-    let ranks: BTreeMap<Rank, u32> = ranks.into_iter().zip(0..).collect();
-    let of_gpu = |(address, order): (PciAddress, Vec<(usize, Rank)>)| {
+    let ranks: BTreeSet<PathRank> = orders.values().flatten().map(|(_, rank)| *rank).collect();
+    let ranks: BTreeMap<PathRank, u32> = ranks.into_iter().zip(0..).collect();
+    let of_gpu = |(address, order): (PciAddress, Vec<(usize, PathRank)>)| {
         let indexes = &mut inventory.gpu_indexes.known.iter();
         let index = indexes.find(|(_, gpu)| **gpu == address);
         let nics = order.into_iter().filter_map(|(nic, rank)| {
@@ -119,7 +119,7 @@ pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
     };
     let gpus: BTreeMap<PciAddress, Gpu> = orders.into_iter().map(of_gpu).collect();
     let unknown = gpus.values().any(|gpu| gpu.nics.is_empty()).then(|| {
-        if nics.is_empty() { "none of its devices is on PCI" } else { near.why_unknown() }
+        if nics.is_empty() { "none of its devices is on PCI" } else { near.unknown_reason() }
     });
     Nearness {
         nics: by_nic.into_values().map(|(_, of_nic)| of_nic).collect(),
@@ -129,35 +129,37 @@ pub(crate) fn nearness(near: &Near<'_>, members: &[&Device]) -> Nearness {
 }
 
 /// What was read of it, if it is an RDMA device.
-fn rdma<'i>(device: &Device, inventory: &'i Inventory) -> Option<&'i RdmaDevice> {
+fn rdma<'i>(device: &HostDevice, inventory: &'i Inventory) -> Option<&'i RdmaDevice> {
     let at = device.read.filter(|_| device.class == Class::Rdma)?;
     inventory.rdma.get(at)
 }
 
 /// Whether it is a virtual function, or of a subfunction.
-fn is_part(device: &Device, inventory: &Inventory) -> bool {
+fn is_vf_or_subfunction(device: &HostDevice, inventory: &Inventory) -> bool {
     let function = device.pci.and_then(|own| inventory.functions.get(own));
     let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
     is_virtual || rdma(device, inventory).is_some_and(|read| read.is_subfunction)
 }
 
-fn carries_nothing(device: &Device, inventory: &Inventory) -> bool {
+fn is_unusable(device: &HostDevice, inventory: &Inventory) -> bool {
     let waits = rdma(device, inventory).is_some_and(|read| read.waits_for_container);
     waits || device.health != Health::Healthy
 }
 
 /// What each NIC carries, in Mbit/s: the most of its RDMA ports, else of its interfaces.
-fn rates(inventory: &Inventory) -> BTreeMap<PciAddress, u64> {
+fn nic_rates(inventory: &Inventory) -> BTreeMap<PciAddress, u64> {
     let ports = inventory.rdma.iter();
-    let ports = ports.map(|device| (device.pci_address, fastest(device)));
+    let ports = ports.map(|device| (device.pci_address, max_rate(device)));
     let interfaces = inventory.interfaces.iter();
     let interfaces = interfaces.map(|interface| (interface.pci(), interface.speed_mbps));
-    let mut rates = most(interfaces);
-    rates.append(&mut most(ports));
+    let mut rates = max_rates(interfaces);
+    rates.append(&mut max_rates(ports));
     rates
 }
 
-fn most(of: impl Iterator<Item = (Option<PciAddress>, Option<u64>)>) -> BTreeMap<PciAddress, u64> {
+fn max_rates(
+    of: impl Iterator<Item = (Option<PciAddress>, Option<u64>)>,
+) -> BTreeMap<PciAddress, u64> {
     let mut all = BTreeMap::new();
     for (address, mbps) in of {
         if let (Some(address), Some(mbps)) = (address, mbps) {
@@ -168,8 +170,8 @@ fn most(of: impl Iterator<Item = (Option<PciAddress>, Option<u64>)>) -> BTreeMap
     all
 }
 
-struct Candidate<'i> {
-    device: &'i Device,
+struct NicCandidate<'i> {
+    device: &'i HostDevice,
     address: PciAddress,
     /// Of its fastest port.
     mbps: Option<u64>,
@@ -177,22 +179,22 @@ struct Candidate<'i> {
 }
 
 /// One device of each NIC, by address. What has no active port counts only where none has one.
-fn candidates<'i>(inventory: &'i Inventory, near: &Near<'_>) -> Vec<Candidate<'i>> {
-    let offered = inventory.of_class(Class::Rdma);
+fn nic_candidates<'i>(inventory: &'i Inventory, near: &GpuNicMap<'_>) -> Vec<NicCandidate<'i>> {
+    let offered = inventory.devices_of_class(Class::Rdma);
     let offered = offered.filter_map(|device| Some((device, inventory.rdma.get(device.read?)?)));
     let offered: Vec<_> = offered.collect();
-    let of_functions = of_functions(offered.iter().map(|(_, read)| *read));
-    let candidate = |nic: &Nic| {
+    let of_functions = by_function(offered.iter().map(|(_, read)| *read));
+    let candidate = |nic: &NetworkFunction| {
         let own = of_functions.get(&nic.address)?;
         let (device, read) = offered.iter().find(|(_, read)| read.name == own.name)?;
-        Some(Candidate {
+        Some(NicCandidate {
             device,
             address: nic.address,
-            mbps: fastest(read),
+            mbps: max_rate(read),
             is_usable: device.health == Health::Healthy,
         })
     };
-    let mut all: Vec<Candidate<'_>> = near.nics.iter().filter_map(candidate).collect();
+    let mut all: Vec<NicCandidate<'_>> = near.nics.iter().filter_map(candidate).collect();
     if all.iter().any(|candidate| candidate.is_usable) {
         all.retain(|candidate| candidate.is_usable);
     }
@@ -200,12 +202,15 @@ fn candidates<'i>(inventory: &'i Inventory, near: &Near<'_>) -> Vec<Candidate<'i
 }
 
 /// The ways of the GPUs of each vendor to these NICs: a container's programs count those of one vendor.
-fn ways(near: &Near<'_>, nics: &[Candidate<'_>]) -> Vec<(Vec<PciAddress>, Vec<Vec<Way>>)> {
+fn gpu_nic_paths(
+    near: &GpuNicMap<'_>,
+    nics: &[NicCandidate<'_>],
+) -> Vec<(Vec<PciAddress>, Vec<Vec<GpuNicPath>>)> {
     let mut by_vendor: BTreeMap<&str, Vec<PciAddress>> = BTreeMap::new();
     for (gpu, vendor) in &near.gpus {
         by_vendor.entry(vendor).or_default().push(*gpu);
     }
-    let of_gpu = |gpu: &PciAddress| nics.iter().map(|nic| way(near, *gpu, nic)).collect();
+    let of_gpu = |gpu: &PciAddress| nics.iter().map(|nic| gpu_nic_path(near, *gpu, nic)).collect();
     let mut all = Vec::new();
     for gpus in by_vendor.into_values() {
         let ways = gpus.iter().map(of_gpu).collect();
@@ -214,9 +219,9 @@ fn ways(near: &Near<'_>, nics: &[Candidate<'_>]) -> Vec<(Vec<PciAddress>, Vec<Ve
     all
 }
 
-fn way(near: &Near<'_>, gpu: PciAddress, nic: &Candidate<'_>) -> Way {
+fn gpu_nic_path(near: &GpuNicMap<'_>, gpu: PciAddress, nic: &NicCandidate<'_>) -> GpuNicPath {
     let links = near.bandwidth(gpu, nic.address);
-    Way {
+    GpuNicPath {
         bandwidth: links.into_iter().chain(nic.mbps).min(),
         distance: near.distance(gpu, nic.address),
         is_usable: nic.is_usable,
@@ -225,33 +230,33 @@ fn way(near: &Near<'_>, gpu: PciAddress, nic: &Candidate<'_>) -> Way {
 
 /// The NICs of the GPU with that number, by their places, of the ways of each GPU to each NIC. None where a NIC at an
 /// unknown distance may be better than all.
-fn deal(number: usize, ways: &[Vec<Way>]) -> Option<Vec<usize>> {
+fn assign_nics(number: usize, ways: &[Vec<GpuNicPath>]) -> Option<Vec<usize>> {
     let own = ways.get(number)?;
     let rank = own.iter().filter_map(|way| way.rank()).min()?;
     if own.iter().any(|way| way.may_outdo(rank)) {
         return None;
     }
-    let (mut nics, each) = tie(number, ways, rank);
+    let (mut nics, each) = find_ties(number, ways, rank);
     nics.truncate(each);
     Some(nics)
 }
 
 /// The NICs of the GPU with that number, nearest first, each with its rank: as far as no NIC at an unknown distance may
 /// be better.
-fn order(number: usize, ways: &[Vec<Way>]) -> Vec<(usize, Rank)> {
+fn rank_nics(number: usize, ways: &[Vec<GpuNicPath>]) -> Vec<(usize, PathRank)> {
     let own = ways.get(number).map_or(&[][..], Vec::as_slice);
-    let ranks: BTreeSet<Rank> = own.iter().filter_map(|way| way.rank()).collect();
+    let ranks: BTreeSet<PathRank> = own.iter().filter_map(|way| way.rank()).collect();
     let known = ranks.into_iter();
     let known = known.take_while(|rank| !own.iter().any(|way| way.may_outdo(*rank)));
     let of_rank = |rank| {
-        let nics = tie(number, ways, rank).0.into_iter();
+        let nics = find_ties(number, ways, rank).0.into_iter();
         nics.map(move |nic| (nic, rank))
     };
     known.flat_map(of_rank).collect()
 }
 
 /// The NICs of that rank for the GPU with that number, its own first, and how many those are.
-fn tie(number: usize, ways: &[Vec<Way>], rank: Rank) -> (Vec<usize>, usize) {
+fn find_ties(number: usize, ways: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<usize>, usize) {
     let own = ways.get(number).into_iter().flatten().enumerate();
     let nics = own.filter(|(_, way)| way.rank() == Some(rank));
     let mut nics: Vec<usize> = nics.map(|(at, _)| at).collect();
@@ -259,16 +264,16 @@ fn tie(number: usize, ways: &[Vec<Way>], rank: Rank) -> (Vec<usize>, usize) {
         return (nics, 0);
     };
     // The GPUs that are best from that NIC share all of them.
-    let sharing = sharing(ways.iter().map(|ways| ways[first]));
-    let start = mirrored(number % sharing, nics.len()) % nics.len();
+    let sharing = count_best(ways.iter().map(|ways| ways[first]));
+    let start = reverse_bits(number % sharing, nics.len()) % nics.len();
     nics.rotate_left(start);
     let each = nics.len().div_ceil(sharing);
     (nics, each)
 }
 
 /// How many of these ways have the best rank; at least one.
-fn sharing(ways: impl Iterator<Item = Way>) -> usize {
-    let ranks: Vec<Rank> = ways.filter_map(Way::rank).collect();
+fn count_best(ways: impl Iterator<Item = GpuNicPath>) -> usize {
+    let ranks: Vec<PathRank> = ways.filter_map(GpuNicPath::rank).collect();
     let best = ranks.iter().min();
     let best = ranks.iter().filter(|rank| Some(*rank) == best);
     best.count().max(1)
@@ -276,7 +281,7 @@ fn sharing(ways: impl Iterator<Item = Way>) -> usize {
 
 /// A number with its bits in the opposite order, where there is a power of two of them: GPUs beside each other get NICs
 /// that are far apart.
-fn mirrored(number: usize, count: usize) -> usize {
+fn reverse_bits(number: usize, count: usize) -> usize {
     if !count.is_power_of_two() {
         return number;
     }
@@ -293,13 +298,17 @@ mod tests {
     const NODE: Option<Distance> = Some(Distance::Node);
     const SYS: Option<Distance> = Some(Distance::Sys);
 
-    fn way(gigabits: u64, distance: Option<Distance>) -> Way {
-        Way { bandwidth: (gigabits > 0).then_some(gigabits * 1000), distance, is_usable: true }
+    fn way(gigabits: u64, distance: Option<Distance>) -> GpuNicPath {
+        GpuNicPath {
+            bandwidth: (gigabits > 0).then_some(gigabits * 1000),
+            distance,
+            is_usable: true,
+        }
     }
 
     /// What the only GPU gets of these.
-    fn alone(ways: &[Way]) -> Option<Vec<usize>> {
-        deal(0, &[ways.to_vec()])
+    fn alone(ways: &[GpuNicPath]) -> Option<Vec<usize>> {
+        assign_nics(0, &[ways.to_vec()])
     }
 
     #[test]
@@ -327,7 +336,7 @@ mod tests {
     /// What each of some GPUs gets of as many NICs, all of them equally near.
     fn dealt(gpus: usize, nics: usize) -> Vec<Vec<usize>> {
         let ways = vec![vec![way(400, NODE); nics]; gpus];
-        let all = (0..gpus).map(|gpu| deal(gpu, &ways).unwrap());
+        let all = (0..gpus).map(|gpu| assign_nics(gpu, &ways).unwrap());
         all.collect()
     }
 
@@ -347,8 +356,8 @@ mod tests {
         assert_eq!(dealt(2, 3), [[0, 1], [1, 2]]);
     }
 
-    fn ordered(number: usize, ways: &[Vec<Way>]) -> Vec<usize> {
-        order(number, ways).into_iter().map(|(nic, _)| nic).collect()
+    fn ordered(number: usize, ways: &[Vec<GpuNicPath>]) -> Vec<usize> {
+        rank_nics(number, ways).into_iter().map(|(nic, _)| nic).collect()
     }
 
     #[test]
@@ -373,7 +382,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_comes_last_and_never_outdoes_what_can() {
-        let down = |way: Way| Way { is_usable: false, ..way };
+        let down = |way: GpuNicPath| GpuNicPath { is_usable: false, ..way };
         let own = vec![down(way(400, PIX)), way(25, SYS)];
         assert_eq!(ordered(0, &[own]), [1, 0]);
         let own = vec![way(25, PIX), down(way(400, None)), down(way(25, NODE))];
@@ -384,10 +393,11 @@ mod tests {
 
     #[test]
     fn bits_are_mirrored_below_a_power_of_two() {
-        let mirror = |count: usize| (0..count).map(|at| mirrored(at, count)).collect::<Vec<_>>();
+        let mirror =
+            |count: usize| (0..count).map(|at| reverse_bits(at, count)).collect::<Vec<_>>();
         assert_eq!(mirror(8), [0, 4, 2, 6, 1, 5, 3, 7]);
         assert_eq!(mirror(6), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(mirrored(5, 4), 2);
-        assert_eq!(mirrored(3, 1), 0);
+        assert_eq!(reverse_bits(5, 4), 2);
+        assert_eq!(reverse_bits(3, 1), 0);
     }
 }

@@ -6,19 +6,20 @@ use std::collections::BTreeMap;
 use onload_core::class::Class;
 use onload_core::drain::{DRAIN_PATH, Drain};
 
-use super::device::{Device, Health};
+use super::device::{Health, HostDevice};
 use super::inventory::Inventory;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::not_offered::Exclusion;
 
 /// Takes what is drained out of what is offered.
-pub(super) fn settle(drain: anyhow::Result<Drain>, inventory: &mut Inventory) {
+pub(super) fn apply_drain(drain: anyhow::Result<Drain>, inventory: &mut Inventory) {
     let drain = match drain {
         Ok(drain) if drain.is_empty() => return,
         Ok(drain) => drain,
         Err(error) => return leave_unread(&error, inventory),
     };
     let devices = std::mem::take(&mut inventory.devices);
-    let why = |device: &Device| Some(drain.find(device.class, device.name.as_str())?.to_string());
+    let why =
+        |device: &HostDevice| Some(drain.find(device.class, device.name.as_str())?.to_string());
     // Where functions have nodes of their own, one container has all of a group.
     let groups = devices.iter().filter_map(|device| {
         let key = (device.class, device.group?);
@@ -28,20 +29,20 @@ pub(super) fn settle(drain: anyhow::Result<Drain>, inventory: &mut Inventory) {
     for device in devices {
         let of_group = || groups.get(&(device.class, device.group?)).cloned();
         match why(&device).or_else(of_group) {
-            Some(reason) => drained(device, reason, inventory),
+            Some(reason) => mark_drained(device, reason, inventory),
             None => inventory.devices.push(device),
         }
     }
     inventory.drain = drain;
 }
 
-fn drained(device: Device, reason: String, inventory: &mut Inventory) {
+fn mark_drained(device: HostDevice, reason: String, inventory: &mut Inventory) {
     // Of an interface one line says it for all the classes that differ in what comes with it.
     if !matches!(device.class, Class::NicPlain | Class::NicNodes) {
-        let entry = NotOffered::new(device.class, device.name.as_str(), reason.as_str());
-        inventory.not_offered.push(entry.on(device.pci));
+        let entry = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
+        inventory.not_offered.push(entry.with_pci(device.pci));
     }
-    inventory.drained.push(Device {
+    inventory.drained.push(HostDevice {
         is_drained: true,
         health: Health::Unhealthy(reason),
         ..device
@@ -52,7 +53,7 @@ fn drained(device: Device, reason: String, inventory: &mut Inventory) {
 fn leave_unread(error: &anyhow::Error, inventory: &mut Inventory) {
     for device in std::mem::take(&mut inventory.devices) {
         let reason = format!("whether it is drained is not known: {error:#}");
-        drained(device, reason, inventory);
+        mark_drained(device, reason, inventory);
     }
-    inventory.leave_unread(DRAIN_PATH, &Class::ALL, "what is drained is", error);
+    inventory.add_unread(DRAIN_PATH, &Class::ALL, "what is drained is", error);
 }

@@ -3,22 +3,22 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attributes, text};
-use super::device::{Device, made_of};
-use super::places::Places;
+use super::device::{HostDevice, build_devices};
+use super::places::FunctionIndex;
 use crate::discover::gdrcopy::Gdrcopy;
-use crate::discover::node::DeviceNode;
+use crate::discover::node::OfferedNode;
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    made_of(&places.inventory.gdrcopy, |gdrcopy| {
+pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&places.inventory.gdrcopy, |gdrcopy| {
         let expected = Gdrcopy::expected().into_iter().collect();
-        Some(Device {
-            nodes: vec![DeviceNode::own(gdrcopy.node.clone(), expected)],
-            ..Device::new(class, gdrcopy.name)?
+        Some(HostDevice {
+            nodes: vec![OfferedNode::exclusive(gdrcopy.node.clone(), expected)],
+            ..HostDevice::new(class, gdrcopy.name)?
         })
     })
 }
 
-pub(super) fn attributes(_: &Device, places: &Places<'_>) -> Attributes {
+pub(super) fn attributes(_: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
     let found = places.inventory.gdrcopy.first();
     let version = found.and_then(|gdrcopy| gdrcopy.version.as_deref());
     Attributes::from([("driverVersion", text(version))])

@@ -4,12 +4,12 @@ use onload_core::class::Class;
 use onload_core::gpu_name;
 
 use super::choice::choose;
-use super::device::NearGpu;
+use super::device::GpuAlias;
 use super::inventory::Inventory;
-use crate::discover::gpu_index::Indexes;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::gpu_index::GpuIndexes;
+use crate::discover::not_offered::Exclusion;
 
-pub(super) fn settle(inventory: &mut Inventory) {
+pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
     let (mut near, mut not_offered) = (Vec::new(), Vec::new());
     for (gpu, chosen) in choose(inventory) {
         let name = gpu_name::of_address(gpu);
@@ -17,33 +17,33 @@ pub(super) fn settle(inventory: &mut Inventory) {
             Ok(devices) => {
                 let rdma = devices.into_iter().map(|device| device.name.to_string());
                 let rdma = rdma.collect();
-                near.push(NearGpu { name, gpu, rdma });
+                near.push(GpuAlias { name, gpu, rdma });
             }
             Err(why) => {
                 let reason = format!(
                     "which RDMA device is nearest to that GPU is not known: {why}; ask for a device by its own name"
                 );
-                let entry = NotOffered::new(Class::Rdma, name, reason);
-                not_offered.push(entry.on(Some(gpu)));
+                let entry = Exclusion::new(Class::Rdma, name, reason);
+                not_offered.push(entry.with_pci(Some(gpu)));
             }
         }
     }
     if !near.is_empty() {
         let indexes = &inventory.gpu_indexes;
-        let numbered = numbered(indexes, &near);
+        let numbered = aliases_by_index(indexes, &near);
         near.extend(numbered);
         let unknown = indexes.unknown.iter();
-        not_offered.extend(unknown.map(|(name, why)| NotOffered::new(Class::Rdma, name, why)));
+        not_offered.extend(unknown.map(|(name, why)| Exclusion::new(Class::Rdma, name, why)));
     }
     inventory.near_gpus = near;
     inventory.not_offered.extend(not_offered);
 }
 
 /// The same devices, by the numbers of the GPUs.
-fn numbered(indexes: &Indexes, near: &[NearGpu]) -> Vec<NearGpu> {
+fn aliases_by_index(indexes: &GpuIndexes, near: &[GpuAlias]) -> Vec<GpuAlias> {
     let numbered = indexes.known.iter().filter_map(|(index, gpu)| {
         let by_address = near.iter().find(|near| near.gpu == *gpu)?;
-        Some(NearGpu { name: gpu_name::of_index(*index), ..by_address.clone() })
+        Some(GpuAlias { name: gpu_name::of_index(*index), ..by_address.clone() })
     });
     numbered.collect()
 }

@@ -3,15 +3,15 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attributes, int};
-use super::device::{Device, made_of};
-use super::places::Places;
+use super::device::{HostDevice, build_devices};
+use super::places::FunctionIndex;
 use crate::discover::hugepages::Hugepages;
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
-    made_of(&places.inventory.hugepages, |size| Device::new(class, &size.name))
+pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&places.inventory.hugepages, |size| HostDevice::new(class, &size.name))
 }
 
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+pub(super) fn attributes(device: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
     let size = device.read.and_then(|at| places.inventory.hugepages.get(at));
     let number = |of: fn(&Hugepages) -> u64| int(size.map(of));
     Attributes::from([

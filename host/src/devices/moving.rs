@@ -10,17 +10,17 @@ use onload_core::run_dir::RUN_DIR;
 use onload_core::timestamp;
 use onload_sys::pci::PciAddress;
 
-use super::device::Device;
+use super::device::HostDevice;
 use super::inventory::Inventory;
 use super::netdev::device;
-use super::places::Places;
+use super::places::FunctionIndex;
 use super::selection::select;
-use crate::discover::movable::{Netdev, is_wanted};
-use crate::discover::names::Names;
+use crate::discover::movable::{Netdev, may_offer_interfaces};
+use crate::discover::names::TakenNames;
 use crate::discover::nic::Nic;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunction;
-use crate::leases::Around;
+use crate::leases::LeaseComparison;
 
 /// The state of an interface in a container, and of one whose container has ended.
 pub const HELD: &str = "held";
@@ -40,26 +40,26 @@ const NOT_NAMED: &str = "neither [discover] offer-netdevs nor a pool of class ne
 
 /// Puts the interfaces that are offered into the inventory, with the reason for each other one. One that its holder
 /// has taken away stays there: the lease tells what it was.
-pub(super) fn settle(
-    leases: &Result<Around, anyhow::Error>,
+pub(super) fn add_interfaces(
+    leases: &Result<LeaseComparison, anyhow::Error>,
     inventory: &mut Inventory,
     config: &Config,
 ) {
-    if !is_wanted(config) {
+    if !may_offer_interfaces(config) {
         return;
     }
-    let selected = selected(inventory, config);
-    let of_plugins = left_to_cni(inventory, config);
+    let selected = selected_interfaces(inventory, config);
+    let of_plugins = cni_functions(inventory, config);
     let with_containers = match leases {
-        Ok(leases) => away(leases, inventory),
+        Ok(leases) => interfaces_away(leases, inventory),
         Err(error) => {
             let what = "interfaces that are in containers are";
-            inventory.leave_unread(RUN_DIR, &[Class::Netdev], what, error);
+            inventory.add_unread(RUN_DIR, &[Class::Netdev], what, error);
             Vec::new()
         }
     };
-    let nics = accelerated(&with_containers, inventory);
-    let is_one = |entry: &NotOffered, nic: &Nic| {
+    let nics = accelerated_interfaces(&with_containers, inventory);
+    let is_one = |entry: &Exclusion, nic: &Nic| {
         let function = nic.pci_address.map(|pci| pci.to_string());
         entry.name == nic.name || function.as_ref() == Some(&entry.name)
     };
@@ -86,7 +86,7 @@ pub(super) fn settle(
             }
             None => offered.push(netdev.clone()),
             Some(reason) => {
-                let entry = NotOffered::new(Class::Netdev, netdev.name.as_str(), reason);
+                let entry = Exclusion::new(Class::Netdev, netdev.name.as_str(), reason);
                 inventory.not_offered.push(entry);
             }
         }
@@ -103,14 +103,14 @@ pub(super) fn settle(
     // Containers that share a network hold it together.
     offered.dedup_by(|one, other| one.device == other.device);
     inventory.netdevs = offered;
-    let virtual_ones = named_without_function(inventory, config);
+    let virtual_ones = virtual_interface_exclusions(inventory, config);
     inventory.not_offered.extend(virtual_ones);
 }
 
 /// What the configuration names and the host does not have may be spelled wrong. Where interfaces could not be read
 /// or are away under names that nobody knows, nothing is said.
 pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
-    let undecided = inventory.undecided();
+    let undecided = inventory.undecided_classes();
     let is_unknown = undecided.contains(&Class::Nic) || undecided.contains(&Class::Netdev);
     let mut netdevs = inventory.netdevs.iter();
     if is_unknown || netdevs.any(|netdev| netdev.interface().is_none()) {
@@ -137,7 +137,7 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
             .warnings
             .push(format!("{place} names {name:?}, and {absent}: correct it, or take it out"));
         let reason = format!("{absent}, and {place} names it; correct it, or take it out there");
-        let entry = NotOffered::new(Class::Netdev, name, reason);
+        let entry = Exclusion::new(Class::Netdev, name, reason);
         inventory.not_offered.push(entry);
     }
 }
@@ -145,11 +145,11 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
 /// Why a container no longer has the interface or RDMA device that a lease says it has. Once its driver is unbound, or its
 /// function goes, a device ends in whatever network namespace it is, and one that is made anew begins on the host
 /// (`alloc_netdev_mqs` in net/core/dev.c, `_ib_alloc_device` in drivers/infiniband/core/device.c).
-pub fn lost(listed: &Listed, inventory: &Inventory) -> Option<String> {
+pub fn lost_reason(listed: &Listed, inventory: &Inventory) -> Option<String> {
     let lease = listed.lease.as_ref().ok()?;
     let facts = &lease.moved.as_ref()?.facts;
     let is_settled = lease.since.saturating_add(ON_ITS_WAY) <= timestamp::now();
-    let is_known = !inventory.undecided().contains(&listed.device.class);
+    let is_known = !inventory.undecided_classes().contains(&listed.device.class);
     if listed.is_returning || !is_settled || !is_known {
         return None;
     }
@@ -176,20 +176,24 @@ pub fn lost(listed: &Listed, inventory: &Inventory) -> Option<String> {
 }
 
 /// The same of a device that is offered; the lease may have ended while the host was looked at.
-pub(super) fn trouble(listed: &Listed, stands: bool, inventory: &Inventory) -> Option<String> {
-    let why = lost(listed, inventory).filter(|_| stands)?;
+pub(super) fn trouble_reason(
+    listed: &Listed,
+    stands: bool,
+    inventory: &Inventory,
+) -> Option<String> {
+    let why = lost_reason(listed, inventory).filter(|_| stands)?;
     Some(format!("its container no longer has it: {why}; {BRING_BACK}"))
 }
 
 /// The interfaces that are in containers, or were on their way back from there when the host was looked at.
-fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
-    let netdevs = leases.all();
+fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netdev> {
+    let netdevs = leases.entries();
     let netdevs = netdevs.filter(|(listed, _)| listed.device.class == Class::Netdev);
     let moved = netdevs.filter_map(|(listed, stands)| {
         let Facts::Interface(interface) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
         };
-        let trouble = trouble(listed, stands, inventory);
+        let trouble = trouble_reason(listed, stands, inventory);
         let mut here = inventory.movable.iter();
         // It is back under its name, and the lease ends soon.
         let is_it =
@@ -214,14 +218,14 @@ fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
 
 /// Those of them that Onload accelerates: a container that is started again asks for what it asked for the first time,
 /// before its interface is back.
-fn accelerated(with_containers: &[Netdev], inventory: &Inventory) -> Vec<Nic> {
+fn accelerated_interfaces(with_containers: &[Netdev], inventory: &Inventory) -> Vec<Nic> {
     let mut nics: Vec<Nic> = Vec::new();
     for netdev in with_containers {
         let (name, pci) = (netdev.name.as_str(), netdev.pci_address);
         let Some(datapath) = inventory.elsewhere.datapath(name, pci) else {
             continue;
         };
-        let Ok(device) = Names::default().choose(name, Some(pci)) else {
+        let Ok(device) = TakenNames::default().choose(name, Some(pci)) else {
             continue;
         };
         let mut others = inventory.nics.iter().chain(&nics);
@@ -267,7 +271,7 @@ fn has_interface_driver(function: &PciFunction) -> bool {
 
 /// The functions whose interfaces a CNI plugin moves. They stay offered while it has them: a container finds its
 /// device's specification after the plugin has moved the interface.
-fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
+fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     let pools = config.pools.values();
     let is_left = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;
     let pools: Vec<_> = pools.filter(is_left).collect();
@@ -278,19 +282,19 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
         |function: &&PciFunction| function.class >> 16 == NETWORK && has_interface_driver(function);
     let functions = inventory.functions.iter().filter(has_interface);
     let netdevs: Vec<Netdev> = functions.map(with_plugin).collect();
-    let chosen = selected_by(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory);
+    let chosen = interfaces_in_pools(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory);
     chosen.iter().map(|netdev| netdev.pci_address).collect()
 }
 
-fn selected(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
+fn selected_interfaces(inventory: &Inventory, config: &Config) -> BTreeSet<String> {
     let pools = config.pools.values();
     let pools: Vec<_> = pools.filter(|pool| pool.class == Class::Netdev).collect();
     let netdevs = inventory.movable.iter().map(|movable| &movable.netdev);
-    let chosen = selected_by(&pools, &netdevs.collect::<Vec<_>>(), inventory);
+    let chosen = interfaces_in_pools(&pools, &netdevs.collect::<Vec<_>>(), inventory);
     chosen.iter().map(|netdev| netdev.name.clone()).collect()
 }
 
-fn selected_by<'n>(
+fn interfaces_in_pools<'n>(
     pools: &[&PoolConfig],
     netdevs: &[&'n Netdev],
     inventory: &Inventory,
@@ -298,11 +302,12 @@ fn selected_by<'n>(
     if pools.is_empty() {
         return Vec::new();
     }
-    let places = Places::of(inventory);
+    let places = FunctionIndex::from_inventory(inventory);
     let devices = netdevs.iter();
     let devices = devices.filter_map(|netdev| Some((*netdev, device(netdev, &places)?)));
-    let devices: Vec<(&Netdev, Device)> = devices.collect();
-    let candidates: Vec<Vec<&Device>> = devices.iter().map(|(_, device)| vec![device]).collect();
+    let devices: Vec<(&Netdev, HostDevice)> = devices.collect();
+    let candidates: Vec<Vec<&HostDevice>> =
+        devices.iter().map(|(_, device)| vec![device]).collect();
     let mut selected = Vec::new();
     for pool in pools {
         let chosen = select(&candidates, &pool.select, &places).chosen;
@@ -312,7 +317,7 @@ fn selected_by<'n>(
     selected
 }
 
-fn named_without_function(inventory: &Inventory, config: &Config) -> Vec<NotOffered> {
+fn virtual_interface_exclusions(inventory: &Inventory, config: &Config) -> Vec<Exclusion> {
     let named = &config.discover.offer_netdevs;
     let interfaces = inventory.interfaces.iter();
     let without = interfaces.filter(|interface| {
@@ -320,7 +325,7 @@ fn named_without_function(inventory: &Inventory, config: &Config) -> Vec<NotOffe
     });
     let reason = "it is no PCI function's, by which an interface is found when it comes back; nothing can be done";
     without
-        .map(|interface| NotOffered::new(Class::Netdev, interface.name.as_str(), reason))
+        .map(|interface| Exclusion::new(Class::Netdev, interface.name.as_str(), reason))
         .collect()
 }
 
@@ -332,9 +337,9 @@ mod tests {
     use crate::devices::{Health, discover};
     use crate::discover::nic::Datapath;
     use crate::discover::test_tree::{AsHost, Tree, sample};
-    use crate::generate::{Surroundings, generate};
+    use crate::generate::{InstalledFiles, generate};
     use crate::leases;
-    use crate::pools::{Pools, survey};
+    use crate::pools::{PoolSet, discover_with_pools};
     use crate::spec_name::SpecName;
 
     /// A host with a function of each of these interfaces, and what the kernel says of them by netlink.
@@ -355,8 +360,8 @@ mod tests {
         Config::parse(text).unwrap()
     }
 
-    fn found(tree: &Tree, text: &str) -> (Vec<String>, Vec<String>, Pools) {
-        let (inventory, pools) = survey(&tree.host(), &config(text));
+    fn found(tree: &Tree, text: &str) -> (Vec<String>, Vec<String>, PoolSet) {
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config(text));
         let offered = inventory.netdevs.iter();
         let reasons = inventory.not_offered.iter();
         let reasons = reasons.filter(|entry| entry.kind == Class::Netdev.into());
@@ -390,7 +395,7 @@ mod tests {
     fn a_name_that_no_interface_has_is_warned_of_and_explained() {
         let tree = tree(&["ens1"], "");
         let wrong = "[discover]\noffer-netdevs = [\"ens1\", \"ens99\", \"x*\"]\n[netdev.ens55]\nmtu = 9000\n";
-        let (inventory, _) = survey(&tree.host(), &config(wrong));
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(wrong));
         let warnings = &inventory.warnings;
         assert_eq!(
             warnings.as_slice(),
@@ -409,7 +414,7 @@ mod tests {
         assert_eq!(reasons.len(), 3, "{reasons:?}");
         // A device is also called by its function where the name of its interface is no name of CDI's.
         let right = "[discover]\noffer-netdevs = [\"ens*\"]\n[netdev.ens1]\nmtu = 9000\n[netdev.\"0000:3b:02.0\"]\nmtu = 9000\n";
-        let (inventory, _) = survey(&tree.host(), &config(right));
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(right));
         assert!(inventory.warnings.is_empty(), "{:?}", inventory.warnings);
     }
 
@@ -478,10 +483,10 @@ mod tests {
             let mut inventory = discover(&tree.host(), &config);
             let names = &mut inventory.elsewhere.names;
             names.insert(attached.to_owned(), Datapath::AfXdp);
-            let entry = NotOffered::new(Class::Nic, attached, "in another network");
+            let entry = Exclusion::new(Class::Nic, attached, "in another network");
             inventory.not_offered = vec![entry];
-            let leases = Around::of(leases.to_vec(), leases.to_vec());
-            settle(&Ok(leases), &mut inventory, &config);
+            let leases = LeaseComparison::new(leases.to_vec(), leases.to_vec());
+            add_interfaces(&Ok(leases), &mut inventory, &config);
             let nics = inventory.nics.into_iter();
             let nics: Vec<_> = nics.map(|nic| (nic.device, nic.state)).collect();
             let mut reasons = inventory.not_offered.iter();
@@ -536,7 +541,7 @@ mod tests {
     fn a_capture_from_before_netlink_was_recorded_offers_nothing_and_says_so() {
         let host = sample("debian13-2numa-onload-rxe-vfio");
         let config = config("[discover]\noffer-netdevs = [\"ens1v0\"]\n");
-        let (inventory, _) = survey(&host, &config);
+        let (inventory, _) = discover_with_pools(&host, &config);
         assert!(inventory.netdevs.is_empty());
         let mut reasons = inventory.not_offered.iter();
         let own =
@@ -548,11 +553,11 @@ mod tests {
     fn a_table_that_nobody_understands_offers_nothing_and_leaves_the_class_undecided() {
         let tree = tree(&["a"], "neither\n");
         let config = config("[discover]\noffer-netdevs = [\"a\"]\n");
-        let (inventory, _) = survey(&tree.host(), &config);
+        let (inventory, _) = discover_with_pools(&tree.host(), &config);
         assert!(inventory.netdevs.is_empty());
         let warnings = inventory.warnings.join("\n");
         assert!(warnings.contains("network.table: line 2 is neither"), "{warnings}");
-        assert!(inventory.undecided().contains(&Class::Netdev));
+        assert!(inventory.undecided_classes().contains(&Class::Netdev));
     }
 
     /// Says on the host that two containers of one network have ens1v0.
@@ -577,7 +582,7 @@ mod tests {
         tree.bind(&function, "igbvf");
         lease(&tree, false);
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
-        let (inventory, pools) = survey(&tree.host(), &config);
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config);
         let [held, idle] = &inventory.netdevs[..] else { panic!("{:?}", inventory.netdevs) };
         assert_eq!((held.device.as_str(), idle.device.as_str()), ("ens1v0", "ens1v1"));
         assert_eq!(held.state.as_deref(), Some(HELD));
@@ -588,16 +593,16 @@ mod tests {
         );
         assert_eq!(pools.offered[0].pool.members.len(), 2);
         lease(&tree, true);
-        let (inventory, _) = survey(&tree.host(), &config);
+        let (inventory, _) = discover_with_pools(&tree.host(), &config);
         assert_eq!(inventory.netdevs[0].state.as_deref(), Some(RETURNING));
         // Back on the host, it is what it is there.
         tree.class_device("net", &function, "ens1v0", &[("operstate", "down")]);
         let back = "link 2 ens1v1 - - - -\nlink 3 ens1v0 - - - -\n";
         tree.file("/network.table", back);
-        let (inventory, _) = survey(&tree.host(), &config);
+        let (inventory, _) = discover_with_pools(&tree.host(), &config);
         assert_eq!(inventory.netdevs[0].state.as_deref(), Some("down"));
         // Where nothing of the class is wanted, leases say nothing of it.
-        let (inventory, _) = survey(&tree.host(), &Config::default());
+        let (inventory, _) = discover_with_pools(&tree.host(), &Config::default());
         assert!(inventory.netdevs.is_empty());
     }
 
@@ -611,8 +616,8 @@ mod tests {
             tree.bind(&function, "igbvf");
             lease(&tree, returning);
             change(&tree);
-            let (inventory, _) = survey(&tree.host(), &config);
-            let netdevs: Vec<_> = inventory.of_class(Class::Netdev).collect();
+            let (inventory, _) = discover_with_pools(&tree.host(), &config);
+            let netdevs: Vec<_> = inventory.devices_of_class(Class::Netdev).collect();
             assert_eq!(netdevs[0].name.as_str(), "ens1v0");
             netdevs[0].health.clone()
         };
@@ -678,7 +683,7 @@ mod tests {
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
         let offered = |before, now| {
             let mut inventory = discover(&tree.host(), &config);
-            settle(&Ok(Around::of(before, now)), &mut inventory, &config);
+            add_interfaces(&Ok(LeaseComparison::new(before, now)), &mut inventory, &config);
             inventory.netdevs
         };
         let leased = leases::list(&tree.host()).unwrap();
@@ -703,8 +708,8 @@ mod tests {
         let text = "[discover]\noffer-netdevs = [\"*\"]\n\
                     [netdev.ens1v0]\naddresses = [\"192.0.2.10/24\", \"2001:db8::10/64\"]\n";
         let config = config(text);
-        let (inventory, pools) = survey(&tree.host(), &config);
-        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config);
+        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
         let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
         let spec = &specs[&SpecName::devices(Class::Netdev)];
         // A name that begins with a digit wants it.
@@ -734,7 +739,7 @@ mod tests {
         assert_eq!(args[1][..2], ["onload-hook", "poststop"]);
         assert_eq!((&args[0][2..], &args[1][2..]), (&wanted[..], &wanted[..]));
         // Nothing else moves it, so that without the hook it is not offered.
-        let without = generate(&inventory, &[], &config, Surroundings::default()).unwrap();
+        let without = generate(&inventory, &[], &config, InstalledFiles::default()).unwrap();
         assert!(!without.contains_key(&SpecName::devices(Class::Netdev)));
     }
 
@@ -744,8 +749,8 @@ mod tests {
         let text = "[discover]\noffer-netdevs = [\"ens1v0\"]\n\
                     [pools.cni]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { addresses = \"0000:3b:02.1\" }\n";
         let config = config(text);
-        let (inventory, pools) = survey(&tree.host(), &config);
-        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config);
+        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
         let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
         let devices = &specs[&SpecName::devices(Class::Netdev)].devices;
         let hooks: Vec<usize> =
@@ -774,7 +779,7 @@ mod tests {
         assert!(reasons[0].starts_with("ens1v1: it has the address 192.0.2.10/24"), "{reasons:?}");
         let sriov = pools.offered.iter().find(|pool| pool.name.as_str() == "sriov");
         assert_eq!(sriov.unwrap().pool.members.len(), 2);
-        let (inventory, _) = survey(&tree.host(), &config(text));
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(text));
         let states: Vec<_> =
             inventory.netdevs.iter().map(|netdev| netdev.state.as_deref()).collect();
         assert_eq!(states, [Some("down"), Some(AWAY)]);

@@ -5,28 +5,28 @@ use onload_core::select::LinkLayer;
 use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attributes, int, text};
-use super::device::{Device, Health, made_of};
-use super::places::Places;
+use super::device::{Health, HostDevice, build_devices};
+use super::places::FunctionIndex;
 use crate::discover::movable::Netdev;
 
-pub(super) fn devices(_: Class, places: &Places<'_>) -> Vec<Device> {
-    made_of(&places.inventory.netdevs, |netdev| device(netdev, places))
+pub(super) fn devices(_: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&places.inventory.netdevs, |netdev| device(netdev, places))
 }
 
 /// That the link of one is down is no trouble: it is set up where it goes.
-pub(super) fn device(netdev: &Netdev, places: &Places<'_>) -> Option<Device> {
-    let device = Device {
+pub(super) fn device(netdev: &Netdev, places: &FunctionIndex<'_>) -> Option<HostDevice> {
+    let device = HostDevice {
         interfaces: vec![netdev.name.clone()],
         // What carries anything else is not offered.
         link_layers: vec![LinkLayer::Ethernet],
-        health: Health::of(netdev.trouble.clone()),
-        ..Device::new(Class::Netdev, &netdev.device)?
+        health: Health::from_trouble(netdev.trouble.clone()),
+        ..HostDevice::new(Class::Netdev, &netdev.device)?
     };
-    Some(places.put(device, Some(netdev.pci_address)))
+    Some(places.place_device(device, Some(netdev.pci_address)))
 }
 
 /// The name is that of the device: the interface's own goes away with it where a CNI plugin moves it.
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+pub(super) fn attributes(device: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
     let name = device.name.as_str();
     let netdev = device.read.and_then(|at| places.inventory.netdevs.get(at));
     let interface = match netdev {

@@ -4,12 +4,12 @@ use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, Attributes, count, int, text, version};
-use super::device::{Device, Health, LOOPBACK, made_of};
+use super::device::{Health, HostDevice, LOOPBACK, build_devices};
 use super::moving::{HELD, RETURNING};
-use super::places::{Places, link_layer};
+use super::places::{FunctionIndex, link_layer};
 use crate::discover::netdev::NetworkInterface;
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
     let inventory = places.inventory;
     let is_zf = class == Class::Zf;
     let nodes = if is_zf {
@@ -20,28 +20,28 @@ pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
     let Some(nodes) = nodes else {
         return Vec::new();
     };
-    let mut made = made_of(&inventory.nics, |nic| {
+    let mut made = build_devices(&inventory.nics, |nic| {
         if is_zf && !nic.datapath.has_tcpdirect() {
             return None;
         }
         let interface = places.interface(&nic.name);
-        let device = Device {
+        let device = HostDevice {
             interfaces: vec![nic.name.clone()],
             link_layers: interface.map(link_layer).into_iter().collect(),
             nodes: nodes.clone(),
-            health: Health::of(link_trouble(nic.state.as_deref())),
-            ..Device::new(class, &nic.device)?
+            health: Health::from_trouble(link_trouble(nic.state.as_deref())),
+            ..HostDevice::new(class, &nic.device)?
         };
-        Some(places.put(device, nic.pci_address))
+        Some(places.place_device(device, nic.pci_address))
     });
     if !is_zf {
-        let loopback = Device::new(class, LOOPBACK);
-        made.extend(loopback.map(|device| Device { nodes: nodes.clone(), ..device }));
+        let loopback = HostDevice::new(class, LOOPBACK);
+        made.extend(loopback.map(|device| HostDevice { nodes: nodes.clone(), ..device }));
     }
     made
 }
 
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+pub(super) fn attributes(device: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
     let nic = device.read.and_then(|at| places.inventory.nics.get(at));
     let name = nic.map_or(device.name.as_str(), |nic| nic.name.as_str());
     let interface = places.interface(name).filter(|_| !device.is_loopback());

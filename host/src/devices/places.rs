@@ -6,12 +6,12 @@ use onload_core::select::LinkLayer;
 use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attribute, Attributes, int, text};
-use super::device::Device;
+use super::device::HostDevice;
 use super::inventory::Inventory;
 use crate::discover::netdev::{NetworkInterface, find_by_name, group_without_representors};
 use crate::discover::pci::PciFunction;
 
-pub(crate) struct Places<'i> {
+pub(crate) struct FunctionIndex<'i> {
     pub(super) inventory: &'i Inventory,
     /// The physical function of each virtual one, and its index there.
     indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
@@ -21,14 +21,14 @@ pub(crate) struct Places<'i> {
 }
 
 /// A PCI function, and what it is a virtual one of.
-pub(super) struct Place<'i> {
+pub(super) struct FunctionPlace<'i> {
     pub(super) function: Option<&'i PciFunction>,
     pub(super) physical_function: Option<PciAddress>,
     pub(super) index: Option<u32>,
 }
 
-impl<'i> Places<'i> {
-    pub(crate) fn of(inventory: &'i Inventory) -> Places<'i> {
+impl<'i> FunctionIndex<'i> {
+    pub(crate) fn from_inventory(inventory: &'i Inventory) -> FunctionIndex<'i> {
         let mut groups: BTreeMap<u32, usize> = BTreeMap::new();
         for device in inventory.vfio.iter().filter(|device| device.viable) {
             *groups.entry(device.iommu_group).or_default() += 1 + device.aliases.len();
@@ -37,7 +37,7 @@ impl<'i> Places<'i> {
             let children = parent.virtual_functions.iter();
             children.map(|(index, child)| (*child, (parent.address, *index)))
         });
-        Places {
+        FunctionIndex {
             inventory,
             indexes: indexes.collect(),
             interfaces: group_without_representors(&inventory.interfaces),
@@ -53,15 +53,15 @@ impl<'i> Places<'i> {
         Some(link_layer(self.interface(interface)?))
     }
 
-    pub(super) fn functions_of(&self, group: u32) -> usize {
+    pub(super) fn group_size(&self, group: u32) -> usize {
         self.groups.get(&group).copied().unwrap_or_default()
     }
 
-    pub(super) fn place(&self, pci: Option<PciAddress>) -> Place<'i> {
+    pub(super) fn find(&self, pci: Option<PciAddress>) -> FunctionPlace<'i> {
         let function = pci.and_then(|pci| self.inventory.functions.get(pci));
         let place = pci.and_then(|pci| self.indexes.get(&pci));
         let linked = function.and_then(|function| function.physical_function);
-        Place {
+        FunctionPlace {
             function,
             physical_function: linked.or(place.map(|(parent, _)| *parent)),
             index: place.map(|(_, index)| *index),
@@ -69,10 +69,10 @@ impl<'i> Places<'i> {
     }
 
     /// The device, on that function.
-    pub(super) fn put(&self, device: Device, pci: Option<PciAddress>) -> Device {
+    pub(super) fn place_device(&self, device: HostDevice, pci: Option<PciAddress>) -> HostDevice {
         let functions = &self.inventory.functions;
         let root = pci.and_then(|pci| functions.pcie_root(pci));
-        Device {
+        HostDevice {
             pci,
             pcie_root: root.map(str::to_owned),
             numa_node: pci.and_then(|pci| functions.get(pci)?.numa_node),
@@ -81,7 +81,7 @@ impl<'i> Places<'i> {
     }
 
     pub(super) fn attributes(&self, pci: Option<PciAddress>) -> Attributes {
-        let Place { function, physical_function, index } = self.place(pci);
+        let FunctionPlace { function, physical_function, index } = self.find(pci);
         let above = physical_function.and_then(|parent| self.interfaces.get(&parent)?.first());
         let id = |number: u16| format!("{number:04x}");
         let vendor = function.map(|function| id(function.id.vendor));
@@ -99,7 +99,8 @@ impl<'i> Places<'i> {
         ]);
         let data_direct = &self.inventory.data_direct;
         if data_direct.iter().next().is_some() {
-            let beside_gpu = physical_function.or(pci).and_then(|nic| data_direct.of(nic));
+            let beside_gpu =
+                physical_function.or(pci).and_then(|nic| data_direct.function_for(nic));
             let root = beside_gpu.and_then(|address| self.inventory.functions.pcie_root(address));
             attributes.insert("dataDirectRoot", text(root));
         }

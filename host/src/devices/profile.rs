@@ -3,16 +3,16 @@
 use onload_core::class::Class;
 
 use super::attributes::{Attributes, count, text, version};
-use super::device::{Device, made_of};
-use super::places::Places;
+use super::device::{HostDevice, build_devices};
+use super::places::FunctionIndex;
 
-pub(super) fn devices(class: Class, places: &Places<'_>) -> Vec<Device> {
+pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
     let onload = places.inventory.usable_onload();
     let profiles = onload.map_or(&[][..], |onload| &onload.profiles);
-    made_of(profiles, |profile| Device::new(class, &profile.name))
+    build_devices(profiles, |profile| HostDevice::new(class, &profile.name))
 }
 
-pub(super) fn attributes(device: &Device, places: &Places<'_>) -> Attributes {
+pub(super) fn attributes(device: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
     let onload = places.inventory.onload.as_ref();
     let profile = device.read.and_then(|at| onload?.profiles.get(at));
     let settings = profile.map_or(0, |profile| profile.settings.len());

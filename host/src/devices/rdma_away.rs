@@ -6,17 +6,20 @@ use onload_core::lease::{Facts, Listed, RdmaFacts};
 use onload_core::run_dir::RUN_DIR;
 
 use super::inventory::Inventory;
-use super::moving::trouble;
+use super::moving::trouble_reason;
 use crate::discover::rdma::RdmaDevice;
-use crate::leases::Around;
+use crate::leases::LeaseComparison;
 
-pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inventory) {
+pub(super) fn add_away_devices(
+    leases: &Result<LeaseComparison, anyhow::Error>,
+    inventory: &mut Inventory,
+) {
     if !inventory.is_rdma_exclusive() {
         return;
     }
     match leases {
         Ok(leases) => {
-            for one in away(leases, inventory) {
+            for one in devices_away(leases, inventory) {
                 // Containers that share a network hold it together, and one that they have lost may be here.
                 let mut known = inventory.rdma.iter_mut();
                 match known.find(|known| known.name == one.name) {
@@ -27,20 +30,20 @@ pub(super) fn settle(leases: &Result<Around, anyhow::Error>, inventory: &mut Inv
         }
         Err(error) => {
             let what = "RDMA devices that are in containers are";
-            inventory.leave_unread(RUN_DIR, &[Class::Rdma], what, error);
+            inventory.add_unread(RUN_DIR, &[Class::Rdma], what, error);
         }
     }
     inventory.rdma.sort_by(|one, other| one.name.cmp(&other.name));
 }
 
-fn away(leases: &Around, inventory: &Inventory) -> Vec<RdmaDevice> {
-    let held = leases.all();
+fn devices_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevice> {
+    let held = leases.entries();
     let held = held.filter(|(listed, _)| listed.device.class == Class::Rdma);
     let moved = held.filter_map(|(listed, stands)| {
         let Facts::Rdma(facts) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
         };
-        let trouble = trouble(listed, stands, inventory);
+        let trouble = trouble_reason(listed, stands, inventory);
         // It is back, and the lease ends soon.
         let mut here = inventory.rdma.iter();
         let is_here = here.any(|device| device.name == facts.name);
@@ -75,10 +78,10 @@ mod tests {
     use onload_core::config::Config;
 
     use super::*;
-    use crate::devices::rdma::of_functions;
+    use crate::devices::rdma::by_function;
     use crate::devices::{BRING_BACK, Health};
     use crate::discover::test_tree::{AsHost, Tree};
-    use crate::pools::{Pools, survey};
+    use crate::pools::{PoolSet, discover_with_pools};
 
     /// A host in a mode with mlx5_0, and with the function of mlx5_3, which a container has.
     fn tree(mode: &str) -> Tree {
@@ -104,9 +107,9 @@ mod tests {
         tree
     }
 
-    fn found(mode: &str, text: &str) -> (Vec<(String, Option<u32>)>, Pools) {
+    fn found(mode: &str, text: &str) -> (Vec<(String, Option<u32>)>, PoolSet) {
         let config = Config::parse(text).unwrap();
-        let (inventory, pools) = survey(&tree(mode).host(), &config);
+        let (inventory, pools) = discover_with_pools(&tree(mode).host(), &config);
         let devices = inventory.rdma.iter();
         let devices = devices.map(|device| (device.device.clone(), device.numa_node));
         (devices.collect(), pools)
@@ -131,8 +134,8 @@ mod tests {
                 tree.file(&path, text.replace("\"returning\":true", "\"returning\":false"));
             }
             change(&tree);
-            let (inventory, _) = survey(&tree.host(), &Config::default());
-            let mut devices = inventory.of_class(Class::Rdma);
+            let (inventory, _) = discover_with_pools(&tree.host(), &Config::default());
+            let mut devices = inventory.devices_of_class(Class::Rdma);
             let lost = devices.find(|one| one.name.as_str() == "mlx5_3").unwrap();
             lost.health.clone()
         };
@@ -160,8 +163,8 @@ mod tests {
     fn a_device_that_is_here_stands_for_its_function_before_one_that_is_away() {
         let tree = tree("N\n");
         let of_function = || {
-            let (inventory, _) = survey(&tree.host(), &Config::default());
-            let by_address = of_functions(inventory.rdma.iter());
+            let (inventory, _) = discover_with_pools(&tree.host(), &Config::default());
+            let by_address = by_function(inventory.rdma.iter());
             by_address[&"0000:3b:00.3".parse().unwrap()].name.clone()
         };
         assert_eq!(of_function(), "mlx5_3");

@@ -7,8 +7,8 @@ use onload_core::host_settings::PhysicalFunction;
 use onload_core::select::{self, Select};
 use onload_sys::pci::PciAddress;
 
-use super::device::Device;
-use super::places::{Place, Places};
+use super::device::HostDevice;
+use super::places::{FunctionIndex, FunctionPlace};
 
 pub(crate) struct Selection {
     /// Whether each candidate belongs to the pool, in their order.
@@ -18,22 +18,23 @@ pub(crate) struct Selection {
 }
 
 /// A function of a device, or a device without one.
-struct Part<'i> {
-    device: &'i Device,
-    place: Place<'i>,
+struct DeviceFunction<'i> {
+    device: &'i HostDevice,
+    place: FunctionPlace<'i>,
 }
 
 /// Looks at each device once, whatever the selector names. A candidate is what a container gets together: it belongs
 /// to a pool where one function of it does.
 pub(crate) fn select(
-    candidates: &[Vec<&Device>],
+    candidates: &[Vec<&HostDevice>],
     select: &Select,
-    places: &Places<'_>,
+    places: &FunctionIndex<'_>,
 ) -> Selection {
-    let keys = keys(select, places);
-    let belongs = |part: &Part<'_>| {
-        let any =
-            |words: &Vec<Word<'_>>| words.iter().filter(|word| word.is_met_by(part)).count() > 0;
+    let keys = selector_keys(select, places);
+    let belongs = |part: &DeviceFunction<'_>| {
+        let any = |words: &Vec<SelectorWord<'_>>| {
+            words.iter().filter(|word| word.matches(part)).count() > 0
+        };
         // Each is tried, since one may match what the others do not.
         keys.iter().map(any).fold(true, |all, any| all & any)
     };
@@ -45,29 +46,29 @@ pub(crate) fn select(
             let functions = if functions.is_empty() { vec![None] } else { functions };
             // Each is looked at, since one may match what the others do not.
             for function in functions {
-                let place = places.place(function);
-                any |= belongs(&Part { device, place });
+                let place = places.find(function);
+                any |= belongs(&DeviceFunction { device, place });
             }
         }
         chosen.push(any);
     }
     let words = keys.iter().flatten();
     let unmatched = words.filter(|word| !word.is_matched.get());
-    Selection { chosen, unmatched: unmatched.map(Word::text).collect() }
+    Selection { chosen, unmatched: unmatched.map(SelectorWord::text).collect() }
 }
 
 /// A word of a selector.
-struct Word<'s> {
+struct SelectorWord<'s> {
     key: &'static str,
     word: &'s dyn fmt::Display,
     write: fn(&dyn fmt::Display) -> String,
-    test: Box<dyn Fn(&Part<'_>) -> bool + 's>,
+    test: Box<dyn Fn(&DeviceFunction<'_>) -> bool + 's>,
     /// Whether anything was it.
     is_matched: Cell<bool>,
 }
 
-impl Word<'_> {
-    fn is_met_by(&self, part: &Part<'_>) -> bool {
+impl SelectorWord<'_> {
+    fn matches(&self, part: &DeviceFunction<'_>) -> bool {
         let is_met = (self.test)(part);
         self.is_matched.set(self.is_matched.get() | is_met);
         is_met
@@ -80,37 +81,40 @@ impl Word<'_> {
 }
 
 /// The words of each key that has some: a device belongs where it matches one of each.
-fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
+fn selector_keys<'s>(
+    select: &'s Select,
+    places: &'s FunctionIndex<'_>,
+) -> Vec<Vec<SelectorWord<'s>>> {
     let Select { vendor, device, driver, pf, vf, numa, interfaces, link_layer, addresses } = select;
     let keys = [
-        key("vendor", vendor, quoted, |id, part| {
+        selector_key("vendor", vendor, quoted, |id, part| {
             let function = part.place.function;
             function.is_some_and(|function| function.id.vendor == id.0)
         }),
-        key("device", device, quoted, |id, part| {
+        selector_key("device", device, quoted, |id, part| {
             let function = part.place.function;
             function.is_some_and(|function| function.id.device == id.0)
         }),
-        key("driver", driver, quoted, |name, part| {
+        selector_key("driver", driver, quoted, |name, part| {
             let driver = part.place.function.and_then(|function| function.driver.as_ref());
             driver == Some(name)
         }),
-        key("pf", pf, quoted, |pf, part| {
+        selector_key("pf", pf, quoted, |pf, part| {
             let parent = part.place.physical_function;
-            parent.is_some() && address(pf, places) == parent
+            parent.is_some() && resolve_pf(pf, places) == parent
         }),
-        key("vf", vf.as_slice(), quoted, |range, part| {
+        selector_key("vf", vf.as_slice(), quoted, |range, part| {
             part.place.index.is_some_and(|index| range.contains(index))
         }),
-        key("numa", numa, plain, |wanted, part| part.device.numa_node == Some(*wanted)),
-        key("interfaces", interfaces, quoted, |glob, part| {
+        selector_key("numa", numa, plain, |wanted, part| part.device.numa_node == Some(*wanted)),
+        selector_key("interfaces", interfaces, quoted, |glob, part| {
             let mut names = part.device.interfaces.iter();
             names.any(|name| glob.matches(name))
         }),
-        key("link-layer", link_layer, quoted, |layer, part| {
+        selector_key("link-layer", link_layer, quoted, |layer, part| {
             part.device.link_layers.contains(layer)
         }),
-        key("addresses", addresses, quoted, |address, part| {
+        selector_key("addresses", addresses, quoted, |address, part| {
             let function = part.place.function;
             function.is_some_and(|function| function.address == *address)
         }),
@@ -118,13 +122,13 @@ fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Vec<Word<'s>>> {
     keys.into_iter().filter(|words| !words.is_empty()).collect()
 }
 
-fn key<'s, T: fmt::Display>(
+fn selector_key<'s, T: fmt::Display>(
     key: &'static str,
     words: &'s [T],
     write: fn(&dyn fmt::Display) -> String,
-    test: impl Fn(&T, &Part<'_>) -> bool + Copy + 's,
-) -> Vec<Word<'s>> {
-    let words = words.iter().map(|word| Word {
+    test: impl Fn(&T, &DeviceFunction<'_>) -> bool + Copy + 's,
+) -> Vec<SelectorWord<'s>> {
+    let words = words.iter().map(|word| SelectorWord {
         key,
         word,
         write,
@@ -134,7 +138,7 @@ fn key<'s, T: fmt::Display>(
     words.collect()
 }
 
-fn address(pf: &select::PhysicalFunction, places: &Places<'_>) -> Option<PciAddress> {
+fn resolve_pf(pf: &select::PhysicalFunction, places: &FunctionIndex<'_>) -> Option<PciAddress> {
     match &pf.0 {
         PhysicalFunction::Address(address) => Some(*address),
         PhysicalFunction::Interface(name) => places.interface(name.as_str())?.pci(),

@@ -11,47 +11,47 @@ use onload_core::config::{CONFIG_PATH, Config, Mover, PoolConfig};
 use onload_core::vf::VfConfig;
 use onload_sys::text::Listed;
 
-use super::device::{Device, together};
+use super::device::{HostDevice, group_inseparable};
 use super::inventory::Inventory;
-use super::places::Places;
+use super::places::FunctionIndex;
 use super::selection::select;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::not_offered::Exclusion;
 
 /// What each device is set up to be; where pools contradict each other, why it cannot be said.
-type Said = BTreeMap<(Class, DeviceName), Result<VfConfig, String>>;
+type VfConfigs = BTreeMap<(Class, DeviceName), Result<VfConfig, String>>;
 
-pub(super) fn settle(inventory: &mut Inventory, config: &Config) {
-    let said = said(inventory, config);
-    let of = |device: &Device| said.get(&(device.class, device.name.clone()));
+pub(super) fn apply_vf_configs(inventory: &mut Inventory, config: &Config) {
+    let said = resolve_vf_configs(inventory, config);
+    let of = |device: &HostDevice| said.get(&(device.class, device.name.clone()));
     let all = inventory.devices.iter_mut().chain(&mut inventory.drained);
     for device in all.filter(|_| !said.is_empty()) {
         device.vf = of(device).and_then(|vf| vf.clone().ok());
     }
-    let warnings = refuse(inventory, |device| of(device)?.clone().err());
+    let warnings = exclude(inventory, |device| of(device)?.clone().err());
     inventory.warnings.extend(warnings);
 }
 
 /// Offers to nobody what is set up for its holder, which nothing but the hook does. Returns warnings.
 #[must_use]
-pub fn leave_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String> {
+pub fn exclude_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String> {
     let reason = format!(
         "its table vf says what it is set up to be, and the hook {}, which does that, is not there; install it, or set hook-path in [cdi]",
         hook.display()
     );
-    let warnings = refuse(inventory, |device| device.vf.is_some().then(|| reason.clone()));
+    let warnings = exclude(inventory, |device| device.vf.is_some().then(|| reason.clone()));
     inventory.not_offered.sort();
     warnings
 }
 
-fn refuse(inventory: &mut Inventory, why: impl Fn(&Device) -> Option<String>) -> Vec<String> {
+fn exclude(inventory: &mut Inventory, why: impl Fn(&HostDevice) -> Option<String>) -> Vec<String> {
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for device in std::mem::take(&mut inventory.devices) {
         let Some(reason) = why(&device) else {
             inventory.devices.push(device);
             continue;
         };
-        let entry = NotOffered::new(device.class, device.name.as_str(), reason.as_str());
-        inventory.not_offered.push(entry.on(device.pci));
+        let entry = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
+        inventory.not_offered.push(entry.with_pci(device.pci));
         let names = refused.entry(reason).or_default();
         names.push(format!("{}={}", device.class, device.name));
         inventory.refused.push(device);
@@ -60,31 +60,31 @@ fn refuse(inventory: &mut Inventory, why: impl Fn(&Device) -> Option<String>) ->
     refused.map(|(reason, names)| format!("not offered: {}: {reason}", Listed(&names))).collect()
 }
 
-fn said(inventory: &Inventory, config: &Config) -> Said {
-    let mut said = Said::new();
+fn resolve_vf_configs(inventory: &Inventory, config: &Config) -> VfConfigs {
+    let mut said = VfConfigs::new();
     for class in Class::ALL {
         let pools = config.pools.iter().filter(|(_, pool)| pool.class == class);
         let pools: Vec<(&String, &PoolConfig)> = pools.collect();
         let is_of_pool = pools.iter().any(|(_, pool)| pool.vf.is_some());
         let is_own = class == Class::Netdev && config.netdev.values().any(|own| own.vf.is_some());
         if is_of_pool || is_own {
-            of_class(class, &pools, inventory, config, &mut said);
+            resolve_class(class, &pools, inventory, config, &mut said);
         }
     }
     said
 }
 
-fn of_class(
+fn resolve_class(
     class: Class,
     pools: &[(&String, &PoolConfig)],
     inventory: &Inventory,
     config: &Config,
-    said: &mut Said,
+    said: &mut VfConfigs,
 ) {
     // Those that are drained too: a device is the same before and after.
     let devices = inventory.with_drained();
-    let candidates = together(devices.filter(|device| device.class == class));
-    let places = Places::of(inventory);
+    let candidates = group_inseparable(devices.filter(|device| device.class == class));
+    let places = FunctionIndex::from_inventory(inventory);
     let mut having: Vec<Vec<(&String, &PoolConfig)>> = vec![Vec::new(); candidates.len()];
     for (name, pool) in pools {
         let chosen = select(&candidates, &pool.select, &places).chosen;
@@ -95,7 +95,7 @@ fn of_class(
     for (candidate, having) in candidates.iter().zip(having) {
         // Any of them is a name by which a container gets it.
         for device in candidate {
-            if let Some(vf) = of_device(device, &having, config).transpose() {
+            if let Some(vf) = resolve_device(device, &having, config).transpose() {
                 said.insert((class, device.name.clone()), vf);
             }
         }
@@ -103,8 +103,8 @@ fn of_class(
 }
 
 /// By the device's own section, else by the pools that have it.
-fn of_device(
-    device: &Device,
+fn resolve_device(
+    device: &HostDevice,
     pools: &[(&String, &PoolConfig)],
     config: &Config,
 ) -> Result<Option<VfConfig>, String> {
@@ -136,21 +136,21 @@ mod tests {
     use super::*;
     use crate::devices::discover;
     use crate::discover::test_tree::{AsHost, Tree, sample};
-    use crate::generate::{Specs, Surroundings, generate};
-    use crate::pools::{Pools, resolve, survey};
+    use crate::generate::{GeneratedSpecs, InstalledFiles, generate};
+    use crate::pools::{PoolSet, discover_with_pools, resolve};
     use crate::spec_name::SpecName;
 
     const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
-    const WITH_HOOK: Surroundings =
-        Surroundings { hook: true, preload_file: false, onload_socket: false };
+    const WITH_HOOK: InstalledFiles =
+        InstalledFiles { hook: true, preload_file: false, onload_socket: false };
 
     fn config(text: &str) -> Config {
         Config::parse(text).unwrap()
     }
 
-    fn look(text: &str) -> (Inventory, Pools, Config) {
+    fn look(text: &str) -> (Inventory, PoolSet, Config) {
         let config = config(text);
-        let (inventory, pools) = survey(&sample(CAPTURED), &config);
+        let (inventory, pools) = discover_with_pools(&sample(CAPTURED), &config);
         (inventory, pools, config)
     }
 
@@ -161,7 +161,7 @@ mod tests {
     }
 
     /// The devices of class vfio in a specification, each with what its hook is told of its function.
-    fn told(specs: &Specs) -> Vec<String> {
+    fn told(specs: &GeneratedSpecs) -> Vec<String> {
         let spec = specs.get(&SpecName::devices(Class::Vfio));
         let devices = spec.into_iter().flat_map(|spec| &spec.devices);
         let told = devices.map(|device| {
@@ -175,7 +175,7 @@ mod tests {
         told.collect()
     }
 
-    fn members(pools: &Pools) -> Vec<String> {
+    fn members(pools: &PoolSet) -> Vec<String> {
         let members = pools.offered.iter().map(|pool| {
             let members = pool.pool.members.iter().map(|one| one.name.to_string());
             format!("{}: {}", pool.name, members.collect::<Vec<_>>().join(" "))
@@ -197,12 +197,12 @@ mod tests {
         assert!(!members.iter().any(|pool| pool.contains("81:10.0")), "{members:?}");
         assert!(members.contains(&"two: 0000:81:10.2".to_owned()), "{members:?}");
         let reason = "pools one and two both have it, and their tables vf differ; make the tables alike, or select it once, in /etc/onload-ctk/config.toml";
-        let entry = NotOffered::new(Class::Vfio, "0000:81:10.0", reason);
-        let entry = entry.on("0000:81:10.0".parse().ok());
+        let entry = Exclusion::new(Class::Vfio, "0000:81:10.0", reason);
+        let entry = entry.with_pci("0000:81:10.0".parse().ok());
         assert!(inventory.not_offered.contains(&entry));
         let warning = format!("not offered: vfio=0000:81:10.0: {reason}");
         assert!(inventory.warnings.contains(&warning), "{:?}", inventory.warnings);
-        let listed = inventory.offered().vfio;
+        let listed = inventory.without_withheld().vfio;
         assert!(!listed.iter().any(|one| one.pci_address.to_string() == "0000:81:10.0"));
     }
 
@@ -230,7 +230,7 @@ mod tests {
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         assert_eq!(told(&specs)[0], wanted);
         // Old readers of CDI get no pools at all.
-        pools.keep_to("0.5.0".parse().unwrap());
+        pools.drop_unsupported("0.5.0".parse().unwrap());
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         assert_eq!(told(&specs)[0], wanted);
     }
@@ -238,14 +238,15 @@ mod tests {
     #[test]
     fn without_the_hook_a_function_with_a_table_is_not_offered_and_others_are() {
         let (mut inventory, pools, config) = look(&pool("one", &["0000:81:10.0"], "vlan = 100"));
-        let specs = generate(&inventory, &pools.offered, &config, Surroundings::default()).unwrap();
+        let specs =
+            generate(&inventory, &pools.offered, &config, InstalledFiles::default()).unwrap();
         assert_eq!(told(&specs)[0], "0000:81:10.2 ");
-        let said = leave_without_hook(&mut inventory, Path::new("/h"));
+        let said = exclude_without_hook(&mut inventory, Path::new("/h"));
         let reason = "its table vf says what it is set up to be, and the hook /h, which does that, is not there; install it, or set hook-path in [cdi]";
         assert_eq!(said, [format!("not offered: vfio=0000:81:10.0: {reason}")]);
         let mut entries = inventory.not_offered.iter();
         assert!(entries.any(|entry| entry.name == "0000:81:10.0" && entry.reason == reason));
-        assert!(leave_without_hook(&mut inventory, Path::new("/h")).is_empty());
+        assert!(exclude_without_hook(&mut inventory, Path::new("/h")).is_empty());
     }
 
     #[test]
@@ -257,8 +258,8 @@ mod tests {
         let mut at = at.enumerate().filter(|(_, one)| one.name.as_str() == "0000:81:10.0");
         let (at, _) = at.next().unwrap();
         let device = inventory.devices.remove(at);
-        inventory.drained.push(Device { is_drained: true, ..device });
-        settle(&mut inventory, &config);
+        inventory.drained.push(HostDevice { is_drained: true, ..device });
+        apply_vf_configs(&mut inventory, &config);
         let pools = resolve(&inventory, &config);
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         let other = "0000:81:10.2 vfio:0000:81:10.2=vlan=200";
@@ -266,7 +267,7 @@ mod tests {
         // And back.
         let device = inventory.drained.remove(0);
         inventory.devices.insert(at, device);
-        settle(&mut inventory, &config);
+        apply_vf_configs(&mut inventory, &config);
         let pools = resolve(&inventory, &config);
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         assert_eq!(told(&specs)[0], other);
@@ -287,7 +288,7 @@ mod tests {
             tree.node(&format!("/dev/vfio/devices/vfio{number}"), 511, number);
         }
         let config = config(&pool("one", &["0000:81:10.1"], "vlan = 100"));
-        let (inventory, pools) = survey(&tree.host(), &config);
+        let (inventory, pools) = discover_with_pools(&tree.host(), &config);
         let specs = generate(&inventory, &pools.offered, &config, WITH_HOOK).unwrap();
         let wanted = ["0000:81:10.0", "0000:81:10.1"];
         let wanted = wanted.map(|name| format!("{name} vfio:{name}=vlan=100"));
@@ -303,8 +304,8 @@ mod tests {
         let config = config(text);
         let pools: Vec<_> = config.pools.iter().collect();
         let of = |name, pools: &[_]| {
-            let device = Device::new(Class::Netdev, name).unwrap();
-            let vf = of_device(&device, pools, &config);
+            let device = HostDevice::new(Class::Netdev, name).unwrap();
+            let vf = resolve_device(&device, pools, &config);
             vf.map(|vf| vf.map(|vf| vf.to_string()))
         };
         assert_eq!(of("ens1v0", &pools[..2]), Ok(Some("vlan=7".to_owned())));

@@ -10,8 +10,8 @@ use onload_sys::text::digits;
 use serde::Serialize;
 
 use crate::discover::netdev::{NetworkInterface, group_without_representors};
-use crate::discover::node::Node;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::NumberedNode;
+use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
@@ -27,7 +27,7 @@ pub struct Clock {
     pub pci_address: Option<PciAddress>,
     pub numa_node: Option<u32>,
     #[serde(skip)]
-    pub node: Node,
+    pub node: NumberedNode,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,11 +52,11 @@ pub(crate) fn read(
             source.pci = clock.and_then(|clock| clock.pci);
         }
     }
-    let offer = |class, sources: Vec<Source>| {
+    let offer = |class, sources: Vec<ClockSource>| {
         let offered = sources.into_iter().filter_map(|source| {
             let (name, pci) = (source.name.clone(), source.pci);
             let clock = source.offer(probe, functions, &nics);
-            let refuse = |reason| probe.refuse(NotOffered::new(class, name, reason).on(pci));
+            let refuse = |reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci));
             clock.map_err(refuse).ok()
         });
         offered.collect()
@@ -64,21 +64,21 @@ pub(crate) fn read(
     Clocks { ptp: offer(Class::Ptp, ptp), pps: offer(Class::Pps, pps) }
 }
 
-struct Source {
+struct ClockSource {
     name: String,
     directory: PathBuf,
     pci: Option<PciAddress>,
     clock_name: Option<String>,
 }
 
-impl Source {
+impl ClockSource {
     fn offer(
         self,
         probe: &Probe<'_>,
         functions: &PciFunctions,
         nics: &BTreeMap<PciAddress, Vec<&NetworkInterface>>,
     ) -> Result<Clock, String> {
-        let node = Node::find(probe, format!("/dev/{}", self.name), &self.directory)?;
+        let node = NumberedNode::find(probe, format!("/dev/{}", self.name), &self.directory)?;
         let function = self.pci.and_then(|pci| functions.get(pci));
         let nic = self.pci.and_then(|pci| nics.get(&pci)?.first());
         Ok(Clock {
@@ -98,16 +98,16 @@ fn read_class(
     functions: &PciFunctions,
     kind: Class,
     clock_name: &str,
-) -> Vec<Source> {
+) -> Vec<ClockSource> {
     let class = kind.as_str();
-    let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| Source {
+    let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| ClockSource {
         clock_name: probe.attribute(directory.join(clock_name)),
         name,
         directory,
         pci,
     };
     let mut dangling = Vec::new();
-    let mut found: BTreeMap<u32, Source> = BTreeMap::new();
+    let mut found: BTreeMap<u32, ClockSource> = BTreeMap::new();
     let listed_in = Path::new("/sys/class").join(class);
     for name in probe.list(&listed_in) {
         let Some(number) = parse_number(class, &name) else {
@@ -117,9 +117,9 @@ fn read_class(
             dangling.push((number, name));
             continue;
         };
-        let pci = PciFunctions::above(&directory).or_else(|| {
+        let pci = PciFunctions::function_above(&directory).or_else(|| {
             let device = probe.resolve(directory.join("device"))?;
-            PciFunctions::above(&device)
+            PciFunctions::function_above(&device)
         });
         found.insert(number, source(name, directory, pci));
     }
@@ -136,8 +136,8 @@ fn read_class(
     }
     dangling.retain(|(number, _)| !found.contains_key(number));
     for (_, name) in dangling {
-        let reason = probe.dangling(&listed_in.join(&name));
-        probe.refuse(NotOffered::new(kind, name, reason));
+        let reason = probe.dangling_reason(&listed_in.join(&name));
+        probe.exclude(Exclusion::new(kind, name, reason));
     }
     found.into_values().collect()
 }

@@ -5,8 +5,8 @@ use onload_core::class::Class;
 use onload_core::expect::Expected;
 use serde::Serialize;
 
-use crate::discover::node::Node;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::NumberedNode;
+use crate::discover::not_offered::Exclusion;
 use crate::discover::probe::Probe;
 
 const NAME: &str = "gdrdrv";
@@ -17,7 +17,7 @@ pub struct Gdrcopy {
     pub name: &'static str,
     pub version: Option<String>,
     #[serde(skip)]
-    pub node: Node,
+    pub node: NumberedNode,
 }
 
 impl Gdrcopy {
@@ -31,14 +31,14 @@ pub(crate) fn read(probe: &Probe<'_>) -> Option<Gdrcopy> {
     let Some(Expected::Driver(driver)) = Gdrcopy::expected() else {
         return None;
     };
-    match Node::find_of_driver(probe, "/dev/gdrdrv", driver)? {
+    match NumberedNode::find_of_driver(probe, "/dev/gdrdrv", driver)? {
         Ok(node) => Some(Gdrcopy {
             name: NAME,
             version: probe.attribute("/sys/module/gdrdrv/version"),
             node,
         }),
         Err(reason) => {
-            probe.refuse(NotOffered::new(Class::Gdrcopy, NAME, reason));
+            probe.exclude(Exclusion::new(Class::Gdrcopy, NAME, reason));
             None
         }
     }

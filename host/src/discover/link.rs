@@ -9,15 +9,15 @@ use onload_sys::text::counted;
 use crate::host::{Host, HostError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct PcieLink {
     /// Transfers of a lane, in tenths of GT/s.
     speed: u32,
     width: u32,
 }
 
-impl Link {
-    pub fn with(self, other: Link) -> Link {
-        Link { speed: self.speed.min(other.speed), width: self.width.min(other.width) }
+impl PcieLink {
+    pub fn with(self, other: PcieLink) -> PcieLink {
+        PcieLink { speed: self.speed.min(other.speed), width: self.width.min(other.width) }
     }
 
     /// What packets leave of it, in Mbit/s, as NCCL reckons (`kvDictPciGen`, src/graph/topo.cc).
@@ -26,12 +26,12 @@ impl Link {
         u64::from(self.speed) * of_tenth * u64::from(self.width)
     }
 
-    pub fn is_below(self, other: Link) -> bool {
+    pub fn is_slower_than(self, other: PcieLink) -> bool {
         self.speed < other.speed || self.width < other.width
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for PcieLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, tenth) = (self.speed / 10, self.speed % 10);
         let lanes = counted(self.width, "lane", "lanes");
@@ -41,13 +41,13 @@ impl fmt::Display for Link {
 
 /// What a function or port says of its link, now (`current`) or at best (`max`); none where it says nothing
 /// that counts.
-pub fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<Link>, HostError> {
+pub fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<PcieLink>, HostError> {
     let speed = host.attribute(&directory.join(format!("{which}_link_speed")))?;
     let width = host.attribute(&directory.join(format!("{which}_link_width")))?;
     let speed = speed.as_deref().and_then(parse_speed);
     let width = width.and_then(|width| width.parse().ok());
     let width = width.filter(|width| (1..=32).contains(width));
-    Ok(speed.zip(width).map(|(speed, width)| Link { speed, width }))
+    Ok(speed.zip(width).map(|(speed, width)| PcieLink { speed, width }))
 }
 
 /// Reads `16.0 GT/s PCIe` or, of kernels before 5.7, `8 GT/s`.
@@ -75,15 +75,15 @@ mod tests {
 
     #[test]
     fn the_slower_end_says_what_a_link_gives() {
-        let card = Link { speed: 160, width: 8 };
-        let slot = Link { speed: 80, width: 16 };
+        let card = PcieLink { speed: 160, width: 8 };
+        let slot = PcieLink { speed: 80, width: 16 };
         let best = card.with(slot);
-        assert_eq!(best, Link { speed: 80, width: 8 });
-        assert!(!best.is_below(best));
-        assert!(Link { speed: 80, width: 4 }.is_below(best));
-        assert!(Link { speed: 25, width: 8 }.is_below(best));
+        assert_eq!(best, PcieLink { speed: 80, width: 8 });
+        assert!(!best.is_slower_than(best));
+        assert!(PcieLink { speed: 80, width: 4 }.is_slower_than(best));
+        assert!(PcieLink { speed: 25, width: 8 }.is_slower_than(best));
         assert_eq!(best.to_string(), "8.0 GT/s on 8 lanes");
-        let narrow = Link { speed: 25, width: 1 };
+        let narrow = PcieLink { speed: 25, width: 1 };
         assert_eq!(narrow.to_string(), "2.5 GT/s on 1 lane");
     }
 
@@ -97,7 +97,7 @@ mod tests {
             (320, 16, 384_000),
             (640, 16, 768_000),
         ] {
-            assert_eq!(Link { speed, width }.mbps(), mbps);
+            assert_eq!(PcieLink { speed, width }.mbps(), mbps);
         }
     }
 }

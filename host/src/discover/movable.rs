@@ -12,7 +12,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::{Chain, Quoted};
 use serde::Serialize;
 
-use crate::discover::names::Names;
+use crate::discover::names::TakenNames;
 use crate::discover::netdev::{NetworkInterface, SYS_CLASS_NET, group_by_function};
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
@@ -52,18 +52,18 @@ impl Netdev {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Movable {
+pub(crate) struct MovableInterface {
     pub(crate) netdev: Netdev,
     pub(crate) obstacle: Option<String>,
     pub(crate) is_named: bool,
 }
 
-pub(crate) fn is_wanted(config: &Config) -> bool {
+pub(crate) fn may_offer_interfaces(config: &Config) -> bool {
     let mut pools = config.pools.values();
     !config.discover.offer_netdevs.is_empty() || pools.any(|pool| pool.class == Class::Netdev)
 }
 
-struct Judgement<'a> {
+struct MovabilityCheck<'a> {
     config: &'a Config,
     functions: &'a PciFunctions,
     /// Or why who uses an interface is not known.
@@ -79,48 +79,49 @@ pub(crate) fn read(
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
     config: &Config,
-) -> Vec<Movable> {
-    if !is_wanted(config) {
+) -> Vec<MovableInterface> {
+    if !may_offer_interfaces(config) {
         return Vec::new();
     }
     let network = match probe.host().network() {
         Ok(network) => network.ok_or_else(|| NOT_RECORDED.to_owned()),
         Err(error) => {
             let unknown = format!("who uses it is not known: {}", Chain(&error));
-            probe.or_warn::<()>(Err(error));
+            probe.ok_or_warn::<()>(Err(error));
             Err(unknown)
         }
     };
-    let judgement = Judgement {
+    let judgement = MovabilityCheck {
         config,
         functions,
         network,
-        soft_rdma: soft_rdma(probe),
-        vdpa: probe.or_warn(vdpa(probe.host()).map(Some)).unwrap_or_default(),
+        soft_rdma: read_soft_rdma(probe),
+        vdpa: probe.ok_or_warn(read_vdpa(probe.host()).map(Some)).unwrap_or_default(),
         by_function: group_by_function(interfaces),
     };
-    let mut names = Names::default();
+    let mut names = TakenNames::default();
     let interfaces = interfaces.iter();
     interfaces.filter_map(|interface| judgement.judge(probe, interface, &mut names)).collect()
 }
 
-impl Judgement<'_> {
+impl MovabilityCheck<'_> {
     fn judge(
         &self,
         probe: &Probe<'_>,
         interface: &NetworkInterface,
-        names: &mut Names,
-    ) -> Option<Movable> {
+        names: &mut TakenNames,
+    ) -> Option<MovableInterface> {
         let pci = interface.pci()?;
         let function = self.functions.get(pci);
-        let obstacle =
-            self.obstacle(interface, pci, function).or_else(|| behind(probe, &interface.name, pci));
+        let obstacle = self
+            .find_obstacle(interface, pci, function)
+            .or_else(|| intermediate_device_reason(probe, &interface.name, pci));
         let (device, obstacle) = match (names.choose(&interface.name, Some(pci)), obstacle) {
             (Ok(device), obstacle) => (device, obstacle),
             (Err(reason), _) => (interface.name.clone(), Some(reason)),
         };
         let named = &self.config.discover.offer_netdevs;
-        Some(Movable {
+        Some(MovableInterface {
             netdev: Netdev {
                 name: interface.name.clone(),
                 device,
@@ -136,7 +137,7 @@ impl Judgement<'_> {
         })
     }
 
-    fn obstacle(
+    fn find_obstacle(
         &self,
         interface: &NetworkInterface,
         pci: PciAddress,
@@ -167,10 +168,10 @@ impl Judgement<'_> {
                     .to_owned(),
             );
         }
-        self.user(interface, pci)
+        self.find_user(interface, pci)
     }
 
-    fn user(&self, interface: &NetworkInterface, pci: PciAddress) -> Option<String> {
+    fn find_user(&self, interface: &NetworkInterface, pci: PciAddress) -> Option<String> {
         let network = match &self.network {
             Ok(network) => network,
             Err(unknown) => return Some(unknown.clone()),
@@ -181,7 +182,7 @@ impl Judgement<'_> {
         };
         let beside = Beside {
             soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
-            vdpa: vdpa_of(&self.vdpa, pci),
+            vdpa: find_vdpa(&self.vdpa, pci),
             // Only root is told, and discovery need not be it: the hook looks before it moves one.
             ..Beside::default()
         };
@@ -195,7 +196,11 @@ impl Judgement<'_> {
 }
 
 /// Why an interface is not the function's own: another device is between the two, as of virtio or a subfunction.
-fn behind(probe: &Probe<'_>, interface: &str, pci: PciAddress) -> Option<String> {
+fn intermediate_device_reason(
+    probe: &Probe<'_>,
+    interface: &str,
+    pci: PciAddress,
+) -> Option<String> {
     let place = probe.resolve(Path::new(SYS_CLASS_NET).join(interface))?;
     let device = place.parent().and_then(Path::parent)?.file_name()?;
     let is_own = device.to_str() == Some(pci.to_string().as_str());
@@ -209,7 +214,7 @@ fn behind(probe: &Probe<'_>, interface: &str, pci: PciAddress) -> Option<String>
 
 /// The RDMA devices of software, by the interface that each is on (`parent_show` in
 /// drivers/infiniband/sw/rxe/rxe_verbs.c).
-pub(crate) fn soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
+pub(crate) fn read_soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
     let devices = probe.list(RDMA_CLASS).into_iter();
     let on = devices.filter_map(|device| {
         let directory = probe.resolve(Path::new(RDMA_CLASS).join(&device))?;
@@ -221,7 +226,7 @@ pub(crate) fn soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
 }
 
 /// The vDPA devices, by their directory.
-pub(crate) fn vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
+pub(crate) fn read_vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
     let mut devices = BTreeMap::new();
     for name in host.list(Path::new(VDPA_DEVICES))?.names {
         if let Some(place) = host.resolve(&Path::new(VDPA_DEVICES).join(&name))? {
@@ -231,7 +236,7 @@ pub(crate) fn vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> 
     Ok(devices)
 }
 
-pub(crate) fn vdpa_of(devices: &BTreeMap<PathBuf, String>, function: PciAddress) -> Option<&str> {
+pub(crate) fn find_vdpa(devices: &BTreeMap<PathBuf, String>, function: PciAddress) -> Option<&str> {
     let mut devices = devices.iter();
     let (_, name) = devices.find(|(place, _)| is_below(place, function))?;
     Some(name)

@@ -10,14 +10,14 @@ use onload_sys::pci::PciAddress;
 const RESERVED: [&str; 4] = ["all", ANY, "loopback", "none"];
 
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct TakenNames {
     taken: BTreeSet<String>,
 }
 
-impl Names {
+impl TakenNames {
     /// That name if possible, or else its PCI address. The error says why there is none.
     pub(crate) fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
-        let problem = match legal(name) {
+        let problem = match check_name(name) {
             Ok(_) if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
             Ok(_) => "another device has that name".to_owned(),
             Err(problem) => problem,
@@ -34,7 +34,7 @@ impl Names {
 }
 
 /// A name that a device may have; the error says why it may not.
-pub(crate) fn legal(name: &str) -> Result<DeviceName, String> {
+pub(crate) fn check_name(name: &str) -> Result<DeviceName, String> {
     if RESERVED.contains(&name) {
         return Err(format!("{name:?} is a word with a meaning of its own"));
     }
@@ -43,7 +43,7 @@ pub(crate) fn legal(name: &str) -> Result<DeviceName, String> {
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
-    if let Ok(name) = Names::default().choose(text, None) {
+    if let Ok(name) = TakenNames::default().choose(text, None) {
         assert!(DeviceName::try_from(name.as_str()).is_ok() && !RESERVED.contains(&text));
     }
 }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_legal_name_is_kept() {
-        let mut names = Names::default();
+        let mut names = TakenNames::default();
         for name in ["ens1", "enp65s0f0np0", "eth0.100", "a_b", "A-B", "1", "rocep193s0f0"] {
             assert_eq!(names.choose(name, None).unwrap(), name);
         }
@@ -67,14 +67,14 @@ mod tests {
     #[test]
     fn a_name_that_is_not_legal_or_means_something_goes_by_its_pci_address() {
         for name in ["a+", "b_", "-x", "all", "any", "loopback", "none", "é"] {
-            let mut names = Names::default();
+            let mut names = TakenNames::default();
             assert_eq!(names.choose(name, pci("0000:41:00.0")).unwrap(), "0000:41:00.0", "{name}");
         }
     }
 
     #[test]
     fn a_name_without_an_address_to_go_by_is_refused_with_the_reason() {
-        let refusal = |name| Names::default().choose(name, None).unwrap_err();
+        let refusal = |name| TakenNames::default().choose(name, None).unwrap_err();
         assert_eq!(
             refusal("a+"),
             "\"a+\" is no legal name of a CDI device, and it has no PCI address to go by; rename it"
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn two_devices_on_one_function_never_share_a_name() {
-        let mut names = Names::default();
+        let mut names = TakenNames::default();
         assert_eq!(names.choose("a+", pci("0000:41:00.0")).unwrap(), "0000:41:00.0");
         let error = names.choose("b+", pci("0000:41:00.0")).unwrap_err();
         assert!(error.ends_with("another device goes by its PCI address 0000:41:00.0; rename it"));

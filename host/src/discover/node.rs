@@ -16,29 +16,29 @@ const MAKE: &str = "make it with mknod, or load the driver anew";
 const ANEW: &str = "remove it and load its driver anew";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Node {
+pub struct NumberedNode {
     pub path: String,
     pub numbers: Numbers,
 }
 
 /// A node that is offered. Thousands of devices may have one that exists once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceNode {
-    pub node: Node,
+pub struct OfferedNode {
+    pub node: NumberedNode,
     /// What has to be behind it: a device each of those that it is the node of.
     pub expected: Vec<Expected>,
     /// Whether it exists once per host, for whichever device.
     pub is_shared: bool,
 }
 
-impl DeviceNode {
-    pub(crate) fn own(node: Node, expected: Vec<Expected>) -> Arc<Self> {
-        Arc::new(DeviceNode { node, expected, is_shared: false })
+impl OfferedNode {
+    pub(crate) fn exclusive(node: NumberedNode, expected: Vec<Expected>) -> Arc<Self> {
+        Arc::new(OfferedNode { node, expected, is_shared: false })
     }
 
     /// One that its driver has once per host.
-    pub(crate) fn shared(node: Node) -> Arc<Self> {
-        Arc::new(DeviceNode {
+    pub(crate) fn shared(node: NumberedNode) -> Arc<Self> {
+        Arc::new(OfferedNode {
             expected: Expected::driver_node(node.name()).into_iter().collect(),
             node,
             is_shared: true,
@@ -46,14 +46,14 @@ impl DeviceNode {
     }
 }
 
-pub(crate) fn paths<S: Serializer>(
-    nodes: &[Arc<DeviceNode>],
+pub(crate) fn serialize_paths<S: Serializer>(
+    nodes: &[Arc<OfferedNode>],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(nodes.iter().map(|node| &node.node.path))
 }
 
-impl Node {
+impl NumberedNode {
     /// Its file's name.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
@@ -64,8 +64,8 @@ impl Node {
         probe: &Probe<'_>,
         path: impl Into<String>,
         device: &Path,
-    ) -> Result<Node, String> {
-        Node::find_in_sysfs(probe, path.into(), device, None)
+    ) -> Result<NumberedNode, String> {
+        NumberedNode::find_in_sysfs(probe, path.into(), device, None)
     }
 
     /// The node at `path` that its driver has once per host; `None` if there is neither the driver nor the node.
@@ -73,13 +73,13 @@ impl Node {
         probe: &Probe<'_>,
         path: &str,
         driver: &DriverNode,
-    ) -> Option<Result<Node, String>> {
+    ) -> Option<Result<NumberedNode, String>> {
         match driver.listed {
             Listed::Sysfs { class, reserved } => {
                 let device = Path::new("/sys/class").join(class).join(driver.name);
-                Some(Node::find_in_sysfs(probe, path.to_owned(), &device, reserved))
+                Some(NumberedNode::find_in_sysfs(probe, path.to_owned(), &device, reserved))
             }
-            Listed::ProcDevices => Node::find_in_proc_devices(probe, path, driver.name),
+            Listed::ProcDevices => NumberedNode::find_in_proc_devices(probe, path, driver.name),
         }
     }
 
@@ -88,14 +88,14 @@ impl Node {
         path: String,
         device: &Path,
         reserved: Option<Numbers>,
-    ) -> Result<Node, String> {
+    ) -> Result<NumberedNode, String> {
         let attribute = device.join("dev");
-        let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");
+        let number = probe.read_parsed(&attribute, parse_number, "a device number such as 10:196");
         let found = probe.device_node(&path);
-        let found = character(probe, &path, found, number, MAKE)?;
+        let found = check_character_node(probe, &path, found, number, MAKE)?;
         match number.or(reserved) {
-            Some(number) => Node::numbered(path, found, number),
-            None => Err(match probe.why_unread(&attribute) {
+            Some(number) => NumberedNode::check_number(path, found, number),
+            None => Err(match probe.unread_reason(&attribute) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
                     "{path}: there is no {} to compare its number with; load its driver, or \
@@ -110,13 +110,13 @@ impl Node {
         probe: &Probe<'_>,
         path: &str,
         driver: &str,
-    ) -> Option<Result<Node, String>> {
-        let devices = probe.or_warn(probe.host().text(Path::new(PROC_DEVICES)));
+    ) -> Option<Result<NumberedNode, String>> {
+        let devices = probe.ok_or_warn(probe.host().text(Path::new(PROC_DEVICES)));
         let number = devices.and_then(|text| Numbers::of_character_driver(&text, driver));
         let found = probe.device_node(path);
         let Some(number) = number else {
             found?;
-            return Some(Err(match probe.why_unread(PROC_DEVICES) {
+            return Some(Err(match probe.unread_reason(PROC_DEVICES) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
                     "{path}: {PROC_DEVICES} lists no {driver} to compare its number with; load its \
@@ -126,30 +126,34 @@ impl Node {
         };
         let Numbers { major, minor } = number;
         let make = format!("run \"mknod -m 666 {path} c {major} {minor}\"");
-        let found = character(probe, path, found, Some(number), &make);
-        Some(found.and_then(|found| Node::numbered(path.to_owned(), found, number)))
+        let found = check_character_node(probe, path, found, Some(number), &make);
+        Some(found.and_then(|found| NumberedNode::check_number(path.to_owned(), found, number)))
     }
 
-    fn numbered(path: String, found: Numbers, numbers: Numbers) -> Result<Node, String> {
+    fn check_number(
+        path: String,
+        found: Numbers,
+        numbers: Numbers,
+    ) -> Result<NumberedNode, String> {
         if found != numbers {
             return Err(format!(
                 "{path} is {found}, but the device is {numbers}; remove the stale node"
             ));
         }
-        Ok(Node { path, numbers })
+        Ok(NumberedNode { path, numbers })
     }
 }
 
 /// The numbers of a node, which has to exist and be a character device.
-fn character(
+fn check_character_node(
     probe: &Probe<'_>,
     path: &str,
-    found: Option<host::DeviceNode>,
+    found: Option<host::NodeEntry>,
     number: Option<Numbers>,
     make: &str,
 ) -> Result<Numbers, String> {
     let Some(node) = found else {
-        if let Some(reason) = probe.why_unread(probe.device_path(path)) {
+        if let Some(reason) = probe.unread_reason(probe.device_path(path)) {
             return Err(format!("{path} is not known: {reason}"));
         }
         return Err(match (probe.entry(path), number) {
@@ -189,7 +193,7 @@ mod tests {
         let probe = Probe::new(&host);
         let find = |name: &str| {
             let device = Path::new("/sys/class/ptp").join(name);
-            Node::find(&probe, format!("/dev/{name}"), &device)
+            NumberedNode::find(&probe, format!("/dev/{name}"), &device)
         };
         let refusal = |name: &str| find(name).unwrap_err();
         assert_eq!(find("ptp0").unwrap().numbers.minor, 0);
@@ -220,7 +224,7 @@ mod tests {
         let host = tree.host();
         let probe = Probe::new(&host);
         assert_eq!(
-            Node::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
+            NumberedNode::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
             "/dev/ptp0: there is no /sys/class/ptp/ptp0/dev to compare its number with; load its \
              driver, or remove the stale node"
         );

@@ -7,8 +7,8 @@ use onload_sys::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct NotOffered {
-    pub kind: Subject,
+pub struct Exclusion {
+    pub kind: ExclusionSubject,
     /// Its name: an interface, a PCI address, a tool, a profile.
     pub name: String,
     /// Why not; then, behind the last semicolon, what would change that, or that nothing would.
@@ -19,43 +19,43 @@ pub struct NotOffered {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum ExclusionSubject {
     Device(Class),
     /// A program beside the devices of a class.
     Tool,
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for ExclusionSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Device(class) => f.write_str(class.as_str()),
-            Subject::Tool => f.write_str("tool"),
+            ExclusionSubject::Device(class) => f.write_str(class.as_str()),
+            ExclusionSubject::Tool => f.write_str("tool"),
         }
     }
 }
 
-impl Serialize for Subject {
+impl Serialize for ExclusionSubject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl From<Class> for Subject {
+impl From<Class> for ExclusionSubject {
     fn from(class: Class) -> Self {
-        Subject::Device(class)
+        ExclusionSubject::Device(class)
     }
 }
 
-impl NotOffered {
-    pub(crate) fn on(self, pci: Option<PciAddress>) -> Self {
-        NotOffered { pci, ..self }
+impl Exclusion {
+    pub(crate) fn with_pci(self, pci: Option<PciAddress>) -> Self {
+        Exclusion { pci, ..self }
     }
 
     pub fn new(
-        kind: impl Into<Subject>,
+        kind: impl Into<ExclusionSubject>,
         name: impl Into<String>,
         reason: impl Into<String>,
     ) -> Self {
-        NotOffered { kind: kind.into(), name: name.into(), reason: reason.into(), pci: None }
+        Exclusion { kind: kind.into(), name: name.into(), reason: reason.into(), pci: None }
     }
 }

@@ -52,12 +52,12 @@ pub struct Tool {
     pub name: String,
     pub path: PathBuf,
     /// What it is started with; none where an image has all that it needs.
-    pub closure: Option<Closure>,
+    pub closure: Option<ProgramClosure>,
 }
 
 /// Everything of the host that a program is made of when it runs, besides itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Closure {
+pub struct ProgramClosure {
     /// The dynamic loader that it names.
     pub loader: PathBuf,
     /// The libraries that the loader will load, those of libc among them, by the names that are asked for.
@@ -66,7 +66,7 @@ pub struct Closure {
 
 /// What a tool can count on in a container, besides what comes with libc.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Supply {
+pub(crate) struct ContainerLibraries {
     /// What each library needs that is mounted for all programs, by every name it goes by.
     pub mounted: BTreeMap<String, Vec<String>>,
     /// Where the host has other libraries; none where the operator does not give them.
@@ -97,7 +97,7 @@ pub(crate) fn search_dirs(own: Option<&Path>, configured: &[PathBuf]) -> Vec<Pat
     dirs.filter(|dir| seen.insert(dir.clone())).collect()
 }
 
-pub(crate) fn installations(
+pub(crate) fn find_installations(
     probe: &Probe<'_>,
     dirs: &[PathBuf],
     main_library: &str,
@@ -114,7 +114,7 @@ pub(crate) fn installations(
         libraries.retain(|name| belongs(name));
         libraries.retain(|name| is_file(probe, &dir.join(name)));
         if libraries.iter().any(|name| name == main_library) {
-            let prefix = prefix_of(dir);
+            let prefix = find_prefix(dir);
             found.push(Installation { library_dir: dir.clone(), libraries, prefix });
         }
     }
@@ -123,7 +123,7 @@ pub(crate) fn installations(
 
 fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
     let file = matches!(probe.entry(path), Some(EntryKind::File { .. }));
-    if !file && probe.why_unread(path).is_none() {
+    if !file && probe.unread_reason(path).is_none() {
         let shown = probe.host().outside_path(path);
         probe.warn(format!("skipped library {}: it leads to no regular file", shown.display()));
     }
@@ -131,13 +131,13 @@ fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
 }
 
 /// The directory above usr/lib; a directory that is not below one counts as below /.
-fn prefix_of(library_dir: &Path) -> PathBuf {
+fn find_prefix(library_dir: &Path) -> PathBuf {
     let above = library_dir.ancestors().find(|dir| dir.ends_with("usr"));
     above.and_then(Path::parent).unwrap_or(Path::new("/")).to_owned()
 }
 
-pub(crate) fn library_content(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
-    probe.or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
+pub(crate) fn read_library(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
+    probe.ok_or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
 }
 
 pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<Summary> {
@@ -149,7 +149,7 @@ pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option
         .ok()
 }
 
-pub(crate) fn needs_of(
+pub(crate) fn needed_libraries(
     probe: &Probe<'_>,
     installation: &Installation,
 ) -> BTreeMap<String, Vec<String>> {
@@ -162,23 +162,23 @@ pub(crate) fn needs_of(
 }
 
 fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<Summary, ElfError> {
-    let file = probe.or_warn(probe.host().file(path)).ok_or(ElfError::NotElf)?;
+    let file = probe.ok_or_warn(probe.host().file(path)).ok_or(ElfError::NotElf)?;
     elf::summarize(&ReadCache::new(file))
 }
 
 /// What a program needs of the host in a container. The error says why it cannot work there.
-pub(crate) fn closure(
+pub(crate) fn find_closure(
     probe: &Probe<'_>,
     path: &Path,
-    supply: &Supply,
-) -> Result<Option<Closure>, String> {
+    supply: &ContainerLibraries,
+) -> Result<Option<ProgramClosure>, String> {
     if let Some(interpreter) = interpreter_line(probe, path) {
         return match interpreter.as_str() {
             "/bin/sh" => Ok(None),
             other => Err(format!("it is a script for {other}, which an image need not have")),
         };
     }
-    if let Some(reason) = probe.why_unread(path) {
+    if let Some(reason) = probe.unread_reason(path) {
         return Err(format!("not known: {reason}"));
     }
     let summary = elf_summary(probe, path).map_err(|error| match error {
@@ -204,7 +204,11 @@ pub(crate) fn closure(
 }
 
 /// All that a program of the host is made of besides itself, with what libraries need that are preloaded or that it loads.
-pub fn closure_of(host: &Host, program: &Path, loaded: &[PathBuf]) -> Result<Closure, String> {
+pub fn find_host_closure(
+    host: &Host,
+    program: &Path,
+    loaded: &[PathBuf],
+) -> Result<ProgramClosure, String> {
     let probe = Probe::new(host);
     let read = |path: &Path| {
         elf_summary(&probe, path).map_err(|error| format!("{}: {error}", path.display()))
@@ -217,7 +221,7 @@ pub fn closure_of(host: &Host, program: &Path, loaded: &[PathBuf]) -> Result<Clo
 }
 
 /// The error says why one of them cannot be given.
-fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closure, String> {
+fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<ProgramClosure, String> {
     let loader = program.interpreter.as_deref().map(PathBuf::from);
     let loader = loader.filter(|loader| loader.is_absolute());
     let loader = loader.ok_or("it names no dynamic loader; run it on the host")?;
@@ -239,9 +243,9 @@ fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closu
             ));
         }
         let found = dirs.iter().map(|dir| dir.join(&name));
-        let found = found.filter_map(|path| Some((loadable(probe, &path, program)?, path)));
+        let found = found.filter_map(|path| Some((if_loadable(probe, &path, program)?, path)));
         let Some((summary, path)) = found.into_iter().next() else {
-            return Err(not_found(probe, &name, dirs));
+            return Err(not_found_message(probe, &name, dirs));
         };
         if libraries.len() == MAX_LIBRARIES {
             return Err(format!(
@@ -251,12 +255,12 @@ fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closu
         open.extend(summary.needed);
         libraries.insert(name, path);
     }
-    Ok(Closure { loader, libraries })
+    Ok(ProgramClosure { loader, libraries })
 }
 
 /// What a library needs, where it is one for the machine of that program: the loader passes over
 /// others.
-fn loadable(probe: &Probe<'_>, path: &Path, program: &Summary) -> Option<Summary> {
+fn if_loadable(probe: &Probe<'_>, path: &Path, program: &Summary) -> Option<Summary> {
     if !matches!(probe.entry(path), Some(EntryKind::File { .. })) {
         return None;
     }
@@ -265,9 +269,9 @@ fn loadable(probe: &Probe<'_>, path: &Path, program: &Summary) -> Option<Summary
     fits.then_some(summary)
 }
 
-fn not_found(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
+fn not_found_message(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
     let mut places = dirs.iter().map(|dir| dir.join(name));
-    if let Some(reason) = places.find_map(|place| probe.why_unread(place)) {
+    if let Some(reason) = places.find_map(|place| probe.unread_reason(place)) {
         return format!("it needs {name}, and whether this host has it is not known: {reason}");
     }
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
@@ -276,7 +280,7 @@ fn not_found(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
 
 /// The program of a `#!` line; `None` for a file without one.
 fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
-    let file = probe.or_warn(probe.host().file(path))?;
+    let file = probe.ok_or_warn(probe.host().file(path))?;
     let mut head = Vec::new();
     file.take(INTERPRETER_LINE as u64).read_to_end(&mut head).ok()?;
     parse_interpreter_line(&head)
@@ -309,7 +313,7 @@ fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>)
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = parse_interpreter_line(text.as_bytes());
-    let _ = prefix_of(Path::new(text));
+    let _ = find_prefix(Path::new(text));
 }
 
 #[cfg(test)]
@@ -376,9 +380,9 @@ mod tests {
 
     #[test]
     fn the_prefix_is_what_stands_above_usr() {
-        assert_eq!(prefix_of(Path::new("/usr/lib64")), Path::new("/"));
-        assert_eq!(prefix_of(Path::new("/usr/lib/x86_64-linux-gnu")), Path::new("/"));
-        assert_eq!(prefix_of(Path::new("/opt/onload/usr/lib64")), Path::new("/opt/onload"));
-        assert_eq!(prefix_of(Path::new("/srv/onload")), Path::new("/"));
+        assert_eq!(find_prefix(Path::new("/usr/lib64")), Path::new("/"));
+        assert_eq!(find_prefix(Path::new("/usr/lib/x86_64-linux-gnu")), Path::new("/"));
+        assert_eq!(find_prefix(Path::new("/opt/onload/usr/lib64")), Path::new("/opt/onload"));
+        assert_eq!(find_prefix(Path::new("/srv/onload")), Path::new("/"));
     }
 }

@@ -15,10 +15,10 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, digits};
 use serde::Serialize;
 
-use crate::discover::names::Names;
+use crate::discover::names::TakenNames;
 use crate::discover::netdev::{self, NetworkInterface, group_without_representors};
-use crate::discover::node::{DeviceNode, Node, paths};
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
+use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
@@ -59,8 +59,8 @@ pub struct RdmaDevice {
     pub ports: Vec<RdmaPort>,
     /// Its own, the connection manager if the host has it, and those for management that are offered: its own, and
     /// those of devices on the same function that libibumad uses with this one.
-    #[serde(serialize_with = "paths")]
-    pub nodes: Vec<Arc<DeviceNode>>,
+    #[serde(serialize_with = "serialize_paths")]
+    pub nodes: Vec<Arc<OfferedNode>>,
     pub device: String,
 }
 
@@ -78,36 +78,40 @@ pub struct RdmaPort {
 }
 
 pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<RdmaNetns> {
-    probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N")
+    probe.read_parsed(NETNS_MODE, parse_netns_mode, "Y or N")
 }
 
 /// The devices that are offered in mode exclusive: those that can move into a container's network namespace. Their
 /// nodes are made anew there, so a container gets them from the hook that moves the device.
-pub(crate) fn movable(
+pub(crate) fn offer_movable(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     devices: Vec<RdmaDevice>,
     live_devices: bool,
 ) -> Vec<RdmaDevice> {
     let mut offered = Vec::new();
-    let network = probe.or_warn(probe.host().network());
+    let network = probe.ok_or_warn(probe.host().network());
     for device in devices {
-        let reason = why_fixed(&device, functions, live_devices)
-            .or_else(|| use_of_interface(&device, network.as_ref()?));
+        let reason = fixed_reason(&device, functions, live_devices)
+            .or_else(|| interface_use(&device, network.as_ref()?));
         match reason {
-            None => offered.push(without_management(probe, device)),
+            None => offered.push(drop_management(probe, device)),
             Some(reason) => {
-                let entry = NotOffered::new(Class::Rdma, device.name, reason);
-                probe.refuse(entry.on(device.pci_address));
+                let entry = Exclusion::new(Class::Rdma, device.name, reason);
+                probe.exclude(entry.with_pci(device.pci_address));
             }
         }
     }
     offered
 }
 
-fn why_fixed(device: &RdmaDevice, functions: &PciFunctions, live_devices: bool) -> Option<String> {
+fn fixed_reason(
+    device: &RdmaDevice,
+    functions: &PciFunctions,
+    live_devices: bool,
+) -> Option<String> {
     let otherwise = "set RDMA's mode to shared (rdma-netns = \"shared\" under [host]) to offer it";
-    if let Some(which) = fixed(device, functions) {
+    if let Some(which) = driver_obstacle(device, functions) {
         return Some(format!(
             "in netns mode exclusive a device moves into the container's network namespace, and a device {which} cannot (EOPNOTSUPP); {otherwise}"
         ));
@@ -120,7 +124,7 @@ fn why_fixed(device: &RdmaDevice, functions: &PciFunctions, live_devices: bool) 
 }
 
 /// What the host uses an interface for that a move would delete: one of IP over InfiniBand.
-fn use_of_interface(device: &RdmaDevice, network: &Namespace) -> Option<String> {
+fn interface_use(device: &RdmaDevice, network: &Namespace) -> Option<String> {
     let interfaces = device.netdevs.iter();
     let mut links = interfaces.filter_map(|name| network.link(name));
     links.find_map(|link| {
@@ -136,7 +140,7 @@ fn use_of_interface(device: &RdmaDevice, network: &Namespace) -> Option<String> 
 
 /// What the device is, if its driver cannot move it: it has no `disassociate_ucontext` (`ib_device_set_netns_put` in
 /// `drivers/infiniband/core/device.c`).
-fn fixed(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
+fn driver_obstacle(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
     // PCI drivers, below which are ocrdma, iw_cxgb4, efa, hfi1, mthca, qib, qedr, usnic and vmw_pvrdma. A device of one
     // that is not known is offered: where it cannot move, the kernel says so when a container starts.
     const FIXED: [&str; 9] = [
@@ -161,14 +165,14 @@ fn fixed(device: &RdmaDevice, functions: &PciFunctions) -> Option<String> {
     FIXED.contains(&driver).then(|| format!("of {driver}"))
 }
 
-fn without_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
+fn drop_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
     let reason =
         "for management, which in netns mode exclusive no container is given; nothing can be done";
     device.nodes.retain(|node| {
         let name = node.node.name();
-        let is_kept = matches!(parse_role(name), Some(Role::Verbs) | None);
+        let is_kept = matches!(parse_role(name), Some(RdmaNodeRole::Verbs) | None);
         if !is_kept {
-            probe.refuse(NotOffered::new(Class::Rdma, name, reason));
+            probe.exclude(Exclusion::new(Class::Rdma, name, reason));
         }
         is_kept
     });
@@ -187,16 +191,16 @@ pub(crate) fn read(
     }
     let characters = find_characters(probe, functions);
     let companions = find_companions(&places, &characters);
-    let surroundings = Surroundings {
+    let surroundings = RdmaContext {
         probe,
         functions,
         interfaces,
         by_function: group_without_representors(interfaces),
         by_guid: by_guid(interfaces),
         config,
-        connection_manager: connection_manager(probe).map(DeviceNode::shared),
+        connection_manager: find_connection_manager(probe).map(OfferedNode::shared),
     };
-    let mut names = Names::default();
+    let mut names = TakenNames::default();
     let mut devices = Vec::new();
     for (name, place) in places {
         let own = characters.get(&name).map_or(&[][..], Vec::as_slice);
@@ -207,7 +211,7 @@ pub(crate) fn read(
         match offer {
             Ok((device, verbs)) => {
                 let mut read = surroundings.read_device(&name, &place, device, verbs);
-                surroundings.withhold_management(own);
+                surroundings.exclude_management(own);
                 let beside = place.pci.and_then(|pci| companions.get(&pci));
                 for owner in iter::once(&name).chain(beside.into_iter().flatten()) {
                     let own = characters.get(owner).map_or(&[][..], Vec::as_slice);
@@ -216,8 +220,8 @@ pub(crate) fn read(
                 devices.push(read);
             }
             Err(reason) => {
-                let entry = NotOffered::new(Class::Rdma, name, reason);
-                probe.refuse(entry.on(place.pci));
+                let entry = Exclusion::new(Class::Rdma, name, reason);
+                probe.exclude(entry.with_pci(place.pci));
             }
         }
     }
@@ -237,11 +241,11 @@ impl DeviceDirectory {
     fn new(probe: &Probe<'_>, directory: PathBuf) -> DeviceDirectory {
         let mut parent = directory.parent().and_then(Path::parent);
         let linked;
-        if parent.and_then(PciFunctions::above).is_none() {
+        if parent.and_then(PciFunctions::function_above).is_none() {
             linked = probe.resolve(directory.join("device"));
             parent = linked.as_deref();
         }
-        let pci = parent.and_then(PciFunctions::above);
+        let pci = parent.and_then(PciFunctions::function_above);
         let name = parent.and_then(Path::file_name).and_then(|n| n.to_str());
         let on_function = name.is_some_and(|name| name.parse::<PciAddress>().is_ok());
         let auxiliary = parent.filter(|_| pci.is_some() && !on_function);
@@ -278,8 +282,8 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
     }
     dangling.retain(|name| !places.contains_key(name));
     for name in dangling {
-        let reason = probe.dangling(&class.join(&name));
-        probe.refuse(NotOffered::new(Class::Rdma, name, reason));
+        let reason = probe.dangling_reason(&class.join(&name));
+        probe.exclude(Exclusion::new(Class::Rdma, name, reason));
     }
     places
 }
@@ -301,7 +305,7 @@ fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> V
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Role {
+enum RdmaNodeRole {
     Verbs,
     /// Management datagrams of a port.
     Umad,
@@ -311,15 +315,19 @@ enum Role {
 
 /// A character device of an RDMA device. Its number is unrelated to the device's.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Character {
-    role: Role,
+struct RdmaCharDevice {
+    role: RdmaNodeRole,
     port: Option<u32>,
     name: String,
     directory: PathBuf,
 }
 
-fn parse_role(name: &str) -> Option<Role> {
-    let roles = [("uverbs", Role::Verbs), ("umad", Role::Umad), ("issm", Role::Issm)];
+fn parse_role(name: &str) -> Option<RdmaNodeRole> {
+    let roles = [
+        ("uverbs", RdmaNodeRole::Verbs),
+        ("umad", RdmaNodeRole::Umad),
+        ("issm", RdmaNodeRole::Issm),
+    ];
     roles
         .into_iter()
         .find_map(|(prefix, role)| digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
@@ -328,8 +336,8 @@ fn parse_role(name: &str) -> Option<Role> {
 fn find_characters(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-) -> BTreeMap<String, Vec<Character>> {
-    let mut found: BTreeMap<String, Vec<Character>> = BTreeMap::new();
+) -> BTreeMap<String, Vec<RdmaCharDevice>> {
+    let mut found: BTreeMap<String, Vec<RdmaCharDevice>> = BTreeMap::new();
     for class in CHARACTER_CLASSES {
         let listed_in = Path::new("/sys/class").join(class);
         let mut directories = vec![listed_in.clone()];
@@ -349,8 +357,8 @@ fn find_characters(
                     continue;
                 };
                 seen.insert(name.clone());
-                let has_port = role != Role::Verbs;
-                found.entry(owner).or_default().push(Character {
+                let has_port = role != RdmaNodeRole::Verbs;
+                found.entry(owner).or_default().push(RdmaCharDevice {
                     role,
                     port: has_port.then(|| probe.number(device.join("port"))).flatten(),
                     name,
@@ -367,12 +375,12 @@ fn find_characters(
 
 fn find_nodes(
     probe: &Probe<'_>,
-    own: &[Character],
-    role: Role,
-) -> impl Iterator<Item = Result<Node, String>> {
+    own: &[RdmaCharDevice],
+    role: RdmaNodeRole,
+) -> impl Iterator<Item = Result<NumberedNode, String>> {
     let own = own.iter().filter(move |character| character.role == role);
     own.map(|character| {
-        Node::find(probe, format!("{NODES}/{}", character.name), &character.directory)
+        NumberedNode::find(probe, format!("{NODES}/{}", character.name), &character.directory)
     })
 }
 
@@ -380,13 +388,15 @@ fn find_nodes(
 /// several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
 fn find_companions(
     places: &BTreeMap<String, DeviceDirectory>,
-    characters: &BTreeMap<String, Vec<Character>>,
+    characters: &BTreeMap<String, Vec<RdmaCharDevice>>,
 ) -> BTreeMap<PciAddress, Vec<String>> {
     let mut companions: BTreeMap<PciAddress, Vec<String>> = BTreeMap::new();
     for (name, place) in places {
         let own = characters.get(name).map_or(&[][..], Vec::as_slice);
-        let has = |role: Role| own.iter().any(|one| one.role == role);
-        if let Some(pci) = place.pci.filter(|_| has(Role::Umad) && !has(Role::Verbs)) {
+        let has = |role: RdmaNodeRole| own.iter().any(|one| one.role == role);
+        if let Some(pci) =
+            place.pci.filter(|_| has(RdmaNodeRole::Umad) && !has(RdmaNodeRole::Verbs))
+        {
             companions.entry(pci).or_default().push(name.clone());
         }
     }
@@ -394,19 +404,23 @@ fn find_companions(
 }
 
 /// The kinds of nodes for management, and whether they are offered, by which key of the configuration.
-fn management(config: &Discover) -> [(Role, bool, &'static str); 2] {
-    [(Role::Umad, config.offer_umad, "offer-umad"), (Role::Issm, config.offer_issm, "offer-issm")]
+fn management_roles(config: &Discover) -> [(RdmaNodeRole, bool, &'static str); 2] {
+    [
+        (RdmaNodeRole::Umad, config.offer_umad, "offer-umad"),
+        (RdmaNodeRole::Issm, config.offer_issm, "offer-issm"),
+    ]
 }
 
 /// The uverbs nodes, without which a device is useless; or why it is not offered.
-fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String> {
-    let verbs: Vec<Node> = find_nodes(probe, own, Role::Verbs).collect::<Result<_, _>>()?;
+fn offer_nodes(probe: &Probe<'_>, own: &[RdmaCharDevice]) -> Result<Vec<NumberedNode>, String> {
+    let verbs: Vec<NumberedNode> =
+        find_nodes(probe, own, RdmaNodeRole::Verbs).collect::<Result<_, _>>()?;
     if !verbs.is_empty() {
         return Ok(verbs);
     }
     if own.is_empty() {
         let class = Path::new("/sys/class").join(CHARACTER_CLASSES[0]);
-        if let Some(reason) = probe.why_unread(class) {
+        if let Some(reason) = probe.unread_reason(class) {
             return Err(format!("whether it has a uverbs device is not known: {reason}"));
         }
         return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
@@ -419,15 +433,15 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
     ))
 }
 
-fn device_node(node: Node, ibdev: &str, pci: Option<PciAddress>) -> Arc<DeviceNode> {
+fn offered_node(node: NumberedNode, ibdev: &str, pci: Option<PciAddress>) -> Arc<OfferedNode> {
     let ibdev = ibdev.to_owned();
-    DeviceNode::own(node, vec![Expected::Rdma { ibdev, pci }])
+    OfferedNode::exclusive(node, vec![Expected::Rdma { ibdev, pci }])
 }
 
-fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
+fn find_connection_manager(probe: &Probe<'_>) -> Option<NumberedNode> {
     let device = Path::new("/sys/class/misc/rdma_cm");
-    let found = Node::find(probe, CONNECTION_MANAGER, device);
-    let loaded = || probe.entry(device).is_some() || probe.why_unread(device).is_some();
+    let found = NumberedNode::find(probe, CONNECTION_MANAGER, device);
+    let loaded = || probe.entry(device).is_some() || probe.unread_reason(device).is_some();
     found
         .map_err(|reason| {
             let reason = if loaded() {
@@ -440,27 +454,27 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
         .ok()
 }
 
-struct Surroundings<'p, 'h, 'f> {
+struct RdmaContext<'p, 'h, 'f> {
     probe: &'p Probe<'h>,
     functions: &'f PciFunctions,
     interfaces: &'f [NetworkInterface],
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
     config: &'f Discover,
-    connection_manager: Option<Arc<DeviceNode>>,
+    connection_manager: Option<Arc<OfferedNode>>,
 }
 
-impl Surroundings<'_, '_, '_> {
+impl RdmaContext<'_, '_, '_> {
     fn read_device(
         &self,
         name: &str,
         place: &DeviceDirectory,
         device: String,
-        verbs: Vec<Node>,
+        verbs: Vec<NumberedNode>,
     ) -> RdmaDevice {
         let probe = self.probe;
         let attribute = |name: &str| probe.attribute(place.directory.join(name));
-        let transport = probe.parsed(
+        let transport = probe.read_parsed(
             place.directory.join("node_type"),
             parse_transport,
             "a node type such as \"1: CA\"",
@@ -471,7 +485,7 @@ impl Surroundings<'_, '_, '_> {
         let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
         let is_part = is_virtual || place.is_subfunction();
         let verbs = verbs.into_iter();
-        let verbs = verbs.map(|node| device_node(node, name, place.pci));
+        let verbs = verbs.map(|node| offered_node(node, name, place.pci));
         let nodes = verbs.chain(self.connection_manager.clone());
         RdmaDevice {
             pci_address: place.pci,
@@ -479,7 +493,7 @@ impl Surroundings<'_, '_, '_> {
             trouble: None,
             waits_for_container: is_part
                 && !ports.is_empty()
-                && ports.iter().all(|port| self.waits(port)),
+                && ports.iter().all(|port| self.is_waiting(port)),
             numa_node: function.and_then(|function| function.numa_node),
             node_guid: attribute("node_guid"),
             firmware: attribute("fw_ver"),
@@ -493,7 +507,7 @@ impl Surroundings<'_, '_, '_> {
     }
 
     /// Whether a port is down that no interface of this namespace would bring up: none is here that anybody has set up.
-    fn waits(&self, port: &RdmaPort) -> bool {
+    fn is_waiting(&self, port: &RdmaPort) -> bool {
         let is_down = port.state.as_deref() == Some("DOWN");
         let mut interfaces = port.netdevs.iter();
         is_down
@@ -501,24 +515,25 @@ impl Surroundings<'_, '_, '_> {
             && interfaces.all(|name| netdev::is_admin_down(self.probe, name))
     }
 
-    fn withhold_management(&self, own: &[Character]) {
-        for (withheld, _, key) in management(self.config).into_iter().filter(|(_, on, _)| !on) {
+    fn exclude_management(&self, own: &[RdmaCharDevice]) {
+        for (withheld, _, key) in management_roles(self.config).into_iter().filter(|(_, on, _)| !on)
+        {
             for one in own.iter().filter(|one| one.role == withheld) {
                 let reason = format!(
                     "for management, not for data; set {key} = true in [discover] to offer it"
                 );
-                self.probe.refuse(NotOffered::new(Class::Rdma, &one.name, reason));
+                self.probe.exclude(Exclusion::new(Class::Rdma, &one.name, reason));
             }
         }
     }
 
     /// Adds the management nodes of `owner`, the device itself or one on the same function.
-    fn add_management(&self, device: &mut RdmaDevice, owner: &str, own: &[Character]) {
-        for (role, ..) in management(self.config).into_iter().filter(|(_, on, _)| *on) {
+    fn add_management(&self, device: &mut RdmaDevice, owner: &str, own: &[RdmaCharDevice]) {
+        for (role, ..) in management_roles(self.config).into_iter().filter(|(_, on, _)| *on) {
             for found in find_nodes(self.probe, own, role) {
                 match found {
                     Ok(node) => {
-                        let node = device_node(node, owner, device.pci_address);
+                        let node = offered_node(node, owner, device.pci_address);
                         device.nodes.push(node);
                     }
                     Err(reason) => self.probe.warn(format!("rdma {owner}: left out: {reason}")),
@@ -546,7 +561,7 @@ impl Surroundings<'_, '_, '_> {
         };
         RdmaPort {
             port,
-            state: attribute("state").map(|state| word_of(&state).to_owned()),
+            state: attribute("state").map(|state| state_word(&state).to_owned()),
             link_layer,
             rate: attribute("rate"),
             netdevs: netdevs.into_iter().collect(),
@@ -561,8 +576,11 @@ impl Surroundings<'_, '_, '_> {
         directory: &Path,
         port: u32,
     ) -> BTreeSet<String> {
-        let gid =
-            self.probe.parsed(directory.join("gids/0"), parse_port_guid, "a GID of eight groups");
+        let gid = self.probe.read_parsed(
+            directory.join("gids/0"),
+            parse_port_guid,
+            "a GID of eight groups",
+        );
         let by_guid = gid.filter(|guid| *guid != 0).and_then(|guid| self.by_guid.get(&guid));
         match by_guid {
             Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
@@ -585,7 +603,7 @@ impl Surroundings<'_, '_, '_> {
         let parent = parent.flatten();
         if place.pci.is_some() || parent.is_some() {
             let own = self.own_interfaces(place, parent.as_deref());
-            of_gids.retain(|name| own.contains(name) || self.is_on(name, &own));
+            of_gids.retain(|name| own.contains(name) || self.has_lower_in(name, &own));
         }
         if !of_gids.is_empty() {
             return of_gids;
@@ -614,7 +632,7 @@ impl Surroundings<'_, '_, '_> {
     }
 
     /// Whether an interface stands on one of these, as a bond or a VLAN does.
-    fn is_on(&self, name: &str, below: &BTreeSet<String>) -> bool {
+    fn has_lower_in(&self, name: &str, below: &BTreeSet<String>) -> bool {
         let Some(interface) = netdev::find_by_name(self.interfaces, name) else {
             return false;
         };
@@ -696,13 +714,13 @@ fn parse_transport(node_type: &str) -> Option<&'static str> {
     }
 }
 
-fn word_of(text: &str) -> &str {
+fn state_word(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
 
 /// The port's GUID, which ends its first GID, of eight groups, and the hardware address of IP over InfiniBand, of
 /// twenty bytes.
-fn guid(text: &str, count: usize, digits: usize) -> Option<u64> {
+fn parse_guid(text: &str, count: usize, digits: usize) -> Option<u64> {
     let groups: Vec<&str> = text.split(':').collect();
     let is_right =
         |group: &&str| group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -712,17 +730,17 @@ fn guid(text: &str, count: usize, digits: usize) -> Option<u64> {
 }
 
 fn parse_port_guid(gid: &str) -> Option<u64> {
-    guid(gid, 8, 4)
+    parse_guid(gid, 8, 4)
 }
 
 fn parse_ipoib_guid(address: &str) -> Option<u64> {
-    guid(address, 20, 2)
+    parse_guid(address, 20, 2)
 }
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (parse_role(text), parse_transport(text), parse_netns_mode(text));
-    assert!(text.ends_with(word_of(text)) || text.trim_end().ends_with(word_of(text)));
+    assert!(text.ends_with(state_word(text)) || text.trim_end().ends_with(state_word(text)));
     if let Some(guid) = parse_port_guid(text) {
         let digits = format!("{guid:016x}");
         let groups: Vec<&str> = (0..4).map(|group| &digits[group * 4..group * 4 + 4]).collect();
@@ -1280,11 +1298,11 @@ mod tests {
         host: &Host,
         live_devices: bool,
         config: &Discover,
-    ) -> (Vec<RdmaDevice>, Vec<NotOffered>) {
+    ) -> (Vec<RdmaDevice>, Vec<Exclusion>) {
         let found = look(host, config);
         let functions = PciFunctions::read(&Probe::new(host));
         let probe = Probe::new(host);
-        let devices = movable(&probe, &functions, found.devices, live_devices);
+        let devices = offer_movable(&probe, &functions, found.devices, live_devices);
         (devices, probe.not_offered())
     }
 

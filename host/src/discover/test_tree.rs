@@ -6,7 +6,7 @@ use onload_test_tree::sample;
 pub(crate) use onload_test_tree::Tree;
 
 use crate::discover::netdev;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::host::Host;
@@ -25,7 +25,7 @@ impl AsHost for Tree {
 /// The result of discovering one resource.
 pub(crate) struct Discovered<D> {
     pub(crate) devices: Vec<D>,
-    pub(crate) not_offered: Vec<NotOffered>,
+    pub(crate) not_offered: Vec<Exclusion>,
     pub(crate) warnings: Vec<String>,
 }
 

@@ -15,8 +15,8 @@ use onload_sys::text::{counted, shell_word};
 use serde::Serialize;
 
 use crate::discover::netdev::{self, NetworkInterface};
-use crate::discover::node::{DeviceNode, Node, paths};
-use crate::discover::not_offered::NotOffered;
+use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
+use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 
@@ -40,8 +40,8 @@ pub struct VfioDevice {
     /// Whether the kernel gives the group to user space. Only then is it offered.
     pub viable: bool,
     /// The nodes that are offered; empty if the group is not viable.
-    #[serde(serialize_with = "paths")]
-    pub nodes: Vec<Arc<DeviceNode>>,
+    #[serde(serialize_with = "serialize_paths")]
+    pub nodes: Vec<Arc<OfferedNode>>,
     /// The other functions of the group that a vfio driver holds: they come with this one.
     pub aliases: Vec<PciAddress>,
     pub driver: Option<String>,
@@ -59,12 +59,12 @@ pub(crate) fn read(
 ) -> Vec<VfioDevice> {
     let mut by_group: BTreeMap<u32, Vec<&PciFunction>> = BTreeMap::new();
     for function in functions.iter() {
-        match (is_held(function), function.iommu_group) {
+        match (is_bound_to_vfio(function), function.iommu_group) {
             (true, Some(group)) => by_group.entry(group).or_default().push(function),
-            (true, None) => probe.refuse(refusal(function.address, NO_GROUP.to_owned())),
+            (true, None) => probe.exclude(new_exclusion(function.address, NO_GROUP.to_owned())),
             (false, _) => {
-                if let Some(reason) = not_held(function) {
-                    probe.refuse(refusal(function.address, reason));
+                if let Some(reason) = not_bound_reason(function) {
+                    probe.exclude(new_exclusion(function.address, reason));
                 }
             }
         }
@@ -72,23 +72,23 @@ pub(crate) fn read(
     if by_group.is_empty() {
         return Vec::new();
     }
-    let surroundings = Surroundings {
+    let surroundings = VfioContext {
         probe,
         functions,
         config,
-        children: children(functions),
-        members: members(functions),
-        container: Node::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio"))
-            .map(DeviceNode::shared),
-        iommufd: iommufd(probe),
+        children: vfs_by_pf(functions),
+        members: members_by_group(functions),
+        container: NumberedNode::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio"))
+            .map(OfferedNode::shared),
+        iommufd: find_iommufd(probe),
         iommufd_missing: Cell::new(false),
     };
     let mut devices = Vec::new();
     for (number, held) in by_group {
         let group = surroundings.find_group(number);
-        let read = match surroundings.why_not_viable(&group) {
+        let read = match surroundings.not_viable_reason(&group) {
             Some(reason) => {
-                devices.push(device(&group, &held, false));
+                devices.push(new_device(&group, &held, false));
                 Err(reason)
             }
             None => surroundings.offer(&group, &held),
@@ -97,7 +97,7 @@ pub(crate) fn read(
             Ok(mut offered) => devices.append(&mut offered),
             Err(reason) => {
                 for function in held {
-                    probe.refuse(refusal(function.address, reason.clone()));
+                    probe.exclude(new_exclusion(function.address, reason.clone()));
                 }
             }
         }
@@ -118,7 +118,7 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
     let offered = devices.iter().filter(|device| device.viable);
     let parents: BTreeSet<_> = offered.filter_map(|device| device.physical_function).collect();
     let parents = parents.into_iter().filter_map(|parent| functions.get(parent));
-    for parent in parents.filter(|parent| is_held(parent)) {
+    for parent in parents.filter(|parent| is_bound_to_vfio(parent)) {
         let driver = parent.driver.as_deref().unwrap_or("vfio");
         probe.warn(format!("vfio {}: it is bound to {driver}, and {NEEDS_TOKEN}", parent.address));
     }
@@ -126,7 +126,7 @@ fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDe
 
 /// The physical functions of offered virtual ones whose interface is down, with its name: ports that nobody sets up since
 /// only their virtual functions are used.
-pub(crate) fn idle_ports(
+pub(crate) fn find_idle_ports(
     probe: &Probe<'_>,
     devices: &[VfioDevice],
     interfaces: &[NetworkInterface],
@@ -160,13 +160,13 @@ pub const NEEDS_TOKEN: &str = "a program that opens one of its virtual functions
 const NO_GROUP: &str = "it has no IOMMU group; turn the IOMMU on, in the firmware and with \
                         intel_iommu=on where the kernel wants that";
 
-fn refusal(address: PciAddress, reason: String) -> NotOffered {
-    NotOffered::new(Class::Vfio, address.to_string(), reason)
+fn new_exclusion(address: PciAddress, reason: String) -> Exclusion {
+    Exclusion::new(Class::Vfio, address.to_string(), reason)
 }
 
 /// Held by vfio-pci or one of its variants, all of which register a vfio device below the function
 /// (since Linux 6.1) and have the word in their names.
-pub fn is_held(function: &PciFunction) -> bool {
+pub fn is_bound_to_vfio(function: &PciFunction) -> bool {
     function.has("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
 }
 
@@ -182,13 +182,13 @@ fn leaves_group_viable(driver: &str) -> bool {
 }
 
 /// The functions of a group because of which vfio refuses it.
-pub fn blockers<'f, 'm>(
+pub fn find_blockers<'f, 'm>(
     functions: &'f PciFunctions,
     members: impl IntoIterator<Item = &'m PciAddress>,
 ) -> Vec<&'f PciFunction> {
     let blocks = |function: &&PciFunction| {
         let driver = function.driver.as_deref();
-        !is_held(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
+        !is_bound_to_vfio(function) && driver.is_some_and(|driver| !leaves_group_viable(driver))
     };
     let members = members.into_iter();
     let known = members.filter_map(|member| functions.get(*member));
@@ -203,21 +203,21 @@ pub fn can_be_spared(function: &PciFunction) -> bool {
 }
 
 /// Whether the host loses an interface with one of these functions.
-pub fn have_interface(functions: &[&PciFunction]) -> bool {
+pub fn any_has_interface(functions: &[&PciFunction]) -> bool {
     functions.iter().any(|function| function.has("net"))
 }
 
-fn cost(functions: &[&PciFunction]) -> &'static str {
-    if have_interface(functions) { " (the host then loses its interface)" } else { "" }
+fn binding_cost(functions: &[&PciFunction]) -> &'static str {
+    if any_has_interface(functions) { " (the host then loses its interface)" } else { "" }
 }
 
 /// Why a function is not offered although somebody may expect it here; `None` if nobody would.
-fn not_held(function: &PciFunction) -> Option<String> {
+fn not_bound_reason(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
-    let cost = cost(&[function]);
+    let cost = binding_cost(&[function]);
     match function.driver.as_deref() {
-        Some(driver) if is_virtual && is_nvidias(driver) => Some(format!(
+        Some(driver) if is_virtual && is_nvidia_driver(driver) => Some(format!(
             "bound to {driver}, and DPDK uses it so, as an rdma device; run \"{command}\" for \
              other programs{cost}"
         )),
@@ -232,12 +232,12 @@ fn not_held(function: &PciFunction) -> Option<String> {
 }
 
 /// Drivers that DPDK works with, not around (DPDK, "NVIDIA MLX5 Ethernet Driver").
-fn is_nvidias(driver: &str) -> bool {
+fn is_nvidia_driver(driver: &str) -> bool {
     ["mlx4_core", "mlx5_core"].contains(&driver)
 }
 
 /// The virtual functions of each physical one.
-fn children(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddress>> {
+fn vfs_by_pf(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddress>> {
     let mut children: BTreeMap<PciAddress, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
         for child in function.virtual_functions.values() {
@@ -250,7 +250,7 @@ fn children(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddres
     children
 }
 
-fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
+fn members_by_group(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
     let mut members: BTreeMap<u32, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
         if let Some(group) = function.iommu_group {
@@ -261,26 +261,26 @@ fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
 }
 
 /// iommufd, if the kernel has it. It is needed only if devices have nodes of their own.
-fn iommufd(probe: &Probe<'_>) -> Option<Arc<DeviceNode>> {
+fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
     probe.device_node(IOMMUFD)?;
-    let found = Node::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
+    let found = NumberedNode::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
     let found = found.map_err(|reason| probe.warn(reason)).ok();
-    found.map(DeviceNode::shared)
+    found.map(OfferedNode::shared)
 }
 
-struct Surroundings<'p, 'h> {
+struct VfioContext<'p, 'h> {
     probe: &'p Probe<'h>,
     functions: &'p PciFunctions,
     config: &'p Discover,
     children: BTreeMap<PciAddress, BTreeSet<PciAddress>>,
     members: BTreeMap<u32, BTreeSet<PciAddress>>,
-    container: Result<Arc<DeviceNode>, String>,
-    iommufd: Option<Arc<DeviceNode>>,
+    container: Result<Arc<OfferedNode>, String>,
+    iommufd: Option<Arc<OfferedNode>>,
     /// A device has its own node, which is useless without iommufd.
     iommufd_missing: Cell<bool>,
 }
 
-struct Group {
+struct IommuGroup {
     number: u32,
     directory: PathBuf,
     noiommu: bool,
@@ -288,16 +288,16 @@ struct Group {
     others: Vec<String>,
 }
 
-impl Surroundings<'_, '_> {
-    fn why_not_viable(&self, group: &Group) -> Option<String> {
-        let blocking = self.blocking(group);
+impl VfioContext<'_, '_> {
+    fn not_viable_reason(&self, group: &IommuGroup) -> Option<String> {
+        let blocking = self.blocking_members(group);
         if blocking.is_empty() {
             return None;
         }
-        let known = blockers(self.functions, &group.members);
+        let known = find_blockers(self.functions, &group.members);
         let spared = known.iter().filter(|function| can_be_spared(function));
         let remedy = if spared.count() == blocking.len() {
-            let cost = cost(&known);
+            let cost = binding_cost(&known);
             format!("bind the rest to vfio-pci too, or unbind it{cost}")
         } else {
             OWN_GROUPS.to_owned()
@@ -307,12 +307,12 @@ impl Surroundings<'_, '_> {
     }
 
     /// The devices of a group that is viable, or why none of them is offered.
-    fn offer(&self, group: &Group, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, String> {
+    fn offer(&self, group: &IommuGroup, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, String> {
         self.check_parents(held)?;
-        let own = self.own_nodes(held);
+        let own = self.cdev_nodes(held);
         let offered = match self.group_nodes(group, held) {
-            Ok(nodes) => vec![self.by_group(group, held, nodes, own)],
-            Err(reason) => self.by_function(group, held, own).ok_or(reason)?,
+            Ok(nodes) => vec![self.group_device(group, held, nodes, own)],
+            Err(reason) => self.function_devices(group, held, own).ok_or(reason)?,
         };
         if group.noiommu {
             for device in &offered {
@@ -325,7 +325,7 @@ impl Surroundings<'_, '_> {
         Ok(offered)
     }
 
-    fn find_group(&self, number: u32) -> Group {
+    fn find_group(&self, number: u32) -> IommuGroup {
         let directory = Path::new(GROUPS).join(number.to_string());
         let name = self.probe.attribute(directory.join("name"));
         let mut members = self.members.get(&number).cloned().unwrap_or_default();
@@ -338,7 +338,7 @@ impl Surroundings<'_, '_> {
                 Err(_) => others.push(name),
             }
         }
-        Group {
+        IommuGroup {
             number,
             noiommu: name.as_deref() == Some(NOIOMMU_GROUP),
             directory,
@@ -347,10 +347,10 @@ impl Surroundings<'_, '_> {
         }
     }
 
-    fn blocking(&self, group: &Group) -> Vec<String> {
+    fn blocking_members(&self, group: &IommuGroup) -> Vec<String> {
         let members = group.members.iter().map(|address| {
             let driver = match self.functions.get(*address) {
-                Some(function) if is_held(function) => None,
+                Some(function) if is_bound_to_vfio(function) => None,
                 Some(function) => function.driver.clone(),
                 None => self.driver_of(group, &address.to_string()),
             };
@@ -366,7 +366,7 @@ impl Surroundings<'_, '_> {
             .collect()
     }
 
-    fn driver_of(&self, group: &Group, member: &str) -> Option<String> {
+    fn driver_of(&self, group: &IommuGroup, member: &str) -> Option<String> {
         let device = group.directory.join("devices").join(member);
         self.probe.link_name(device.join("driver"))
     }
@@ -389,10 +389,10 @@ impl Surroundings<'_, '_> {
     }
 
     /// The functions' own nodes; empty unless each function has one and iommufd is there.
-    fn own_nodes(&self, held: &[&PciFunction]) -> Vec<Arc<DeviceNode>> {
+    fn cdev_nodes(&self, held: &[&PciFunction]) -> Vec<Arc<OfferedNode>> {
         let nodes = held.iter().map(|function| {
             let expected = vec![Expected::Vfio { pci: function.address }];
-            Some(DeviceNode::own(self.own_node(function)?, expected))
+            Some(OfferedNode::exclusive(self.cdev_node(function)?, expected))
         });
         let nodes: Vec<_> = nodes.collect::<Option<_>>().unwrap_or_default();
         if !nodes.is_empty() && self.iommufd.is_none() {
@@ -402,7 +402,7 @@ impl Surroundings<'_, '_> {
         nodes
     }
 
-    fn own_node(&self, function: &PciFunction) -> Option<Node> {
+    fn cdev_node(&self, function: &PciFunction) -> Option<NumberedNode> {
         if !function.has("vfio-dev") {
             return None;
         }
@@ -412,7 +412,7 @@ impl Surroundings<'_, '_> {
         let device = directory.join(name);
         // A kernel without CONFIG_VFIO_DEVICE_CDEV lists the device but assigns no number.
         self.probe.entry(device.join("dev"))?;
-        let node = Node::find(self.probe, format!("/dev/vfio/devices/{name}"), &device);
+        let node = NumberedNode::find(self.probe, format!("/dev/vfio/devices/{name}"), &device);
         node.map_err(|reason| {
             self.probe.warn(format!("vfio {}: left out: {reason}", function.address));
         })
@@ -423,41 +423,41 @@ impl Surroundings<'_, '_> {
     /// its functions.
     fn group_nodes(
         &self,
-        group: &Group,
+        group: &IommuGroup,
         held: &[&PciFunction],
-    ) -> Result<Vec<Arc<DeviceNode>>, String> {
+    ) -> Result<Vec<Arc<OfferedNode>>, String> {
         let prefix = if group.noiommu { "noiommu-" } else { "" };
         let name = format!("{prefix}{}", group.number);
-        let node = Node::find(
+        let node = NumberedNode::find(
             self.probe,
             format!("/dev/vfio/{name}"),
             &Path::new("/sys/class/vfio").join(name),
         )?;
         let expected = held.iter().map(|function| Expected::Vfio { pci: function.address });
-        let node = DeviceNode::own(node, expected.collect());
+        let node = OfferedNode::exclusive(node, expected.collect());
         Ok(vec![self.container.clone()?, node])
     }
 
-    fn by_group(
+    fn group_device(
         &self,
-        group: &Group,
+        group: &IommuGroup,
         held: &[&PciFunction],
-        mut nodes: Vec<Arc<DeviceNode>>,
-        own: Vec<Arc<DeviceNode>>,
+        mut nodes: Vec<Arc<OfferedNode>>,
+        own: Vec<Arc<OfferedNode>>,
     ) -> VfioDevice {
         let iommufd = self.iommufd.iter().filter(|_| !own.is_empty()).cloned();
         let iommufd: Vec<_> = iommufd.collect();
         nodes.extend(own.into_iter().chain(iommufd));
-        VfioDevice { nodes, ..device(group, held, true) }
+        VfioDevice { nodes, ..new_device(group, held, true) }
     }
 
     /// One device per function, if the kernel has no group nodes (CONFIG_VFIO_GROUP is off); `None`
     /// if it has them.
-    fn by_function(
+    fn function_devices(
         &self,
-        group: &Group,
+        group: &IommuGroup,
         held: &[&PciFunction],
-        own: Vec<Arc<DeviceNode>>,
+        own: Vec<Arc<OfferedNode>>,
     ) -> Option<Vec<VfioDevice>> {
         let has_groups = self.probe.entry("/sys/class/vfio").is_some();
         if has_groups || own.is_empty() {
@@ -465,14 +465,14 @@ impl Surroundings<'_, '_> {
         }
         let devices = held.iter().zip(own).map(|(function, node)| VfioDevice {
             nodes: [node].into_iter().chain(self.iommufd.clone()).collect(),
-            ..device(group, &[function], true)
+            ..new_device(group, &[function], true)
         });
         Some(devices.collect())
     }
 }
 
 /// `held` is sorted, and not empty.
-fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
+fn new_device(group: &IommuGroup, held: &[&PciFunction], viable: bool) -> VfioDevice {
     let (first, rest) = (held[0], &held[1..]);
     VfioDevice {
         pci_address: first.address,
@@ -497,7 +497,7 @@ mod tests {
     fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
         discover(host, |probe, functions, interfaces| {
             let devices = read(probe, functions, config);
-            idle_ports(probe, &devices, interfaces);
+            find_idle_ports(probe, &devices, interfaces);
             devices
         })
     }

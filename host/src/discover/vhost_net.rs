@@ -6,19 +6,19 @@ use std::sync::Arc;
 use onload_core::config::Cdi;
 use onload_core::expect::Expected;
 
-use crate::discover::node::{DeviceNode, Node};
+use crate::discover::node::{NumberedNode, OfferedNode};
 use crate::discover::probe::Probe;
 
 const NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
-pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Arc<DeviceNode>> {
+pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Arc<OfferedNode>> {
     let wanted = NODES.iter().filter(|_| cdi.vhost_net);
     let found = wanted.filter_map(|path| {
         let name = path.rsplit('/').next()?;
         let Some(Expected::Driver(driver)) = Expected::driver_node(name) else {
             return None;
         };
-        let node = Node::find_of_driver(probe, path, driver)?;
+        let node = NumberedNode::find_of_driver(probe, path, driver)?;
         node.map_err(|reason| {
             probe.warn(format!(
                 "[cdi] vhost-net is on, but vfio devices come without {path}: {reason}"
@@ -26,7 +26,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Arc<DeviceNode>> {
         })
         .ok()
     });
-    found.map(DeviceNode::shared).collect()
+    found.map(OfferedNode::shared).collect()
 }
 
 #[cfg(test)]

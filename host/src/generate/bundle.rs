@@ -15,31 +15,35 @@ use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::Wanted;
 use onload_sys::text::Listed;
 
-use super::edits::device;
+use super::edits::new_device;
 use crate::devices::LOOPBACK;
-use crate::discover::names::legal;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::names::check_name;
+use crate::discover::not_offered::Exclusion;
 use crate::spec_name::SpecName;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bundles {
+pub(super) struct GeneratedBundles {
     pub(super) devices: BTreeMap<DeviceName, Device>,
-    pub(super) not_offered: Vec<NotOffered>,
+    pub(super) not_offered: Vec<Exclusion>,
 }
 
-pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config, drain: &Drain) -> Bundles {
-    let mut bundles = Bundles::default();
+pub(super) fn generate_bundles(
+    specs: &BTreeMap<SpecName, Spec>,
+    config: &Config,
+    drain: &Drain,
+) -> GeneratedBundles {
+    let mut bundles = GeneratedBundles::default();
     if config.bundles.is_empty() {
         return bundles;
     }
-    let offered = Offered::of(specs, drain);
+    let offered = BundleSources::new(specs, drain);
     for (name, bundle) in &config.bundles {
-        match offered.bundle(name, bundle) {
+        match offered.build_bundle(name, bundle) {
             Ok((name, device)) => {
                 bundles.devices.insert(name, device);
             }
             Err(reason) => {
-                let entry = NotOffered::new(Class::Bundle, name, reason);
+                let entry = Exclusion::new(Class::Bundle, name, reason);
                 bundles.not_offered.push(entry);
             }
         }
@@ -47,29 +51,29 @@ pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config, drain: 
     bundles
 }
 
-struct Offered<'d> {
+struct BundleSources<'d> {
     registry: Registry,
     drain: &'d Drain,
 }
 
-impl<'d> Offered<'d> {
-    fn of(specs: &BTreeMap<SpecName, Spec>, drain: &'d Drain) -> Offered<'d> {
+impl<'d> BundleSources<'d> {
+    fn new(specs: &BTreeMap<SpecName, Spec>, drain: &'d Drain) -> BundleSources<'d> {
         let sources = specs.iter().map(|(name, spec)| SpecSource {
             path: PathBuf::from(name.to_string()),
             priority: 0,
             content: Ok(spec.clone()),
         });
-        Offered { registry: Registry::from_sources(sources.collect()), drain }
+        BundleSources { registry: Registry::from_sources(sources.collect()), drain }
     }
 
-    fn bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
-        let device_name = legal(name);
+    fn build_bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
+        let device_name = check_name(name);
         let device_name =
             device_name.map_err(|problem| format!("{problem}; name the bundle otherwise"))?;
         let (mut missing, mut edits) = (Vec::new(), Vec::new());
         for (class, wanted) in &bundle.devices {
             for wanted in wanted {
-                match self.device(*class, wanted) {
+                match self.device_edits(*class, wanted) {
                     Ok(own) => edits.push((*class, own)),
                     Err(reason) => missing.push(reason),
                 }
@@ -82,12 +86,12 @@ impl<'d> Offered<'d> {
             ));
         }
         leave_ambiguous(&mut edits, bundle);
-        let edits = merged(edits.into_iter().map(|(_, own)| own));
-        Ok(device(device_name, edits))
+        let edits = merge_edits(edits.into_iter().map(|(_, own)| own));
+        Ok(new_device(device_name, edits))
     }
 
     /// The edits of a device, with what it shares with its class; or why there is none.
-    fn device(&self, class: Class, wanted: &Wanted) -> Result<ContainerEdits, String> {
+    fn device_edits(&self, class: Class, wanted: &Wanted) -> Result<ContainerEdits, String> {
         let qualified = || {
             let kind = Kind::try_from(class.kind()).ok()?;
             let name = DeviceName::try_from(wanted.name.as_str()).ok()?;
@@ -103,7 +107,7 @@ impl<'d> Offered<'d> {
         let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
         match wanted.count {
             None => {}
-            Some(count) if is_pool => take(&mut edits, count),
+            Some(count) if is_pool => set_take_count(&mut edits, count),
             Some(count) => {
                 return Err(format!(
                     "{class} {} is no pool, of which *{count} takes members",
@@ -115,7 +119,7 @@ impl<'d> Offered<'d> {
     }
 }
 
-fn take(edits: &mut ContainerEdits, count: u32) {
+fn set_take_count(edits: &mut ContainerEdits, count: u32) {
     for hook in &mut edits.hooks {
         let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
             continue;
@@ -143,29 +147,29 @@ fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
         }
         let of_classes = edits.iter_mut();
         for (_, own) in of_classes.filter(|(class, _)| classes.contains(class)) {
-            own.env.retain(|entry| name_of(entry) != variable);
+            own.env.retain(|entry| variable_name(entry) != variable);
         }
     }
 }
 
 /// All edits as those of one device: what several bring alike is there once.
-fn merged(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
+fn merge_edits(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
     let mut all = ContainerEdits::default();
     edits.for_each(|own| all.append(&own));
     let mut set = BTreeSet::new();
     // The last value of a variable counts, as it does for engines.
     let mut env: Vec<String> = std::mem::take(&mut all.env);
     env.reverse();
-    env.retain(|entry| set.insert(name_of(entry).to_owned()));
+    env.retain(|entry| set.insert(variable_name(entry).to_owned()));
     env.reverse();
     all.env = env;
-    all.device_nodes = once(std::mem::take(&mut all.device_nodes));
-    all.mounts = once(std::mem::take(&mut all.mounts));
-    all.hooks = once(std::mem::take(&mut all.hooks));
+    all.device_nodes = deduplicate(std::mem::take(&mut all.device_nodes));
+    all.mounts = deduplicate(std::mem::take(&mut all.mounts));
+    all.hooks = deduplicate(std::mem::take(&mut all.hooks));
     all
 }
 
-fn once<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
     let mut kept: Vec<T> = Vec::with_capacity(list.len());
     for item in list {
         if !kept.contains(&item) {
@@ -175,7 +179,7 @@ fn once<T: PartialEq>(list: Vec<T>) -> Vec<T> {
     kept
 }
 
-fn name_of(entry: &str) -> &str {
+fn variable_name(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 
@@ -183,14 +187,14 @@ fn name_of(entry: &str) -> &str {
 mod tests {
     use super::*;
     use crate::discover::test_tree::sample;
-    use crate::generate::{Surroundings, generate};
-    use crate::pools::survey;
+    use crate::generate::{InstalledFiles, generate};
+    use crate::pools::discover_with_pools;
 
     const TWO_NODES: &str = "debian13-2numa-onload-rxe-vfio";
 
     fn specs(host: &str, config: &Config) -> BTreeMap<SpecName, Spec> {
-        let (inventory, pools) = survey(&sample(host), config);
-        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
+        let (inventory, pools) = discover_with_pools(&sample(host), config);
+        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
         generate(&inventory, &pools.offered, config, surroundings).unwrap()
     }
 
@@ -203,7 +207,8 @@ mod tests {
 
     fn reasons(host: &str, text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
-        let left_out = bundles(&specs(host, &config), &config, &Drain::default()).not_offered;
+        let left_out =
+            generate_bundles(&specs(host, &config), &config, &Drain::default()).not_offered;
         let left_out = left_out.into_iter();
         left_out.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
     }
@@ -218,11 +223,11 @@ mod tests {
         let specs = specs(TWO_NODES, &config);
         let bundle = edits(&specs, "hft");
         let drain = Drain::default();
-        let offered = Offered::of(&specs, &drain);
+        let offered = BundleSources::new(&specs, &drain);
         let mut alone = ContainerEdits::default();
         for (class, wanted) in &config.bundles["hft"].devices {
             for wanted in wanted {
-                alone.append(&offered.device(*class, wanted).unwrap());
+                alone.append(&offered.device_edits(*class, wanted).unwrap());
             }
         }
         let unique = |list: &[String]| list.iter().cloned().collect::<BTreeSet<String>>();
@@ -286,7 +291,7 @@ mod tests {
         let specs = specs("x2-2port-sriov", &config);
         let chosen = |name: &str, variable: &str| {
             let env = edits(&specs, name).env.into_iter();
-            env.filter(|entry| name_of(entry) == variable).collect::<Vec<_>>()
+            env.filter(|entry| variable_name(entry) == variable).collect::<Vec<_>>()
         };
         assert_eq!(chosen("one", ONLOAD_INTERFACES), ["EF_INTERFACE_WHITELIST=enp101s0f0np0"]);
         assert_eq!(chosen("one", TCPDIRECT_ATTRIBUTES), ["ZF_ATTR=interface=enp101s0f0v0"]);

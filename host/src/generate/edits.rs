@@ -14,9 +14,9 @@ use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 use onload_core::vf::GivenVf;
 
-use super::surroundings::Surroundings;
-use crate::devices::Device as Offered;
-use crate::discover::node::DeviceNode as Found;
+use super::surroundings::InstalledFiles;
+use crate::devices::HostDevice as Offered;
+use crate::discover::node::OfferedNode as Found;
 use crate::discover::program::{Installation, Tool};
 
 /// Read and write, for nodes that a program maps and controls.
@@ -31,22 +31,22 @@ const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 /// Seconds that the hook may take; it needs milliseconds.
 const HOOK_TIMEOUT: i64 = 10;
 
-pub(super) struct Writer<'c> {
+pub(super) struct EditBuilder<'c> {
     pub(super) config: &'c Cdi,
     leases: &'c Leases,
-    pub(super) surroundings: Surroundings,
+    pub(super) surroundings: InstalledFiles,
 }
 
-impl<'c> Writer<'c> {
-    pub(super) fn new(config: &'c Config, surroundings: Surroundings) -> Self {
-        Writer { config: &config.cdi, leases: &config.leases, surroundings }
+impl<'c> EditBuilder<'c> {
+    pub(super) fn new(config: &'c Config, surroundings: InstalledFiles) -> Self {
+        EditBuilder { config: &config.cdi, leases: &config.leases, surroundings }
     }
 
     /// The device node with this path below /dev.
-    pub(super) fn node(&self, path: &str, permissions: &str) -> DeviceNode {
+    pub(super) fn device_node(&self, path: &str, permissions: &str) -> DeviceNode {
         let below = Path::new(path).strip_prefix("/dev").unwrap_or(Path::new(path));
         let place = |dir: &Option<PathBuf>| match dir {
-            Some(dir) => text(&dir.join(below)),
+            Some(dir) => path_text(&dir.join(below)),
             None => path.to_owned(),
         };
         let (path, host_path) =
@@ -61,7 +61,7 @@ impl<'c> Writer<'c> {
 
     /// The libraries of an installation, under each name, in every directory that a loader
     /// searches.
-    pub(super) fn libraries(&self, from: &Installation, machine: Option<u16>) -> Vec<Mount> {
+    pub(super) fn library_mounts(&self, from: &Installation, machine: Option<u16>) -> Vec<Mount> {
         let mut mounts = Vec::new();
         for dir in self.container_library_dirs(from, machine) {
             for name in &from.libraries {
@@ -93,7 +93,7 @@ impl<'c> Writer<'c> {
     /// image need not have all libraries of is started with the host's own loader and libraries, from the
     /// product's directory below [`TOOL_DIR`], by a script in its place: no loader searches that directory
     /// by itself, so that programs of the image load what they would load anyway.
-    pub(super) fn tools(&self, tools: &[Tool], product: &str) -> Vec<Mount> {
+    pub(super) fn tool_mounts(&self, tools: &[Tool], product: &str) -> Vec<Mount> {
         let dir = self.config.container_tool_dir.as_deref();
         if dir.is_some_and(|dir| dir.as_os_str().is_empty()) {
             return Vec::new();
@@ -131,12 +131,15 @@ impl<'c> Writer<'c> {
     }
 
     pub(super) fn leasing_edits(&self, devices: &[&Offered]) -> ContainerEdits {
-        ContainerEdits { hooks: self.hooks(&self.leased(devices)), ..ContainerEdits::default() }
+        ContainerEdits {
+            hooks: self.hooks(&self.lease_arguments(devices)),
+            ..ContainerEdits::default()
+        }
     }
 
     /// What a container of these devices leases, and what each is set up to be then: nothing where any number of
     /// containers have one.
-    pub(super) fn leased(&self, devices: &[&Offered]) -> HookArguments {
+    pub(super) fn lease_arguments(&self, devices: &[&Offered]) -> HookArguments {
         let mut leased = HookArguments::default();
         for device in devices {
             if self.leases.share(device.class).is_none() {
@@ -162,7 +165,7 @@ impl<'c> Writer<'c> {
             args.extend(arguments.to_args());
             Hook {
                 hook_name: stage.into(),
-                path: text(&self.config.hook_path),
+                path: path_text(&self.config.hook_path),
                 args,
                 // Without an environment of its own a hook may be run with the container's: NVIDIA's
                 // CVE-2025-23266 was an image's LD_PRELOAD in such a hook.
@@ -182,7 +185,7 @@ impl<'c> Writer<'c> {
     /// must contain the number.
     pub(super) fn expectations(&self, of: &Found) -> impl Iterator<Item = Expect> {
         of.expected.iter().map(|device| Expect {
-            node: self.node(&of.node.path, READ).path,
+            node: self.device_node(&of.node.path, READ).path,
             device: device.clone(),
             written: Some(of.node.numbers),
         })
@@ -196,15 +199,18 @@ const EM_AARCH64: u16 = 183;
 /// A read-only mount of a file or directory of the host.
 pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
     Mount {
-        host_path: text(host),
-        container_path: text(container),
+        host_path: path_text(host),
+        container_path: path_text(container),
         options: READ_ONLY_FILE.map(str::to_owned).to_vec(),
         ..Mount::default()
     }
 }
 
 /// A device of a specification, by its name.
-pub(super) fn device(name: DeviceName, container_edits: ContainerEdits) -> (DeviceName, CdiDevice) {
+pub(super) fn new_device(
+    name: DeviceName,
+    container_edits: ContainerEdits,
+) -> (DeviceName, CdiDevice) {
     let device = CdiDevice { name: name.clone().into(), container_edits, ..CdiDevice::default() };
     (name, device)
 }
@@ -214,6 +220,6 @@ pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
 }
 
 /// A path as text. All paths here come from names that were read as text.
-pub(super) fn text(path: &Path) -> String {
+pub(super) fn path_text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use onload_cdi::{ContainerEdits, Device, DeviceName};
 use onload_core::class::Class;
 
-use super::edits::device;
-use crate::devices::NearGpu;
+use super::edits::new_device;
+use crate::devices::GpuAlias;
 use crate::pools::NamedPool;
 
 /// Each with the edits of its devices and nothing of its own, so that a lease is the same by either name. A pool or
 /// a device of that name takes precedence.
 pub(super) fn add(
     devices: &mut BTreeMap<DeviceName, Device>,
-    near: &[NearGpu],
+    near: &[GpuAlias],
     pools: &[NamedPool],
 ) {
     for near in near {
@@ -24,13 +24,16 @@ pub(super) fn add(
         if pools.any(|pool| pool.name == name) || devices.contains_key(&name) {
             continue;
         }
-        let edits = edits(devices, &near.rdma);
-        devices.extend(edits.map(|edits| device(name, edits)));
+        let edits = merge_device_edits(devices, &near.rdma);
+        devices.extend(edits.map(|edits| new_device(name, edits)));
     }
 }
 
 /// None where one of them is not in the specification.
-fn edits(devices: &BTreeMap<DeviceName, Device>, names: &[String]) -> Option<ContainerEdits> {
+fn merge_device_edits(
+    devices: &BTreeMap<DeviceName, Device>,
+    names: &[String],
+) -> Option<ContainerEdits> {
     let mut all = ContainerEdits::default();
     for name in names {
         let mut own =

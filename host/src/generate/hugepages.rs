@@ -2,22 +2,25 @@
 
 use onload_cdi::{ContainerEdits, Mount};
 
-use super::edits::{Writer, text};
-use super::offer::{Entry, Offer};
-use crate::devices::Device;
+use super::edits::{EditBuilder, path_text};
+use super::offer::{ClassEdits, DeviceEdits};
+use crate::devices::HostDevice;
 
-pub(super) fn offer(devices: &[&Device], writer: &Writer<'_>) -> Offer {
-    Offer { devices: devices.iter().map(|size| entry(size, writer)).collect(), ..Offer::default() }
+pub(super) fn class_edits(devices: &[&HostDevice], writer: &EditBuilder<'_>) -> ClassEdits {
+    ClassEdits {
+        devices: devices.iter().map(|size| device_edits(size, writer)).collect(),
+        ..ClassEdits::default()
+    }
 }
 
-fn entry(size: &Device, writer: &Writer<'_>) -> Entry {
+fn device_edits(size: &HostDevice, writer: &EditBuilder<'_>) -> DeviceEdits {
     let name = size.name.as_str();
     let place = writer.config.hugepages_dir.join(format!("hugepages-{name}"));
     // The kernel accepts sizes in the units of memparse(): 2M, 1G.
     let page_size = format!("pagesize={}", name.trim_end_matches('i'));
     let mount = Mount {
         host_path: "hugetlbfs".to_owned(),
-        container_path: text(&place),
+        container_path: path_text(&place),
         type_: Some("hugetlbfs".to_owned()),
         // Without a mode it would belong to root only, and a container with another user could not
         // use it.

@@ -26,110 +26,114 @@ use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
-use crate::devices::{Device as Offered, LOOPBACK};
-use crate::discover::not_offered::NotOffered;
+use crate::devices::{HostDevice as Offered, LOOPBACK};
+use crate::discover::not_offered::Exclusion;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
-use edits::{Writer, device};
-use offer::Offer;
-use variable::Variables;
-pub use variable::device_of;
+use edits::{EditBuilder, new_device};
+use offer::ClassEdits;
+use variable::DeviceVariables;
+pub use variable::parse_assignment;
 
-pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
+pub use surroundings::{InstalledFiles, ONLOAD_SOCKET_DIR};
 
 /// The specifications of a host. A class without devices has none, and one without pools has none for these.
-pub type Specs = BTreeMap<SpecName, Spec>;
+pub type GeneratedSpecs = BTreeMap<SpecName, Spec>;
 
 pub fn generate(
     inventory: &Inventory,
     pools: &[NamedPool],
     config: &Config,
-    surroundings: Surroundings,
-) -> anyhow::Result<Specs> {
+    surroundings: InstalledFiles,
+) -> anyhow::Result<GeneratedSpecs> {
     let wants_file = config.cdi.preload == Preload::File && inventory.usable_onload().is_some();
     if wants_file && !surroundings.preload_file {
         bail!(
             "writing CDI specifications with preload = \"file\": {PRELOAD_FILE} is missing; install the package that brings it, or set preload = \"env\""
         );
     }
-    let writer = Writer::new(config, surroundings);
-    let offers: BTreeMap<Class, Offer> = Class::ALL
+    let writer = EditBuilder::new(config, surroundings);
+    let offers: BTreeMap<Class, ClassEdits> = Class::ALL
         .into_iter()
-        .filter_map(|class| Some((class, offer(class, inventory, pools, config, &writer)?)))
+        .filter_map(|class| Some((class, class_edits(class, inventory, pools, config, &writer)?)))
         .collect();
     let names = offers.iter().flat_map(|(class, offer)| {
         let devices = offer.devices.iter();
         devices.map(|(name, _)| (*class, name.as_str()))
     });
-    let variables = Variables::of(names);
-    let mut specs = Specs::new();
+    let variables = DeviceVariables::new(names);
+    let mut specs = GeneratedSpecs::new();
     for (class, offer) in offers {
         let of_class = pools.iter().filter(|pool| pool.class == class);
         let of_class = of_class.filter_map(|pool| pool_device(pool, &writer));
         let pool_devices: BTreeMap<DeviceName, Device> = of_class.collect();
         if !pool_devices.is_empty() {
-            let spec = specification(class, offer.common.clone(), pool_devices)?;
+            let spec = build_spec(class, offer.common.clone(), pool_devices)?;
             specs.insert(SpecName::pools(class), spec);
         }
         let common = offer.common.clone();
-        let mut devices = devices(class, offer, &variables);
+        let mut devices = named_devices(class, offer, &variables);
         if class == Class::Rdma {
             gpu::add(&mut devices, &inventory.near_gpus, pools);
         }
-        let spec = specification(class, common, devices)?;
+        let spec = build_spec(class, common, devices)?;
         specs.insert(SpecName::devices(class), spec);
     }
-    let bundles = bundle::bundles(&specs, config, &inventory.drain).devices;
+    let bundles = bundle::generate_bundles(&specs, config, &inventory.drain).devices;
     if !bundles.is_empty() {
-        let spec = specification(Class::Bundle, ContainerEdits::default(), bundles)?;
+        let spec = build_spec(Class::Bundle, ContainerEdits::default(), bundles)?;
         specs.insert(SpecName::devices(Class::Bundle), spec);
     }
     Ok(specs)
 }
 
-pub fn bundles_not_offered(specs: &Specs, config: &Config, drain: &Drain) -> Vec<NotOffered> {
-    bundle::bundles(specs, config, drain).not_offered
+pub fn bundle_exclusions(specs: &GeneratedSpecs, config: &Config, drain: &Drain) -> Vec<Exclusion> {
+    bundle::generate_bundles(specs, config, drain).not_offered
 }
 
-fn offer(
+fn class_edits(
     class: Class,
     inventory: &Inventory,
     pools: &[NamedPool],
     config: &Config,
-    writer: &Writer<'_>,
-) -> Option<Offer> {
-    let devices = inventory.of_class(class);
+    writer: &EditBuilder<'_>,
+) -> Option<ClassEdits> {
+    let devices = inventory.devices_of_class(class);
     // Nothing but the hook sets a virtual function up.
     let is_set_up = |device: &&Offered| device.vf.is_none() || writer.surroundings.hook;
     let devices: Vec<&Offered> = devices.filter(is_set_up).collect();
     let offer = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
-            onload::offer(class, inventory, &devices, writer)
+            onload::class_edits(class, inventory, &devices, writer)
         }
-        Class::Zf => zf::offer(inventory, &devices, writer),
-        Class::Profile => profile::offer(inventory, &devices, writer),
+        Class::Zf => zf::class_edits(inventory, &devices, writer),
+        Class::Profile => profile::class_edits(inventory, &devices, writer),
         Class::Rdma if inventory.is_rdma_exclusive() => {
-            rdma::moving_offer(inventory, &devices, writer)
+            rdma::moving_class_edits(inventory, &devices, writer)
         }
-        Class::Hugepages => hugepages::offer(&devices, writer),
-        Class::Netdev => netdev::offer(&devices, pools, config, writer),
-        _ => nodes::offer(class, &devices, writer),
+        Class::Hugepages => hugepages::class_edits(&devices, writer),
+        Class::Netdev => netdev::class_edits(&devices, pools, config, writer),
+        _ => nodes::class_edits(class, &devices, writer),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }
 
 /// A pool as a device. None without the hook, which gives the member.
-fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
+fn pool_device(named: &NamedPool, writer: &EditBuilder<'_>) -> Option<(DeviceName, Device)> {
     let take = Take { class: named.class, pool: named.name.clone(), count: 1 };
     let hooks = writer.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
-    let (name, mut device) = device(named.name.clone(), edits);
+    let (name, mut device) = new_device(named.name.clone(), edits);
     device.annotations = named.pool.to_annotations();
     device.annotations.extend(named.near.to_annotations());
     (!device.container_edits.hooks.is_empty()).then_some((name, device))
 }
 
-fn devices(class: Class, offer: Offer, variables: &Variables) -> BTreeMap<DeviceName, Device> {
+fn named_devices(
+    class: Class,
+    offer: ClassEdits,
+    variables: &DeviceVariables,
+) -> BTreeMap<DeviceName, Device> {
     let mut devices = BTreeMap::new();
     let mut members = Vec::new();
     for (name, mut edits) in offer.devices {
@@ -138,20 +142,20 @@ fn devices(class: Class, offer: Offer, variables: &Variables) -> BTreeMap<Device
             members.push(variable.clone());
         }
         edits.env.insert(0, variable);
-        devices.extend([device(name, edits)]);
+        devices.extend([new_device(name, edits)]);
     }
     members.sort();
     let all = offer.all.filter(|_| !members.is_empty());
     if let (Some(mut all), Ok(name)) = (all, DeviceName::try_from("all")) {
         all.env.splice(0..0, members);
-        devices.extend([device(name, all)]);
+        devices.extend([new_device(name, all)]);
     }
     devices
 }
 
 /// A specification of these devices, with what all devices of the class share. A pool shares it too: what a
 /// member's hook can no longer give, such as variables, comes from there.
-fn specification(
+fn build_spec(
     class: Class,
     common: ContainerEdits,
     devices: BTreeMap<DeviceName, Device>,
@@ -174,10 +178,10 @@ fn specification(
 }
 
 pub fn warnings(
-    specs: &Specs,
+    specs: &GeneratedSpecs,
     pools: &[NamedPool],
     config: &Cdi,
-    surroundings: Surroundings,
+    surroundings: InstalledFiles,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let has_nodes = |spec: &Spec| {
@@ -210,12 +214,12 @@ pub fn warnings(
             "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
         ));
     }
-    warnings.extend(not_selectable(specs, config));
+    warnings.extend(unselectable_warnings(specs, config));
     warnings
 }
 
 /// The interfaces that ZF_ATTR cannot name although it should.
-fn not_selectable(specs: &Specs, config: &Cdi) -> Vec<String> {
+fn unselectable_warnings(specs: &GeneratedSpecs, config: &Cdi) -> Vec<String> {
     let zf = specs.get(&SpecName::devices(Class::Zf));
     let zf = zf.filter(|_| config.select_interface);
     let devices = zf.into_iter().flat_map(|spec| &spec.devices);

@@ -7,30 +7,30 @@ use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
 use onload_core::host_settings::Interface;
 
-use super::edits::Writer;
-use super::offer::{Entry, Offer};
-use crate::devices::Device;
+use super::edits::EditBuilder;
+use super::offer::{ClassEdits, DeviceEdits};
+use crate::devices::HostDevice;
 use crate::pools::NamedPool;
 
 /// None of them without the hook: nothing else moves them.
-pub(super) fn offer(
-    devices: &[&Device],
+pub(super) fn class_edits(
+    devices: &[&HostDevice],
     pools: &[NamedPool],
     config: &Config,
-    writer: &Writer<'_>,
-) -> Offer {
+    writer: &EditBuilder<'_>,
+) -> ClassEdits {
     let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
             Some((netdev.name.clone(), ContainerEdits::default()))
         } else {
-            entry(netdev, config, writer)
+            device_edits(netdev, config, writer)
         }
     });
-    Offer { devices: entries.collect(), ..Offer::default() }
+    ClassEdits { devices: entries.collect(), ..ClassEdits::default() }
 }
 
 /// Whether a pool that has it says that a CNI plugin moves its members.
-fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool {
+fn is_left_to_cni(netdev: &HostDevice, pools: &[NamedPool], config: &Config) -> bool {
     let pools = pools.iter().filter(|pool| pool.class == Class::Netdev);
     let mut by_cni = pools.filter(|pool| {
         let settings = config.pools.get(pool.name.as_str());
@@ -42,7 +42,11 @@ fn is_left_to_cni(netdev: &Device, pools: &[NamedPool], config: &Config) -> bool
     })
 }
 
-fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry> {
+fn device_edits(
+    netdev: &HostDevice,
+    config: &Config,
+    writer: &EditBuilder<'_>,
+) -> Option<DeviceEdits> {
     let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let settings = config.netdev.get(netdev.name.as_str());
     let addresses = settings.into_iter().flat_map(|settings| &settings.addresses);
@@ -50,7 +54,7 @@ fn entry(netdev: &Device, config: &Config, writer: &Writer<'_>) -> Option<Entry>
     let hooks = writer.hooks(&HookArguments {
         address: address.collect(),
         netdev: vec![MovedInterface { name: interface, pci: netdev.pci? }],
-        ..writer.leased(&[netdev])
+        ..writer.lease_arguments(&[netdev])
     });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
     (!edits.hooks.is_empty()).then(|| (netdev.name.clone(), edits))

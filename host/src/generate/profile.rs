@@ -2,12 +2,16 @@
 
 use onload_cdi::ContainerEdits;
 
-use super::edits::Writer;
-use super::offer::Offer;
-use crate::devices::Device;
+use super::edits::EditBuilder;
+use super::offer::ClassEdits;
+use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 
-pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>) -> Offer {
+pub(super) fn class_edits(
+    inventory: &Inventory,
+    devices: &[&HostDevice],
+    writer: &EditBuilder<'_>,
+) -> ClassEdits {
     let onload = inventory.usable_onload();
     let entries = devices.iter().filter_map(|device| {
         let profile = onload?.profiles.get(device.read?)?;
@@ -16,5 +20,5 @@ pub(super) fn offer(inventory: &Inventory, devices: &[&Device], writer: &Writer<
         let edits = ContainerEdits { env: settings.collect(), ..writer.leasing_edits(&[device]) };
         Some((device.name.clone(), edits))
     });
-    Offer { devices: entries.collect(), ..Offer::default() }
+    ClassEdits { devices: entries.collect(), ..ClassEdits::default() }
 }

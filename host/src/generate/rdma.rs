@@ -5,30 +5,34 @@ use onload_core::class::Class;
 use onload_core::hook_arguments::{HookArguments, MovedRdma};
 use onload_core::lease;
 
-use super::edits::Writer;
-use super::offer::Offer;
-use crate::devices::Device;
+use super::edits::EditBuilder;
+use super::offer::ClassEdits;
+use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 
 /// A specification has no node of a device: a move makes them anew. The hook that moves it gives them,
 /// so there is no device without the hook.
-pub(super) fn moving_offer(
+pub(super) fn moving_class_edits(
     inventory: &Inventory,
-    devices: &[&Device],
-    writer: &Writer<'_>,
-) -> Offer {
+    devices: &[&HostDevice],
+    writer: &EditBuilder<'_>,
+) -> ClassEdits {
     let entries = devices.iter().filter_map(|device| {
         let edits = moving_edits(inventory, &[device], writer);
         (!edits.hooks.is_empty()).then(|| (device.name.clone(), edits))
     });
-    Offer {
+    ClassEdits {
         common: ContainerEdits::default(),
         devices: entries.collect(),
         all: Some(moving_edits(inventory, devices, writer)),
     }
 }
 
-fn moving_edits(inventory: &Inventory, devices: &[&Device], writer: &Writer<'_>) -> ContainerEdits {
+fn moving_edits(
+    inventory: &Inventory,
+    devices: &[&HostDevice],
+    writer: &EditBuilder<'_>,
+) -> ContainerEdits {
     let both = devices.iter().filter_map(|device| {
         let (class, name) = (Class::Rdma, device.name.clone());
         let read = inventory.rdma.get(device.read?)?;

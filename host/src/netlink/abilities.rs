@@ -46,7 +46,7 @@ const NTUPLE: &[u8] = b"rx-ntuple-filter";
 const UNKNOWN: &str = "-";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct InterfaceFeatures {
     pub xdp: Option<bool>,
     pub flow_filters: Option<FlowFilters>,
     pub channels: Option<u32>,
@@ -61,7 +61,7 @@ pub enum FlowFilters {
 }
 
 /// Reads what [`to_text`] writes.
-pub(crate) fn parse(text: &str) -> anyhow::Result<BTreeMap<String, Abilities>> {
+pub(crate) fn parse(text: &str) -> anyhow::Result<BTreeMap<String, InterfaceFeatures>> {
     let mut all = BTreeMap::new();
     for (at, line) in text.lines().enumerate() {
         let (name, abilities) = parse_line(line).with_context(|| {
@@ -73,12 +73,12 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<BTreeMap<String, Abilities>> {
     Ok(all)
 }
 
-fn parse_line(line: &str) -> Option<(String, Abilities)> {
+fn parse_line(line: &str) -> Option<(String, InterfaceFeatures)> {
     let words: Vec<&str> = line.split(' ').collect();
     let [name, xdp, filters, channels] = words[..] else {
         return None;
     };
-    let abilities = Abilities {
+    let abilities = InterfaceFeatures {
         xdp: match xdp {
             "xdp" => Some(true),
             "no-xdp" => Some(false),
@@ -98,7 +98,7 @@ fn parse_line(line: &str) -> Option<(String, Abilities)> {
 }
 
 /// A line for each interface; the kernel lets no white space into a name.
-pub(crate) fn to_text(all: &BTreeMap<String, Abilities>) -> String {
+pub(crate) fn to_text(all: &BTreeMap<String, InterfaceFeatures>) -> String {
     let mut text = String::new();
     for (name, abilities) in all {
         let xdp = match abilities.xdp {
@@ -134,26 +134,26 @@ impl FromStr for FlowFilters {
 }
 
 /// The abilities of all interfaces of this network namespace. A kernel that lacks a family does not say them.
-pub(crate) fn read() -> io::Result<BTreeMap<String, Abilities>> {
+pub(crate) fn read() -> io::Result<BTreeMap<String, InterfaceFeatures>> {
     let Ok(socket) = Socket::open(Some(GENERIC)) else {
         return Ok(BTreeMap::new());
     };
     // The names come from ethtool: the other family knows numbers alone.
-    let Some(ethtool) = family(&socket, ETHTOOL)? else {
+    let Some(ethtool) = find_family(&socket, ETHTOOL)? else {
         return Ok(BTreeMap::new());
     };
-    let mut by_index: BTreeMap<u32, (String, Abilities)> = BTreeMap::new();
+    let mut by_index: BTreeMap<u32, (String, InterfaceFeatures)> = BTreeMap::new();
     let every = nest(INTERFACE, &[]);
     let ask = |command: u8| {
         let payload = [header(command).to_vec(), every.clone()].concat();
         socket.list(ethtool, &payload, &|answer| parse_ethtool(command, answer))
     };
     for (index, name, found) in ask(FEATURES_GET)?.into_iter().chain(ask(CHANNELS_GET)?) {
-        let (_, known) = by_index.entry(index).or_insert((name, Abilities::default()));
+        let (_, known) = by_index.entry(index).or_insert((name, InterfaceFeatures::default()));
         known.flow_filters = known.flow_filters.or(found.flow_filters);
         known.channels = known.channels.or(found.channels);
     }
-    if let Some(netdev) = family(&socket, NETDEV)? {
+    if let Some(netdev) = find_family(&socket, NETDEV)? {
         for (index, xdp) in socket.list(netdev, &header(DEV_GET), &parse_xdp)? {
             if let Some((_, known)) = by_index.get_mut(&index) {
                 known.xdp = Some(xdp);
@@ -167,27 +167,29 @@ fn header(command: u8) -> [u8; HEADER] {
     [command, 1, 0, 0]
 }
 
-fn family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
+fn find_family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
     let payload = [header(GET_FAMILY).to_vec(), text(FAMILY_NAME, name.as_bytes())];
-    let number = |answer: &[u8]| u16_at(value(answer, FAMILY_ID)?, 0);
+    let number = |answer: &[u8]| u16_at(attribute_value(answer, FAMILY_ID)?, 0);
     match socket.ask(CONTROL, &payload.concat(), &number) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         number => number,
     }
 }
 
-fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
+fn attribute_value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     within(payload.get(HEADER..)?, wanted)
 }
 
-fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, Abilities)> {
-    let interface = value(payload, INTERFACE)?;
+fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceFeatures)> {
+    let interface = attribute_value(payload, INTERFACE)?;
     let index = u32_at(within(interface, DEV_INDEX)?, 0)?;
     let name = std::str::from_utf8(until_null(within(interface, DEV_NAME)?)).ok()?;
-    let mut found = Abilities::default();
+    let mut found = InterfaceFeatures::default();
     if command == FEATURES_GET {
-        let is_active = value(payload, FEATURES_ACTIVE).and_then(|bits| ntuple(bits, false));
-        let is_there = value(payload, FEATURES_HW).and_then(|bits| ntuple(bits, true));
+        let is_active =
+            attribute_value(payload, FEATURES_ACTIVE).and_then(|bits| has_ntuple(bits, false));
+        let is_there =
+            attribute_value(payload, FEATURES_HW).and_then(|bits| has_ntuple(bits, true));
         found.flow_filters = match (is_active, is_there) {
             (Some(true), _) => Some(FlowFilters::On),
             (Some(false), Some(true)) => Some(FlowFilters::Off),
@@ -195,7 +197,7 @@ fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, Abilities)
             _ => None,
         };
     } else {
-        let count = |kind| value(payload, kind).and_then(|count| u32_at(count, 0));
+        let count = |kind| attribute_value(payload, kind).and_then(|count| u32_at(count, 0));
         let (alone, combined) = (count(RX_COUNT), count(COMBINED_COUNT));
         let counts = alone.into_iter().chain(combined);
         found.channels = counts.reduce(u32::saturating_add);
@@ -204,7 +206,7 @@ fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, Abilities)
 }
 
 /// Whether a set of bits by names has that of flow filters. With a mask, a bit that is in the set has a value.
-fn ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
+fn has_ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
     let mut bits = attributes(within(bits, BITSET_BITS)?);
     let is_it = |bit: &[u8]| within(bit, BIT_NAME).is_some_and(|name| until_null(name) == NTUPLE);
     let found = bits.find(|(_, bit)| is_it(bit));
@@ -212,8 +214,8 @@ fn ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
 }
 
 fn parse_xdp(payload: &[u8]) -> Option<(u32, bool)> {
-    let index = u32_at(value(payload, DEV_IFINDEX)?, 0)?;
-    let features = u64_at(value(payload, DEV_XDP_FEATURES)?, 0)?;
+    let index = u32_at(attribute_value(payload, DEV_IFINDEX)?, 0)?;
+    let features = u64_at(attribute_value(payload, DEV_XDP_FEATURES)?, 0)?;
     Some((index, features & BASIC_AND_REDIRECT == BASIC_AND_REDIRECT))
 }
 
@@ -275,7 +277,7 @@ mod tests {
         assert_eq!(absent, Some(FlowFilters::Absent));
         let without = [header(FEATURES_GET).to_vec(), interface()].concat();
         let (_, _, found) = parse_ethtool(FEATURES_GET, &without).unwrap();
-        assert_eq!(found, Abilities::default());
+        assert_eq!(found, InterfaceFeatures::default());
     }
 
     #[test]

@@ -17,14 +17,14 @@ const STACK: usize = 256 * 1024;
 const OWN: &str = "/proc/self/ns/net";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct NetnsLinks {
     pub links: Vec<link::Link>,
     /// The number by which that namespace tells of this process's own: an interface below one of them may be there.
     pub own: Option<i32>,
 }
 
 /// The interfaces of the network namespace of that file, which a thread enters that does nothing else and ends.
-pub fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
+pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
     let open = |path: &Path| {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty())
@@ -37,7 +37,7 @@ pub fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
         let links = socket.list(link::GET, &link::all(), &link::parse)?;
         let number = link::namespace_number(own.as_fd());
         let own = socket.ask(link::GET_NAMESPACE, &number, &link::parse_namespace_number)?;
-        Ok(Elsewhere { links, own })
+        Ok(NetnsLinks { links, own })
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK);
@@ -49,7 +49,7 @@ pub fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
 
 /// The number of the interface by which this process's network namespace sends to an address; none where it sends nothing
 /// there.
-pub fn leads_by(address: IpAddr) -> Option<u32> {
+pub fn route_interface(address: IpAddr) -> Option<u32> {
     let first = |payload: &[u8]| route::parse(payload)?.interfaces.first().copied();
     let socket = Socket::open(None).ok()?;
     socket.ask(route::GET, &route::to(address), &first).ok()?
@@ -58,21 +58,21 @@ pub fn leads_by(address: IpAddr) -> Option<u32> {
 pub(crate) fn read() -> io::Result<Namespace> {
     let socket = Socket::open(None)?;
     Ok(Namespace {
-        links: socket.list(link::GET, &link::all(), &one_link)?,
+        links: socket.list(link::GET, &link::all(), &parse_link)?,
         addresses: socket.list(address::GET, &address::all(), &address::parse)?,
         routes: socket.routes()?.into_iter().flat_map(LinkRoute::each).collect(),
     })
 }
 
 /// None without a name.
-fn one_link(payload: &[u8]) -> Option<Link> {
+fn parse_link(payload: &[u8]) -> Option<Link> {
     let found = Link::from(&link::parse(payload)?);
     (!found.name.is_empty()).then_some(found)
 }
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
-    assert!(one_link(bytes).is_none_or(|link| !link.name.is_empty()));
+    assert!(parse_link(bytes).is_none_or(|link| !link.name.is_empty()));
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     fn an_interface_without_a_name_is_none() {
         let mut nameless = vec![0; 16];
         nameless[4] = 1;
-        assert_eq!(one_link(&nameless), None);
+        assert_eq!(parse_link(&nameless), None);
     }
 
     /// The own one is another one's too, and has no number of its own unless somebody asked for one.
@@ -95,11 +95,11 @@ mod tests {
             return;
         }
         let before = std::fs::read_link(OWN).unwrap();
-        let found = elsewhere(Path::new("/proc/self/ns/net")).unwrap();
+        let found = list_links(Path::new("/proc/self/ns/net")).unwrap();
         assert!(found.links.iter().any(|link| link.is_called(b"lo")));
         assert_eq!(std::fs::read_link(OWN).unwrap(), before);
-        assert!(elsewhere(Path::new("/proc/self/ns/mnt")).is_err());
-        assert!(elsewhere(Path::new("/dev/null")).is_err());
+        assert!(list_links(Path::new("/proc/self/ns/mnt")).is_err());
+        assert!(list_links(Path::new("/dev/null")).is_err());
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         }
         there.within(|| {
             let namespace = read().unwrap();
-            let by = |address: &str| leads_by(address.parse().unwrap());
+            let by = |address: &str| route_interface(address.parse().unwrap());
             let first = namespace.link("one").map(|link| link.index);
             assert_eq!(by("192.0.2.1"), first);
             // It has no other route.

@@ -11,7 +11,9 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
-pub use crate::devices::{Attribute, Attributes, Device as Offer, Health, Held, LOOPBACK, Sharing};
-pub use offering::offers;
+pub use crate::devices::{
+    Attribute, Attributes, DeviceLease, Health, HostDevice as Offer, LOOPBACK, Sharing,
+};
+pub use offering::build_offers;
 pub use published::GENERATE;
 pub use survey::Survey;

@@ -19,7 +19,7 @@ pub const GENERATE: &str = "run \"onload-ctk cdi generate\"";
 /// Names in a specification that stand for several devices.
 const SEVERAL: [&str; 2] = ["all", ANY];
 
-pub(super) struct Published<'r> {
+pub(super) struct SpecDevices<'r> {
     registry: &'r Registry,
     devices: BTreeMap<Class, BTreeMap<&'r str, Resolved<'r>>>,
     /// Devices that two files claim, with these files.
@@ -28,8 +28,8 @@ pub(super) struct Published<'r> {
     common: BTreeMap<&'r Path, Vec<Expect>>,
 }
 
-impl<'r> Published<'r> {
-    pub(super) fn of(registry: &'r Registry) -> Published<'r> {
+impl<'r> SpecDevices<'r> {
+    pub(super) fn new(registry: &'r Registry) -> SpecDevices<'r> {
         let classes = Class::ALL.map(|class| (class.kind(), class));
         let classes = BTreeMap::from(classes);
         let mut devices: BTreeMap<Class, BTreeMap<&str, Resolved<'_>>> = BTreeMap::new();
@@ -49,7 +49,7 @@ impl<'r> Published<'r> {
             let paths = conflict.paths.iter().map(|path| path.display().to_string());
             Some(((*class, conflict.name.device().as_str()), paths.collect()))
         });
-        Published { registry, devices, conflicts: conflicts.collect(), common }
+        SpecDevices { registry, devices, conflicts: conflicts.collect(), common }
     }
 
     pub(super) fn names(&self, class: Class) -> impl Iterator<Item = &'r str> {
@@ -62,7 +62,7 @@ impl<'r> Published<'r> {
         devices.is_some_and(|devices| devices.contains_key(name))
     }
 
-    pub(super) fn expected(&self, class: Class, name: &str) -> Vec<Expect> {
+    pub(super) fn device_expectations(&self, class: Class, name: &str) -> Vec<Expect> {
         let devices = self.devices.get(&class);
         let Some(found) = devices.and_then(|devices| devices.get(name)) else {
             return Vec::new();
@@ -73,7 +73,7 @@ impl<'r> Published<'r> {
     }
 
     /// None if a specification has it.
-    pub(super) fn why_not(&self, class: Class, name: &str) -> Option<String> {
+    pub(super) fn missing_reason(&self, class: Class, name: &str) -> Option<String> {
         if self.has(class, name) {
             return None;
         }
@@ -83,7 +83,7 @@ impl<'r> Published<'r> {
                 Listed(paths)
             ));
         }
-        if let Some((path, error)) = self.broken(class) {
+        if let Some((path, error)) = self.find_broken(class) {
             return Some(format!(
                 "{} cannot be used: {}; {GENERATE}",
                 path.display(),
@@ -100,7 +100,7 @@ impl<'r> Published<'r> {
         })
     }
 
-    fn broken(&self, class: Class) -> Option<(&'r Path, &'r RegistryError)> {
+    fn find_broken(&self, class: Class) -> Option<(&'r Path, &'r RegistryError)> {
         let prefix = format!("{FILE_PREFIX}{class}.");
         let is_its = |path: &Path| {
             let name = path.file_name().and_then(|name| name.to_str());

@@ -8,37 +8,37 @@ use onload_sys::numbers::Numbers;
 
 use super::published::GENERATE;
 use crate::devices::inventory::Inventory;
-use crate::discover::node::DeviceNode;
+use crate::discover::node::OfferedNode;
 
 /// A device of the kernel and what its nodes are called before their number: `uverbs`, `umad`. Those of
 /// IOMMU groups are numbers alone.
-type Key = (&'static str, String, String);
+type NodeKey = (&'static str, String, String);
 
-pub(super) struct Nodes {
-    by_device: BTreeMap<Key, Vec<Seen>>,
+pub(super) struct CurrentNodes {
+    by_device: BTreeMap<NodeKey, Vec<CurrentNode>>,
 }
 
-struct Seen {
+struct CurrentNode {
     device: Expected,
     name: String,
     numbers: Numbers,
 }
 
-impl Nodes {
-    pub(super) fn of(inventory: &Inventory) -> Nodes {
-        let mut nodes = Nodes { by_device: BTreeMap::new() };
+impl CurrentNodes {
+    pub(super) fn new(inventory: &Inventory) -> CurrentNodes {
+        let mut nodes = CurrentNodes { by_device: BTreeMap::new() };
         let all = inventory.with_drained().flat_map(|device| &device.nodes);
         all.for_each(|node| nodes.add(node));
         nodes
     }
 
-    fn add(&mut self, of: &DeviceNode) {
-        let (name, node) = (last(&of.node.path), &of.node);
+    fn add(&mut self, of: &OfferedNode) {
+        let (name, node) = (file_name(&of.node.path), &of.node);
         for device in &of.expected {
-            let of_device = self.by_device.entry(key(device, name)).or_default();
+            let of_device = self.by_device.entry(node_key(device, name)).or_default();
             // Devices share nodes.
             if of_device.iter().all(|seen| seen.name != name) {
-                of_device.push(Seen {
+                of_device.push(CurrentNode {
                     name: name.to_owned(),
                     numbers: node.numbers,
                     device: device.clone(),
@@ -49,11 +49,11 @@ impl Nodes {
 
     /// Why the hook would refuse a container, if it would. A device without nodes of that kind is not
     /// judged: the configuration may have changed what is offered of it.
-    pub(super) fn changed(&self, expected: &[Expect]) -> Option<String> {
+    pub(super) fn stale_reason(&self, expected: &[Expect]) -> Option<String> {
         let wrong = expected.iter().find(|expect| {
-            let name = last(&expect.node);
-            let now = self.by_device.get(&key(&expect.device, name));
-            now.is_some_and(|now| !now.iter().any(|seen| seen.is_as(expect, name)))
+            let name = file_name(&expect.node);
+            let now = self.by_device.get(&node_key(&expect.device, name));
+            now.is_some_and(|now| !now.iter().any(|seen| seen.matches(expect, name)))
         })?;
         Some(format!(
             "its specification was written for another {}: devices have been renumbered since; {GENERATE}",
@@ -62,18 +62,18 @@ impl Nodes {
     }
 }
 
-impl Seen {
-    fn is_as(&self, expect: &Expect, name: &str) -> bool {
+impl CurrentNode {
+    fn matches(&self, expect: &Expect, name: &str) -> bool {
         let is_numbered = expect.written.is_none_or(|written| written == self.numbers);
         self.device == expect.device && self.name == name && is_numbered
     }
 }
 
-fn last(path: &str) -> &str {
+fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn key(device: &Expected, node: &str) -> Key {
+fn node_key(device: &Expected, node: &str) -> NodeKey {
     let kind = node.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
     match device {
         Expected::Rdma { ibdev, .. } => ("rdma", ibdev.clone(), kind),

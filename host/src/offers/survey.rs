@@ -7,16 +7,16 @@ use onload_core::config::Config;
 use onload_core::lease::Listed;
 
 use super::offering;
-use crate::devices::Device;
+use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 use crate::host::Host;
 use crate::leases;
-use crate::pools::{self, Pools};
+use crate::pools::{self, PoolSet};
 
 #[derive(Debug)]
 pub struct Survey {
     pub inventory: Inventory,
-    pub pools: Pools,
+    pub pools: PoolSet,
     pub specs: Registry,
     pub leases: Vec<Listed>,
 }
@@ -25,7 +25,7 @@ impl Survey {
     /// `spec_dirs`: each has a higher priority than the one before. An error means that leases cannot be read, so that
     /// any device may be held; what else cannot be read is in the inventory's `unread` and the registry's errors.
     pub fn read(host: &Host, config: &Config, spec_dirs: &[PathBuf]) -> anyhow::Result<Self> {
-        let (inventory, pools) = pools::survey(host, config);
+        let (inventory, pools) = pools::discover_with_pools(host, config);
         // The leases are the last to be read: of all of this they change most often.
         Ok(Survey {
             inventory,
@@ -35,7 +35,7 @@ impl Survey {
         })
     }
 
-    pub fn offers(&self) -> Vec<Device> {
-        offering::offers(&self.inventory, &self.specs, &self.pools, &self.leases)
+    pub fn offers(&self) -> Vec<HostDevice> {
+        offering::build_offers(&self.inventory, &self.specs, &self.pools, &self.leases)
     }
 }

@@ -13,15 +13,15 @@ use onload_core::host_settings::RdmaNetns;
 use onload_core::lease::{Holder, Lease, Listed};
 use onload_sys::processes::{Cgroup, Process};
 
-use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, offers};
+use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, build_offers};
 use crate::devices::devices;
 use crate::devices::inventory::Inventory;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::not_offered::Exclusion;
 use crate::discover::test_tree::{AsHost, Tree, sample};
-use crate::discover::unread::Unread;
-use crate::generate::{Surroundings, generate};
+use crate::discover::unread::UnreadEntry;
+use crate::generate::{InstalledFiles, generate};
 use crate::host::Host;
-use crate::pools::{resolve, survey};
+use crate::pools::{discover_with_pools, resolve};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 const HOSTS: [&str; 5] = [CAPTURED, "x2-2port-sriov", "rdma-hcas", "iommu-groups", "vmd-numa-gaps"];
@@ -48,7 +48,7 @@ impl Given {
     fn of(host: &Host, config: &str) -> Given {
         let config = Config::parse(config).unwrap();
         let mut given = Given {
-            inventory: survey(host, &config).0,
+            inventory: discover_with_pools(host, &config).0,
             config,
             files: BTreeMap::new(),
             leases: Vec::new(),
@@ -64,7 +64,7 @@ impl Given {
 
     fn generate(&mut self) {
         self.make_devices();
-        let surroundings = Surroundings { hook: true, ..Surroundings::default() };
+        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
         let pools = resolve(&self.inventory, &self.config).offered;
         let specs = generate(&self.inventory, &pools, &self.config, surroundings).unwrap();
         let files = specs.into_iter();
@@ -83,7 +83,7 @@ impl Given {
         self.make_devices();
         let pools = resolve(&self.inventory, &self.config);
         let registry = self.registry();
-        offers(&self.inventory, &registry, &pools, &self.leases)
+        build_offers(&self.inventory, &registry, &pools, &self.leases)
     }
 
     fn offer(&mut self, name: &str) -> Offer {
@@ -424,7 +424,7 @@ fn a_device_that_is_offered_no_longer_says_why_as_discover_does() {
         assert_eq!(offered.health, Health::Healthy);
         given.generate();
         let nic = given.inventory.nics.remove(0);
-        let entry = NotOffered::new(Class::Nic, nic.name, reason);
+        let entry = Exclusion::new(Class::Nic, nic.name, reason);
         given.inventory.not_offered.push(entry);
         let gone = given.offer(&name);
         assert_eq!(gone.health, unhealthy(reason), "{class}");
@@ -487,7 +487,7 @@ fn a_device_that_is_gone_or_cannot_be_looked_at_says_which_of_both() {
     );
     let mut given = Given::sample(CAPTURED, "");
     given.inventory.rdma.remove(0);
-    given.inventory.unread.push(Unread {
+    given.inventory.unread.push(UnreadEntry {
         path: "/sys/class/infiniband".into(),
         kinds: vec![Class::Rdma],
         reason: "reading /sys/class/infiniband: permission denied".to_owned(),
@@ -579,9 +579,9 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
     assert_eq!(holders(&offer), [holder]);
     assert_eq!(offer.health, Health::Healthy);
     let is_web = |lease: &Lease| lease.container.as_str() == "web";
-    assert_eq!(offer.health_beside(is_web), Health::Healthy);
+    assert_eq!(offer.health_excluding(is_web), Health::Healthy);
     assert_eq!(
-        offer.health_beside(|lease| !is_web(lease)),
+        offer.health_excluding(|lease| !is_web(lease)),
         unhealthy(&format!("it is held by {holder}; \"onload-ctk lease list\" shows all"))
     );
     assert_eq!(given.leases.len(), 1);
@@ -600,7 +600,7 @@ fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     assert!(offers[0].leases.is_empty());
     assert_eq!(holders(offers[1]), ["an unknown container (it is no lease)"]);
     assert_eq!(
-        offers[1].health_beside(|_| true),
+        offers[1].health_excluding(|_| true),
         unhealthy(
             "it is held by an unknown container (it is no lease); \"onload-ctk lease list\" shows all"
         )
@@ -618,14 +618,14 @@ fn a_shared_device_is_full_when_others_have_all_that_the_operator_allows() {
     assert_eq!(slots, [0, 1]);
     assert!(holders(&offer)[0].contains("container a "));
     let is_a = |lease: &Lease| lease.container.as_str() == "a";
-    assert_eq!(offer.health_beside(is_a), Health::Healthy);
-    assert!(matches!(offer.health_beside(|_| false), Health::Unhealthy(_)));
+    assert_eq!(offer.health_excluding(is_a), Health::Healthy);
+    assert!(matches!(offer.health_excluding(|_| false), Health::Unhealthy(_)));
     // Nobody counts the containers of an interface.
     given.generate();
     given.lease("nic:ens1", 0, "a");
     let nic = given.offer("nic=ens1");
-    assert_eq!((nic.sharing, nic.slots, nic.most()), (Sharing::Shared, None, None));
-    assert_eq!(nic.health_beside(|_| false), Health::Healthy);
+    assert_eq!((nic.sharing, nic.slots, nic.max_holders()), (Sharing::Shared, None, None));
+    assert_eq!(nic.health_excluding(|_| false), Health::Healthy);
 }
 
 #[test]
@@ -675,7 +675,7 @@ fn a_device_that_its_holder_has_taken_along_stays_an_offer() {
     let offers = taken.offers();
     let rdma: Vec<&Offer> = offers.iter().filter(|offer| offer.class == Class::Rdma).collect();
     assert_eq!(rdma[0].health, Health::Healthy);
-    assert!(matches!(rdma[0].health_beside(|_| false), Health::Unhealthy(_)));
+    assert!(matches!(rdma[0].health_excluding(|_| false), Health::Unhealthy(_)));
     // Nobody holds the other.
     assert!(matches!(rdma[1].health, Health::Unhealthy(_)));
 }
@@ -821,7 +821,7 @@ fn a_drained_device_stays_an_offer_that_nobody_can_have() {
     let device = given.inventory.devices.remove(at);
     given.inventory.drained.push(Offer { is_drained: true, health: unhealthy(why), ..device });
     let pools = resolve(&given.inventory, &given.config);
-    let offers = super::offers(&given.inventory, &Registry::default(), &pools, &given.leases);
+    let offers = super::build_offers(&given.inventory, &Registry::default(), &pools, &given.leases);
     let after = offers.iter().find(|offer| offer.name == before.name).unwrap();
     assert_eq!(after.pools, ["fast"]);
     assert_eq!(after.attributes, before.attributes);

@@ -13,10 +13,12 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::{Listed, counted};
 
 use crate::devices::inventory::Inventory;
-use crate::devices::near::Near;
-use crate::devices::{Device, Places, Selection, discover, nearness, select, together};
-use crate::discover::names::legal;
-use crate::discover::not_offered::NotOffered;
+use crate::devices::near::GpuNicMap;
+use crate::devices::{
+    FunctionIndex, HostDevice, Selection, discover, group_inseparable, pool_nearness, select,
+};
+use crate::discover::names::check_name;
+use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunction;
 use crate::host::Host;
 
@@ -32,18 +34,18 @@ pub struct NamedPool {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pools {
+pub struct PoolSet {
     pub offered: Vec<NamedPool>,
     /// Their members that are drained.
     pub drained: Vec<NamedPool>,
-    pub not_offered: Vec<NotOffered>,
+    pub not_offered: Vec<Exclusion>,
     pub warnings: Vec<String>,
     /// How many containers may have one device of a class at once, whichever pool it is in.
     pub shares: Leases,
 }
 
 /// What is not offered of the pools stands in the inventory, and so do the warnings about them.
-pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
+pub fn discover_with_pools(host: &Host, config: &Config) -> (Inventory, PoolSet) {
     let mut inventory = discover(host, config);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
@@ -53,20 +55,20 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     (inventory, pools)
 }
 
-pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
-    let places = Places::of(inventory);
-    let near = Near::of(inventory);
+pub fn resolve(inventory: &Inventory, config: &Config) -> PoolSet {
+    let places = FunctionIndex::from_inventory(inventory);
+    let near = GpuNicMap::from_inventory(inventory);
     let pooled = config.pools.values().map(|pool| pool.class);
     let leased = Class::ALL.into_iter();
-    let shares = shares(inventory, config);
+    let shares = class_shares(inventory, config);
     let leased = leased.filter(|class| shares.share(*class).is_some());
     let near_gpus = (!near.gpus.is_empty()).then_some(Class::Rdma);
     let classes: BTreeSet<Class> = pooled.chain(leased).chain(near_gpus).collect();
-    let mut pools = Pools { shares: shares.clone(), ..Pools::default() };
+    let mut pools = PoolSet { shares: shares.clone(), ..PoolSet::default() };
     for class in classes {
         let devices = ClassDevices {
             class,
-            candidates: candidates(inventory, class),
+            candidates: pool_candidates(inventory, class),
             near: &near,
             places: &places,
             inventory,
@@ -78,15 +80,15 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     pools
 }
 
-fn candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&Device>> {
+fn pool_candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&HostDevice>> {
     let devices = inventory.with_drained();
     let devices = devices.filter(|device| device.class == class);
-    together(devices.filter(|device| !device.is_loopback()))
+    group_inseparable(devices.filter(|device| !device.is_loopback()))
 }
 
 /// How many containers may have a device of a class, on this host: an RDMA device is in one network namespace in mode
 /// exclusive.
-fn shares(inventory: &Inventory, config: &Config) -> Leases {
+fn class_shares(inventory: &Inventory, config: &Config) -> Leases {
     let mut shares = config.leases.clone();
     if inventory.is_rdma_exclusive() {
         let one = Share::try_from(1).ok();
@@ -95,16 +97,16 @@ fn shares(inventory: &Inventory, config: &Config) -> Leases {
     shares
 }
 
-impl Pools {
+impl PoolSet {
     /// Why readers of CDI up to that version get no pools; `None` if they do.
-    pub fn why_left_out(newest: Version) -> Option<String> {
+    pub fn left_out_reason(newest: Version) -> Option<String> {
         (newest < ANNOTATIONS).then(|| format!(
             "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
         ))
     }
 
-    pub fn keep_to(&mut self, newest: Version) {
-        let Some(reason) = Pools::why_left_out(newest) else {
+    pub fn drop_unsupported(&mut self, newest: Version) {
+        let Some(reason) = PoolSet::left_out_reason(newest) else {
             return;
         };
         let left_out = std::mem::take(&mut self.offered);
@@ -116,7 +118,7 @@ impl Pools {
         self.warnings.push(format!("pools are left out ({}): {reason}", Listed(&names)));
         let refusals = left_out.iter();
         let refusals =
-            refusals.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason.as_str()));
+            refusals.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
         self.not_offered.extend(refusals);
     }
 }
@@ -124,16 +126,16 @@ impl Pools {
 struct ClassDevices<'i> {
     class: Class,
     /// What containers get together, by the first.
-    candidates: Vec<Vec<&'i Device>>,
-    near: &'i Near<'i>,
-    places: &'i Places<'i>,
+    candidates: Vec<Vec<&'i HostDevice>>,
+    near: &'i GpuNicMap<'i>,
+    places: &'i FunctionIndex<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
     shares: &'i Leases,
 }
 
 impl ClassDevices<'_> {
-    fn add_pools(&self, pools: &mut Pools) {
+    fn add_pools(&self, pools: &mut PoolSet) {
         let (class, any) = (self.class, DeviceName::try_from(ANY));
         let mut found = Vec::new();
         let is_near_gpus = class == Class::Rdma && !self.near.gpus.is_empty();
@@ -143,7 +145,7 @@ impl ClassDevices<'_> {
             && !self.candidates.is_empty()
         {
             let all = self.candidates.iter().collect();
-            match self.pool(name, all, share, pools) {
+            match self.build_pool(name, all, share, pools) {
                 Ok(pool) => found.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
             }
@@ -151,7 +153,7 @@ impl ClassDevices<'_> {
         let taken = self.names();
         let ours = self.config.pools.iter();
         for (name, pool) in ours.filter(|(_, pool)| pool.class == class) {
-            let named = self.name(name, &taken);
+            let named = self.check_pool_name(name, &taken);
             let made = named.and_then(|name| self.make(name, pool, pools));
             match made {
                 Ok(pool) => found.push(pool),
@@ -166,29 +168,29 @@ impl ClassDevices<'_> {
                 }
             }
         }
-        pools.warnings.extend(overlaps(&found));
-        pools.warnings.extend(self.mixed(&found));
+        pools.warnings.extend(find_overlaps(&found));
+        pools.warnings.extend(self.mixed_warning(&found));
         found.sort_by(|one, other| one.name.cmp(&other.name));
         pools.offered.append(&mut found);
     }
 
     /// That who asks for any function that vfio holds may get something else than a NIC: what no pool of the operator's
     /// has is told apart by nothing.
-    fn mixed(&self, found: &[NamedPool]) -> Option<String> {
+    fn mixed_warning(&self, found: &[NamedPool]) -> Option<String> {
         let class = self.class;
         let own = found.iter().filter(|pool| pool.name.as_str() != ANY);
         let own = own.flat_map(|pool| &pool.pool.members);
         let own: BTreeSet<&str> = own.map(|member| member.name.as_str()).collect();
         let open = self.candidates.iter().filter_map(|each| each.first());
         let open = open.filter(|one| !one.is_drained && !own.contains(one.name.as_str()));
-        let is_nic = |device: &&&Device| {
+        let is_nic = |device: &&&HostDevice| {
             let mut functions = device.pci.iter().chain(&device.aliases);
             functions.any(|pci| {
                 let function = self.inventory.functions.get(*pci);
                 function.is_some_and(PciFunction::is_network)
             })
         };
-        let (nics, others): (Vec<&&Device>, Vec<&&Device>) = open.partition(is_nic);
+        let (nics, others): (Vec<&&HostDevice>, Vec<&&HostDevice>) = open.partition(is_nic);
         let first = others.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
         let names: Vec<String> = others.iter().map(|one| one.name.to_string()).collect();
         Some(format!(
@@ -198,8 +200,8 @@ impl ClassDevices<'_> {
         ))
     }
 
-    fn refuse(&self, name: &str, reason: String, pools: &mut Pools) {
-        let entry = NotOffered::new(self.class, name, reason);
+    fn refuse(&self, name: &str, reason: String, pools: &mut PoolSet) {
+        let entry = Exclusion::new(self.class, name, reason);
         pools.not_offered.push(entry);
     }
 
@@ -211,9 +213,9 @@ impl ClassDevices<'_> {
         offered.chain(interfaces.map(|interface| interface.name.as_str())).collect()
     }
 
-    fn name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
+    fn check_pool_name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
         let otherwise = "name the pool otherwise";
-        let legal = legal(name).map_err(|problem| format!("{problem}; {otherwise}"))?;
+        let legal = check_name(name).map_err(|problem| format!("{problem}; {otherwise}"))?;
         if taken.contains(name) || name.parse::<PciAddress>().is_ok() {
             return Err(format!("{name:?} is the name of a device; {otherwise}"));
         }
@@ -221,18 +223,18 @@ impl ClassDevices<'_> {
     }
 
     /// A pool of these, of which those are kept apart that are drained.
-    fn pool(
+    fn build_pool(
         &self,
         name: DeviceName,
-        of: Vec<&Vec<&Device>>,
+        of: Vec<&Vec<&HostDevice>>,
         share: u32,
-        pools: &mut Pools,
+        pools: &mut PoolSet,
     ) -> Result<NamedPool, String> {
         let class = self.class;
-        let is_drained = |candidate: &&Vec<&Device>| candidate.iter().any(|one| one.is_drained);
+        let is_drained = |candidate: &&Vec<&HostDevice>| candidate.iter().any(|one| one.is_drained);
         let (drained, offered): (Vec<_>, Vec<_>) = of.into_iter().partition(is_drained);
-        let (drained, offered) = (firsts(drained), firsts(offered));
-        let members = |of: &[&Device]| of.iter().copied().map(member).collect();
+        let (drained, offered) = (first_devices(drained), first_devices(offered));
+        let members = |of: &[&HostDevice]| of.iter().copied().map(to_member).collect();
         if !drained.is_empty() {
             pools.drained.push(NamedPool {
                 class,
@@ -241,11 +243,11 @@ impl ClassDevices<'_> {
                 near: Nearness::default(),
             });
         }
-        match self.why_drained(&drained).filter(|_| offered.is_empty()) {
+        match self.drained_reason(&drained).filter(|_| offered.is_empty()) {
             Some(why) => Err(why),
             None => {
                 let members = members(&offered);
-                checked(class, name, Pool { members, share }, nearness(self.near, &offered))
+                check_size(class, name, Pool { members, share }, pool_nearness(self.near, &offered))
             }
         }
     }
@@ -254,15 +256,15 @@ impl ClassDevices<'_> {
         &self,
         name: DeviceName,
         pool: &PoolConfig,
-        pools: &mut Pools,
+        pools: &mut PoolSet,
     ) -> Result<NamedPool, String> {
         let class = self.class;
         let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
         let candidates = self.candidates.iter().zip(chosen);
         let chosen = candidates.filter(|(_, chosen)| *chosen);
-        let chosen: Vec<&Vec<&Device>> = chosen.map(|(each, _)| each).collect();
+        let chosen: Vec<&Vec<&HostDevice>> = chosen.map(|(each, _)| each).collect();
         if chosen.is_empty() {
-            return Err(self.why_empty(&name, &unmatched));
+            return Err(self.empty_reason(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
         let of_class = self.shares.share(class);
@@ -278,16 +280,16 @@ impl ClassDevices<'_> {
                 Listed(&unmatched)
             ));
         }
-        self.pool(name, chosen, share, pools)
+        self.build_pool(name, chosen, share, pools)
     }
 
-    fn why_drained(&self, drained: &[&Device]) -> Option<String> {
+    fn drained_reason(&self, drained: &[&HostDevice]) -> Option<String> {
         let name = &drained.first()?.name;
         let why = self.inventory.drain.find(self.class, name.as_str())?;
         Some(format!("all of its devices are drained; {name} is {why}"))
     }
 
-    fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {
+    fn empty_reason(&self, name: &DeviceName, unmatched: &[String]) -> String {
         let class = self.class;
         let change = format!("change [pools.{name}] in {CONFIG_PATH}");
         if self.candidates.is_empty() {
@@ -302,23 +304,23 @@ impl ClassDevices<'_> {
     }
 }
 
-fn firsts<'i>(candidates: Vec<&Vec<&'i Device>>) -> Vec<&'i Device> {
+fn first_devices<'i>(candidates: Vec<&Vec<&'i HostDevice>>) -> Vec<&'i HostDevice> {
     let firsts = candidates.into_iter().filter_map(|each| each.first());
     firsts.copied().collect()
 }
 
-fn member(device: &Device) -> Member {
+fn to_member(device: &HostDevice) -> Member {
     Member { name: device.name.clone(), numa_node: device.numa_node }
 }
 
-fn checked(
+fn check_size(
     class: Class,
     name: DeviceName,
     pool: Pool,
     near: Nearness,
 ) -> Result<NamedPool, String> {
     let count = pool.members.len();
-    let bytes = bytes(&pool.to_annotations());
+    let bytes = annotation_bytes(&pool.to_annotations());
     if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
         return Err(format!(
             "its {} {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices",
@@ -326,17 +328,17 @@ fn checked(
         ));
     }
     let room = MAX_ANNOTATION_BYTES - bytes;
-    Ok(NamedPool { class, name, pool, near: bounded(near, room) })
+    Ok(NamedPool { class, name, pool, near: truncate(near, room) })
 }
 
-fn bytes(annotations: &BTreeMap<String, String>) -> usize {
+fn annotation_bytes(annotations: &BTreeMap<String, String>) -> usize {
     let entries = annotations.iter();
     entries.map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// What a specification can say in so many bytes.
-fn bounded(near: Nearness, room: usize) -> Nearness {
-    let fits = |near: &Nearness| bytes(&near.to_annotations()) <= room;
+fn truncate(near: Nearness, room: usize) -> Nearness {
+    let fits = |near: &Nearness| annotation_bytes(&near.to_annotations()) <= room;
     if fits(&near) {
         return near;
     }
@@ -354,7 +356,7 @@ fn bounded(near: Nearness, room: usize) -> Nearness {
 
 /// Two pools whose members one container has at a time, and that have members in common. Leases keep them
 /// apart, and yet neither has as many as it seems to.
-fn overlaps(pools: &[NamedPool]) -> Vec<String> {
+fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
     let exclusive: Vec<&NamedPool> =
         pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY).collect();
     let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -397,11 +399,11 @@ mod tests {
 
     fn offered(name: &str, pool: Pool) -> NamedPool {
         let name = name.parse().unwrap();
-        checked(Class::Vfio, name, pool, Nearness::default()).unwrap()
+        check_size(Class::Vfio, name, pool, Nearness::default()).unwrap()
     }
 
     fn refusal(pool: Pool) -> String {
-        checked(Class::Vfio, "p".parse().unwrap(), pool, Nearness::default()).unwrap_err()
+        check_size(Class::Vfio, "p".parse().unwrap(), pool, Nearness::default()).unwrap_err()
     }
 
     #[test]
@@ -426,13 +428,13 @@ mod tests {
             offered(name, pool)
         };
         let pools = [of("any", 1), of("a", 1), of("b", 1), of("c", 2)];
-        let said = overlaps(&pools);
+        let said = find_overlaps(&pools);
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "), "{said:?}");
         assert!(
             said[0].ends_with(" and 4 more in common: a container of one takes it from the other"),
             "{said:?}"
         );
-        assert_eq!(overlaps(&pools[..2]), [""; 0]);
+        assert_eq!(find_overlaps(&pools[..2]), [""; 0]);
     }
 }

@@ -14,8 +14,8 @@ use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::manifest::{Format, MANIFEST_NAME, Manifest};
-use super::plan::{Action, Plan};
+use super::manifest::{MANIFEST_NAME, Manifest, SpecFormat};
+use super::plan::{FileAction, SpecPlan};
 
 /// Other users, such as those of rootless engines, read specifications.
 const FILE_MODE: u32 = 0o644;
@@ -42,7 +42,7 @@ impl SpecDir {
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(directory) => Ok(Some(SpecDir::new(path.to_owned(), directory))),
             Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error).context(directory_failed("opening", path)),
+            Err(error) => Err(error).context(directory_context("opening", path)),
         }
     }
 
@@ -58,7 +58,7 @@ impl SpecDir {
         lock.map_err(|error| match error {
             // Which file of ours it was is nothing to people: they know the directory.
             LockError::File { source, .. } => {
-                anyhow::Error::new(source).context(directory_failed("writing to", path))
+                anyhow::Error::new(source).context(directory_context("writing to", path))
             }
             error => {
                 let what = "locking the directory of CDI specifications";
@@ -68,8 +68,8 @@ impl SpecDir {
     }
 
     /// `None` for what is not a regular file.
-    pub fn existing(&self) -> anyhow::Result<BTreeMap<String, Option<Vec<u8>>>> {
-        let names = Class::ALL.into_iter().flat_map(Format::file_names);
+    pub fn read_files(&self) -> anyhow::Result<BTreeMap<String, Option<Vec<u8>>>> {
+        let names = Class::ALL.into_iter().flat_map(SpecFormat::file_names);
         let mut files = BTreeMap::new();
         for name in names {
             if let Some(content) = self.read(&name)? {
@@ -80,7 +80,7 @@ impl SpecDir {
     }
 
     /// `None` if there is none, an error text if it cannot be parsed.
-    pub fn manifest(&self) -> anyhow::Result<Result<Option<Manifest>, String>> {
+    pub fn read_manifest(&self) -> anyhow::Result<Result<Option<Manifest>, String>> {
         let Some(Some(content)) = self.read(MANIFEST_NAME)? else {
             return Ok(Ok(None));
         };
@@ -113,16 +113,16 @@ impl SpecDir {
 
     /// Whatever happens meanwhile, each file is either the old one or the new one, and the manifest lists it. Nothing
     /// is written if nothing changes.
-    pub fn carry_out(&self, plan: &Plan) -> anyhow::Result<()> {
+    pub fn apply(&self, plan: &SpecPlan) -> anyhow::Result<()> {
         self.remove_leftovers()?;
         if plan.changes_files() {
             self.write_manifest(&plan.before)?;
         }
         for step in &plan.steps {
             match &step.action {
-                Action::Write(content) => self.write(&step.name, content)?,
-                Action::Remove => self.remove(&step.name)?,
-                Action::Keep | Action::Leave | Action::Undecided => {}
+                FileAction::Write(content) => self.write(&step.name, content)?,
+                FileAction::Remove => self.remove(&step.name)?,
+                FileAction::Keep | FileAction::Leave | FileAction::Undecided => {}
             }
         }
         self.write_manifest(&plan.after)
@@ -150,7 +150,7 @@ impl SpecDir {
     /// Removes temporary files of a killed run. The lock guarantees that no other run has any; those of the claims of
     /// Kubernetes stay while they are written.
     fn remove_leftovers(&self) -> anyhow::Result<()> {
-        let listing = || directory_failed("listing", &self.path);
+        let listing = || directory_context("listing", &self.path);
         let entries = rustix::fs::Dir::read_from(&self.directory).with_context(listing)?;
         for entry in entries {
             let entry = entry.with_context(listing)?;
@@ -169,7 +169,7 @@ impl SpecDir {
         let error = failed.source;
         let is_other = error.kind() == std::io::ErrorKind::IsADirectory;
         let what = if name.starts_with(OWN_PREFIX) && !is_other {
-            directory_failed("writing to", &self.path)
+            directory_context("writing to", &self.path)
         } else {
             format!("{action} {}", self.path.join(name).display())
         };
@@ -177,7 +177,7 @@ impl SpecDir {
     }
 }
 
-fn directory_failed(action: &str, path: &Path) -> String {
+fn directory_context(action: &str, path: &Path) -> String {
     let path = path.display();
     format!("{action} the directory of CDI specifications {path}")
 }

@@ -31,40 +31,40 @@ const OWN_PREFIX: &[u8] = b".onload-ctk-";
 const OWN_LOCK: &[u8] = b".lock";
 
 #[derive(Debug)]
-pub(super) struct Directories {
+pub(super) struct DirectoryWatches {
     inotify: OwnedFd,
     wanted: Vec<PathBuf>,
-    watches: BTreeMap<i32, Watch>,
+    watches: BTreeMap<i32, DirWatch>,
     /// The watch of each wanted directory that exists, by its place in `wanted`.
     found: BTreeMap<usize, i32>,
-    without: BTreeSet<String>,
+    missing_sources: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
-struct Watch {
+struct DirWatch {
     is_wanted: bool,
     next: BTreeSet<OsString>,
 }
 
-impl Directories {
+impl DirectoryWatches {
     pub(super) fn watch(wanted: Vec<PathBuf>) -> io::Result<Self> {
-        let mut directories = Directories {
+        let mut directories = DirectoryWatches {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             wanted,
             watches: BTreeMap::new(),
             found: BTreeMap::new(),
-            without: BTreeSet::new(),
+            missing_sources: BTreeSet::new(),
         };
         directories.arm();
         Ok(directories)
     }
 
-    pub(super) fn without(&self) -> impl Iterator<Item = &str> {
-        self.without.iter().map(String::as_str)
+    pub(super) fn missing_sources(&self) -> impl Iterator<Item = &str> {
+        self.missing_sources.iter().map(String::as_str)
     }
 
     fn arm(&mut self) {
-        let mut watches: BTreeMap<i32, Watch> = BTreeMap::new();
+        let mut watches: BTreeMap<i32, DirWatch> = BTreeMap::new();
         self.found.clear();
         for (index, wanted) in self.wanted.iter().enumerate() {
             let mut path = PathBuf::new();
@@ -78,7 +78,7 @@ impl Directories {
                     Err(error) => {
                         let error = io::Error::from(error);
                         let without = format!("watching {}: {error}", path.display());
-                        self.without.insert(without);
+                        self.missing_sources.insert(without);
                         break;
                     }
                 };
@@ -139,7 +139,7 @@ impl Directories {
     }
 }
 
-impl AsFd for Directories {
+impl AsFd for DirectoryWatches {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
@@ -166,12 +166,12 @@ mod tests {
 
     use super::*;
     use crate::spec_name::SpecName;
-    use crate::specdir::{Format, Manifest, SpecDir, Wanted, plan};
+    use crate::specdir::{DesiredSpecs, Manifest, SpecDir, SpecFormat, plan};
 
     /// A directory with directories that are watched, and what was told of them.
     struct Watched {
         root: tempfile::TempDir,
-        directories: Directories,
+        directories: DirectoryWatches,
     }
 
     impl Watched {
@@ -181,8 +181,8 @@ mod tests {
                 fs::create_dir_all(root.path().join(path)).unwrap();
             }
             let wanted = wanted.iter().map(|path| root.path().join(path));
-            let directories = Directories::watch(wanted.collect()).unwrap();
-            assert_eq!(directories.without().next(), None);
+            let directories = DirectoryWatches::watch(wanted.collect()).unwrap();
+            assert_eq!(directories.missing_sources().next(), None);
             Watched { root, directories }
         }
 
@@ -250,10 +250,10 @@ mod tests {
         assert!(watched.is_told());
         fs::write(watched.path("etc/cdi/amd.json"), "{}").unwrap();
         assert!(watched.is_told());
-        let wanted = Wanted {
+        let wanted = DesiredSpecs {
             scope: vec![Class::Rdma],
             files: BTreeMap::from([(SpecName::devices(Class::Rdma), b"{}".to_vec())]),
-            format: Format::Json,
+            format: SpecFormat::Json,
             undecided: BTreeSet::new(),
             asked: Manifest::default(),
             force: false,
@@ -261,10 +261,10 @@ mod tests {
         let run = |watched: &Watched| {
             let directory = SpecDir::open(&watched.path("run/cdi")).unwrap().unwrap();
             let _lock = directory.lock().unwrap();
-            let manifest = directory.manifest().unwrap().unwrap();
-            let existing = directory.existing().unwrap();
+            let manifest = directory.read_manifest().unwrap().unwrap();
+            let existing = directory.read_files().unwrap();
             let plan = plan(&wanted, &existing, manifest.as_ref());
-            directory.carry_out(&plan).unwrap();
+            directory.apply(&plan).unwrap();
         };
         run(&watched);
         assert!(watched.is_told());
@@ -312,7 +312,7 @@ mod tests {
         }
         symlink("one", root.path().join("run")).unwrap();
         let wanted = vec![root.path().join("run/cdi")];
-        let directories = Directories::watch(wanted).unwrap();
+        let directories = DirectoryWatches::watch(wanted).unwrap();
         let mut watched = Watched { root, directories };
         fs::write(watched.path("one/cdi/a"), "").unwrap();
         assert!(watched.is_told());

@@ -10,7 +10,7 @@ const IPOIB: &[u8] = b"ipoib";
 
 /// Whether one of these messages is about the interface of a device. Virtual ones have a kind, such as
 /// `veth`: each container that starts makes some.
-pub(super) fn is_of_interest(bytes: &[u8]) -> bool {
+pub(super) fn is_relevant(bytes: &[u8]) -> bool {
     let about_links = messages(bytes)
         .flatten()
         .filter(|message| matches!(message.kind, link::NEW | link::DELETE));
@@ -20,7 +20,7 @@ pub(super) fn is_of_interest(bytes: &[u8]) -> bool {
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
-    assert!(!is_of_interest(bytes) || bytes.len() >= 32);
+    assert!(!is_relevant(bytes) || bytes.len() >= 32);
 }
 
 #[cfg(test)]
@@ -44,21 +44,21 @@ pub(super) mod tests {
 
     #[test]
     fn interfaces_of_devices_are_of_interest() {
-        assert!(is_of_interest(&of_device()));
-        assert!(is_of_interest(&about_link(link::DELETE, &[])));
-        assert!(is_of_interest(&about_link(link::NEW, &of_kind(b"ipoib\0"))));
+        assert!(is_relevant(&of_device()));
+        assert!(is_relevant(&about_link(link::DELETE, &[])));
+        assert!(is_relevant(&about_link(link::NEW, &of_kind(b"ipoib\0"))));
         let veth = about_link(link::NEW, &of_kind(b"veth\0"));
-        assert!(is_of_interest(&[veth, of_device()].concat()));
+        assert!(is_relevant(&[veth, of_device()].concat()));
     }
 
     #[test]
     fn virtual_interfaces_and_other_messages_are_not() {
-        assert!(!is_of_interest(&about_link(link::NEW, &of_kind(b"veth\0"))));
-        assert!(!is_of_interest(&about_link(20, &[])));
+        assert!(!is_relevant(&about_link(link::NEW, &of_kind(b"veth\0"))));
+        assert!(!is_relevant(&about_link(20, &[])));
         for end in 0..of_device().len() {
-            assert!(!is_of_interest(&of_device()[..end]), "{end}");
+            assert!(!is_relevant(&of_device()[..end]), "{end}");
         }
-        assert!(!is_of_interest(&[0; 64]));
-        assert!(!is_of_interest(&[0xff; 64]));
+        assert!(!is_relevant(&[0; 64]));
+        assert!(!is_relevant(&[0xff; 64]));
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_host::devices::near::Near;
-use onload_host::discover::gpu::apart;
+use onload_host::devices::near::GpuNicMap;
+use onload_host::discover::gpu::bridges_between;
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
 use onload_sys::pci::PciAddress;
@@ -93,7 +93,7 @@ struct Port {
 }
 
 pub(super) fn ports(examined: &Examined<'_>) -> Findings {
-    let near = Near::of(examined.inventory);
+    let near = GpuNicMap::from_inventory(examined.inventory);
     let Found { ports, hidden } = Found::of(examined, &near)?;
     if let Some(first) = hidden.first() {
         let text = format!(
@@ -120,7 +120,7 @@ struct Found {
 }
 
 impl Found {
-    fn of(examined: &Examined<'_>, near: &Near<'_>) -> Result<Found, HostError> {
+    fn of(examined: &Examined<'_>, near: &GpuNicMap<'_>) -> Result<Found, HostError> {
         let mut needs: BTreeMap<PciAddress, Need> = BTreeMap::new();
         let mut hidden = Vec::new();
         for (gpu, nic) in near.pairs() {
@@ -148,14 +148,14 @@ impl Found {
 
 /// The ports that decide where data goes between a GPU and its NIC. None where that passes the CPU in any case.
 fn between(
-    near: &Near<'_>,
+    near: &GpuNicMap<'_>,
     examined: &Examined<'_>,
     (gpu, nic): (PciAddress, PciAddress),
     has_ats: bool,
 ) -> Vec<(PciAddress, Need)> {
     let functions = &examined.inventory.functions;
-    let [_, end] = near.ends(gpu, nic);
-    let [above_gpu, above_nic] = apart(functions, gpu, end);
+    let [_, end] = near.data_functions(gpu, nic);
+    let [above_gpu, above_nic] = bridges_between(functions, gpu, end);
     let above_both = functions.bridges(gpu).len() - above_gpu.len();
     if above_both == 0 {
         return Vec::new();
@@ -263,7 +263,7 @@ fn words(ports: &[Port], need: Need) -> String {
 /// A finding whose remedy puts the IOMMU groups of Data Direct right at the next boot, by the words that [`ports()`] has.
 pub(super) fn for_groups(
     examined: &Examined<'_>,
-    near: &Near<'_>,
+    near: &GpuNicMap<'_>,
     text: String,
 ) -> Result<Finding, HostError> {
     if has_no_config_acs(examined)? {

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use onload_cdi::Registry;
 use onload_core::config::Config;
-use onload_engines::installed::VersionOf;
+use onload_engines::installed::VersionLookup;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{EntryKind, Host, HostError};
-use onload_host::pools::Pools;
+use onload_host::pools::PoolSet;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
@@ -18,9 +18,9 @@ pub struct Examined<'e> {
     /// What of it is left out.
     pub config_problems: &'e [anyhow::Error],
     pub inventory: &'e Inventory,
-    pub pools: &'e Pools,
+    pub pools: &'e PoolSet,
     pub specs: &'e Registry,
-    pub version_of: VersionOf<'e>,
+    pub version_of: VersionLookup<'e>,
 }
 
 pub(super) const RELEASE: &str = "/proc/sys/kernel/osrelease";

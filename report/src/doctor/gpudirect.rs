@@ -1,7 +1,7 @@
 //! What keeps RDMA from the memory of a GPU (GPUDirect RDMA), beside ACS: the way to register it, the IOMMU, a NIC that is
 //! far away, and Data Direct.
 
-use onload_host::devices::near::Near;
+use onload_host::devices::near::GpuNicMap;
 use onload_host::discover::gpu::{self, Distance};
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
@@ -152,11 +152,11 @@ fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
 /// Whether the IOMMU translates what GPUs and their NICs do: then what goes between them passes the CPU. A NIC that
 /// translates itself, and Data Direct, are made for that.
 pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
-    let near = Near::of(examined.inventory);
+    let near = GpuNicMap::from_inventory(examined.inventory);
     let mut translated: Vec<(PciAddress, u32, String)> = Vec::new();
     let mut seen = false;
     for (gpu, nic) in near.pairs() {
-        if near.ends(gpu, nic)[1] != nic || acs::translates(examined, nic)? {
+        if near.data_functions(gpu, nic)[1] != nic || acs::translates(examined, nic)? {
             continue;
         }
         seen = true;
@@ -190,7 +190,7 @@ pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
 
 /// Whether the nearest RDMA device of a GPU is on its NUMA node.
 pub(super) fn node(examined: &Examined<'_>) -> Findings {
-    let near = Near::of(examined.inventory);
+    let near = GpuNicMap::from_inventory(examined.inventory);
     let (mut found, mut findings) = (0, Vec::new());
     for (gpu, nic) in near.pairs() {
         found += 1;
@@ -236,7 +236,7 @@ fn bring_up(examined: &Examined<'_>, names: &[&str]) -> String {
 /// Whether NICs reach their GPUs by Data Direct where they have it.
 pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
     let inventory = examined.inventory;
-    let near = Near::of(inventory);
+    let near = GpuNicMap::from_inventory(inventory);
     if near.gpus.is_empty() {
         return Ok(Vec::new());
     }
@@ -281,12 +281,12 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
 }
 
 /// A GPU and the function beside it have to be of one IOMMU group, else NVIDIA's driver refuses (`check` of rdma_topo).
-fn apart_groups(examined: &Examined<'_>, near: &Near<'_>) -> Findings {
+fn apart_groups(examined: &Examined<'_>, near: &GpuNicMap<'_>) -> Findings {
     let functions = &examined.inventory.functions;
     let group = |address| functions.get(address).and_then(|function| function.iommu_group);
     let mut findings = Vec::new();
     for (gpu, nic) in near.pairs() {
-        let [_, function] = near.ends(gpu, nic);
+        let [_, function] = near.data_functions(gpu, nic);
         let is_one = group(gpu).is_some() && group(gpu) == group(function);
         if function == nic || is_one || near.distance(gpu, nic) > Some(Distance::Pxb) {
             continue;

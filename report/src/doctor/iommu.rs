@@ -3,7 +3,7 @@
 use onload_core::vf::OWN_GROUPS;
 use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::discover::vfio::{
-    NEEDS_TOKEN, NO_LINK, blockers, can_be_spared, have_interface, is_held,
+    NEEDS_TOKEN, NO_LINK, any_has_interface, can_be_spared, find_blockers, is_bound_to_vfio,
 };
 use onload_sys::text::{counted, shell_word};
 
@@ -16,7 +16,7 @@ const FIRMWARE: &str = "systemctl reboot --firmware-setup";
 
 pub(super) fn on(examined: &Examined<'_>) -> Findings {
     let functions = || examined.inventory.functions.iter();
-    let vfio = functions().filter(|function| is_held(function)).count();
+    let vfio = functions().filter(|function| is_bound_to_vfio(function)).count();
     let virtual_functions = functions().filter(|f| f.physical_function.is_some()).count();
     if vfio == 0 && virtual_functions == 0 && examined.config.sriov.is_empty() {
         return Ok(Vec::new());
@@ -57,7 +57,7 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
     let good = vfio.iter().filter(|device| device.viable).count();
     let mut findings: Vec<Finding> = Vec::new();
     for device in vfio.iter().filter(|device| !device.viable) {
-        let blockers = blockers(&examined.inventory.functions, &device.group_members);
+        let blockers = find_blockers(&examined.inventory.functions, &device.group_members);
         let Some((first, rest)) = blockers.split_first() else {
             continue;
         };
@@ -68,7 +68,7 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
             names.join(", ")
         );
         let finding = if blockers.iter().all(|one| can_be_spared(one)) {
-            let cost = if have_interface(&blockers) {
+            let cost = if any_has_interface(&blockers) {
                 ": with vfio the host loses its interface"
             } else {
                 ""
@@ -107,7 +107,7 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
         let functions = counted(count, "virtual function", "virtual functions");
         let finding = match (parent.driver.as_deref(), idle) {
             // To leave vfio would remove them (`vfio_pci_core_unregister_device`).
-            (Some(driver), _) if is_held(parent) => {
+            (Some(driver), _) if is_bound_to_vfio(parent) => {
                 Finding::pass(format!("it has {functions} and is bound to {driver}: {NEEDS_TOKEN}"))
             }
             (Some(_), Some((_, name))) => Finding::warn(

@@ -125,5 +125,5 @@ pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> 
 fn not_read(error: &HostError) -> Finding {
     let again = Remedy::run("sudo onload-ctk doctor");
     let finding = Finding::unknown(Chain(error).to_string(), again);
-    error.unread().iter().fold(finding, Finding::at)
+    error.unread_path().iter().fold(finding, Finding::at)
 }

@@ -2,10 +2,10 @@
 
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::{HELD, RETURNING};
-use onload_host::discover::af_xdp::{PARAMETER, SWITCH_OFF, Trouble};
+use onload_host::discover::af_xdp::{AfXdpTrouble, PARAMETER, SWITCH_OFF};
 use onload_host::discover::nic::Datapath;
 use onload_host::host::HostError;
-use onload_host::netlink::abilities::{Abilities, FlowFilters};
+use onload_host::netlink::abilities::{FlowFilters, InterfaceFeatures};
 use onload_sys::text::shell_word;
 
 use super::check::{Finding, Remedy};
@@ -138,9 +138,9 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let parameter = examined.attribute(PARAMETER)?;
-    let abilities = examined.host.abilities()?;
+    let abilities = examined.host.interface_features()?;
     let install = examined.program("ethtool")?;
-    let is_known = |found: Abilities| match parameter.as_deref() {
+    let is_known = |found: InterfaceFeatures| match parameter.as_deref() {
         None => found.flow_filters == Some(FlowFilters::On),
         Some("0") => found.channels.is_some(),
         Some(_) => found.flow_filters.is_some(),
@@ -148,11 +148,11 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
     let findings = nics.into_iter().map(|nic| {
         let name = &nic.name;
         let found = abilities.get(name).copied().unwrap_or_default();
-        let finding = match Trouble::of(found, parameter.as_deref()) {
+        let finding = match AfXdpTrouble::find(found, parameter.as_deref()) {
             Some(trouble) => {
                 let text = trouble.to_string();
                 let apply = Remedy::run("onload-ctk host apply");
-                match (trouble.command(name), examined.config.host.af_xdp_flow_filters) {
+                match (trouble.remedy_command(name), examined.config.host.af_xdp_flow_filters) {
                     (Some(command), _) => {
                         Finding::warn(text, Remedy::run(command)).after(install.clone())
                     }

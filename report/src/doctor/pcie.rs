@@ -28,7 +28,7 @@ pub(super) fn links(examined: &Examined<'_>) -> Findings {
             None => None,
         };
         let best = slot.map_or(card, |slot| card.with(slot));
-        let finding = if now.is_below(best) {
+        let finding = if now.is_slower_than(best) {
             Finding::warn(
                 format!(
                     "the link runs at {now}, and card and slot give {best}: seat the card anew"

@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use onload_core::drain::DRAIN_PATH;
-use onload_host::drift::{Compared, drift};
-use onload_host::generate::Surroundings;
+use onload_host::drift::{DriftInput, find_drift};
+use onload_host::generate::InstalledFiles;
 use onload_host::host::HostError;
-use onload_host::specdir::{Action, Manifest, OUTPUT_DIR, SpecDir};
+use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
 use onload_sys::text::{Chain, counted, shell_word};
 
 use super::check::{Finding, Remedy};
@@ -55,13 +55,13 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
         Some(Ok(read)) => read,
         Some(Err(why)) => return Ok(vec![Finding::unknown(why, again).at(OUTPUT_DIR)]),
     };
-    let compared = drift(Compared {
+    let compared = find_drift(DriftInput {
         existing: &existing,
         manifest: manifest.as_ref(),
         inventory: examined.inventory,
         pools: examined.pools,
         config: examined.config,
-        surroundings: Surroundings::of(examined.host, examined.config)?,
+        surroundings: InstalledFiles::read(examined.host, examined.config)?,
     });
     let drift = match compared {
         Ok(drift) => drift,
@@ -72,9 +72,10 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
         }
     };
     let stale = drift.plan.steps.iter();
-    let stale = stale.filter(|step| matches!(step.action, Action::Write(_) | Action::Remove));
+    let stale =
+        stale.filter(|step| matches!(step.action, FileAction::Write(_) | FileAction::Remove));
     let stale: Vec<&str> = stale.map(|step| step.name.as_str()).collect();
-    let foreign: Vec<&str> = drift.plan.left().collect();
+    let foreign: Vec<&str> = drift.plan.left_files().collect();
     let finding = match (stale.as_slice(), foreign.as_slice()) {
         ([], []) if existing.is_empty() => {
             Finding::pass("nothing is offered, and there are no files")
@@ -99,8 +100,8 @@ type Written = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
 
 fn read(directory: &SpecDir) -> Result<Written, String> {
     let why = |error: anyhow::Error| format!("{error:#}");
-    let existing = directory.existing().map_err(why)?;
-    let manifest = directory.manifest().map_err(why)??;
+    let existing = directory.read_files().map_err(why)?;
+    let manifest = directory.read_manifest().map_err(why)??;
     Ok((existing, manifest))
 }
 

@@ -1,7 +1,7 @@
 //! Whether what decides could be read: the configuration, and what discovery looks at.
 
 use onload_core::config::CONFIG_PATH;
-use onload_host::discover::nic::absent;
+use onload_host::discover::nic::absent_warnings;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -15,7 +15,8 @@ pub(super) fn configuration(examined: &Examined<'_>) -> Findings {
     let inventory = examined.inventory;
     let ignored = &examined.config.discover.ignored_interfaces;
     // What could not be read may have it.
-    let absent = absent(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
+    let absent =
+        absent_warnings(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
     let absent = absent.map(|text| Finding::warn(text, edit()).at(CONFIG_PATH));
     Ok(problems.chain(absent).collect())
 }

@@ -75,7 +75,7 @@ fn seconds(time: SystemTime) -> f64 {
 }
 
 fn undecided(inventory: &Inventory) -> Family {
-    let classes = inventory.undecided().into_iter();
+    let classes = inventory.undecided_classes().into_iter();
     offers::by_class(
         "undecided",
         "A class of which something decisive could not be read",

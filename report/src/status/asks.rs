@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::request::{DOMAIN, PREFIX, Request, VARIABLE, is_sandbox};
-use onload_host::generate::device_of;
+use onload_host::generate::parse_assignment;
 use onload_sys::text::Quoted;
 use serde::Serialize;
 use strsim::damerau_levenshtein;
@@ -35,7 +35,7 @@ pub enum Evidence {
 }
 
 pub(super) fn grants<'v>(variables: impl Iterator<Item = &'v str>, by: Evidence) -> Vec<Grant> {
-    let devices = variables.filter_map(device_of).take(MOST);
+    let devices = variables.filter_map(parse_assignment).take(MOST);
     let grants = devices.map(|(class, name)| Grant { device: format!("{class}={name}"), by });
     let mut grants: Vec<Grant> = grants.collect();
     grants.sort();

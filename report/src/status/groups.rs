@@ -41,7 +41,7 @@ impl<'h> Tasks<'h> {
     fn of(host: &'h Host) -> Self {
         // What cannot be read is not known.
         let list = |path: &Path| bundles::list(host, path).unwrap_or_default();
-        Tasks { host, directories: bundles::of_containerd(list) }
+        Tasks { host, directories: bundles::list_containerd(list) }
     }
 
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.

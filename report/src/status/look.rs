@@ -79,7 +79,7 @@ impl<'l> Look<'l> {
         let names = leased.map(|device| (device.class, device.name.to_string()));
         let lost = leases.iter().filter(|_| has_host_network == Some(false));
         let lost = lost.filter_map(|listed| {
-            let why = devices::lost(listed, self.looked.inventory)?;
+            let why = devices::lost_reason(listed, self.looked.inventory)?;
             Some((listed.device.name.to_string(), why))
         });
         let (within, is_stuck) = self.within(&processes, budget);

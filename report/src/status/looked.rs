@@ -5,7 +5,7 @@ use std::path::Path;
 use onload_core::lease::Listed;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
-use onload_host::netlink::namespace::Elsewhere as Network;
+use onload_host::netlink::namespace::NetnsLinks as Network;
 
 use super::process::directory;
 

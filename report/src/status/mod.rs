@@ -59,7 +59,7 @@ use state::HostFacts;
 pub use state::{State, Verdict};
 use verdict::{decide, hidden};
 
-pub use onload_host::netlink::namespace::Elsewhere as Network;
+pub use onload_host::netlink::namespace::NetnsLinks as Network;
 
 const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 

@@ -142,11 +142,11 @@ impl<'h> Names<'h> {
         let list = |path: &Path| bundles::list(self.host, path).unwrap_or_default();
         match engine {
             Engine::Docker | Engine::Containerd => {
-                let namespaces = bundles::of_containerd(list).into_iter();
+                let namespaces = bundles::list_containerd(list).into_iter();
                 namespaces.map(|namespace| namespace.join(id)).collect()
             }
             Engine::Podman | Engine::Crio => {
-                let drivers = bundles::of_storage(list).into_iter();
+                let drivers = bundles::list_storage(list).into_iter();
                 drivers.map(|driver| driver.join(id).join("userdata")).collect()
             }
             Engine::Unknown => Vec::new(),

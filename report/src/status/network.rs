@@ -7,7 +7,7 @@ use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
-use onload_host::netlink::namespace::{Elsewhere as Network, elsewhere};
+use onload_host::netlink::namespace::{NetnsLinks as Network, list_links};
 use onload_sys::netlink::link::{self, Link, address_text};
 
 use super::looked::Looked;
@@ -24,7 +24,7 @@ const LOOPBACK: u32 = 0x8;
 pub fn network(host: &Host, pid: u32) -> Option<Network> {
     let look = move |host: &Host| {
         let file = directory(pid).join("ns/net");
-        host.is_running().then(|| elsewhere(&file).ok()).flatten()
+        host.is_running().then(|| list_links(&file).ok()).flatten()
     };
     patiently(host, PATIENCE, look).flatten()
 }
@@ -52,7 +52,7 @@ pub(super) struct Accelerators<'l> {
     /// The host's interfaces, of which only names and ports are known, and of other names nothing.
     pub(super) hosts: Vec<Interface>,
     /// What Onload has attached to, in whatever network; none where that is not known.
-    attached: Option<Vec<nic::Listed>>,
+    attached: Option<Vec<nic::DebugfsNic>>,
     with_veth: bool,
 }
 
@@ -169,13 +169,13 @@ pub(super) fn any(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 
 /// What Onload has attached to, whatever network it is in: it makes a directory in debugfs then (Onload,
 /// `lib/efhw/debugfs_nic.c`). `dev` in it is no PCI function: an auxiliary device, or nothing with AF_XDP.
-fn attached(host: &Host) -> Option<Vec<nic::Listed>> {
+fn attached(host: &Host) -> Option<Vec<nic::DebugfsNic>> {
     if host.entry(Path::new(RESOURCE_MODULE)).ok()?.is_none() {
         return Some(Vec::new());
     }
     host.entry(Path::new(DEBUGFS_NICS)).ok()??;
     let names = host.list(Path::new(DEBUGFS_NICS)).ok()?.names;
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
-    let found = names.iter().filter_map(|entry| nic::Listed::read(entry, attribute));
+    let found = names.iter().filter_map(|entry| nic::DebugfsNic::read(entry, attribute));
     Some(found.collect())
 }

@@ -1,7 +1,7 @@
 //! How far GPUs and NICs are from each other, in the form of `nvidia-smi topo -m`.
 
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::near::Near;
+use onload_host::devices::near::GpuNicMap;
 use onload_sys::pci::PciAddress;
 
 use super::model::Topology;
@@ -30,7 +30,7 @@ pub struct Matrix {
 
 /// None of a host without GPUs and NICs.
 pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
-    let near = Near::of(inventory);
+    let near = GpuNicMap::from_inventory(inventory);
     let gpus = near.gpus.iter().enumerate();
     let gpus = gpus.map(|(at, (address, _))| (format!("GPU{at}"), *address));
     let nics = near.nics.iter().enumerate();

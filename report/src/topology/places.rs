@@ -7,13 +7,13 @@ use onload_core::gpu_name;
 use onload_core::lease::Listed;
 use onload_core::pool::ANY;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::near::Near;
-use onload_host::devices::{Device as Offered, Health};
+use onload_host::devices::near::GpuNicMap;
+use onload_host::devices::{Health, HostDevice as Offered};
 use onload_host::discover::gpu::Distance;
-use onload_host::discover::not_offered::Subject;
+use onload_host::discover::not_offered::ExclusionSubject;
 use onload_host::discover::pci::PciFunction;
 use onload_host::host::Host;
-use onload_host::pools::Pools;
+use onload_host::pools::PoolSet;
 use onload_sys::pci::PciAddress;
 
 use super::model::{Device, Function, Gpu, Interface, Nearest, State};
@@ -24,7 +24,7 @@ use crate::status::Grantee;
 pub struct Seen<'s> {
     pub host: &'s Host,
     pub inventory: &'s Inventory,
-    pub pools: &'s Pools,
+    pub pools: &'s PoolSet,
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'s [Listed]>,
     pub grantees: &'s [Grantee],
@@ -35,7 +35,7 @@ pub(super) struct Places<'s> {
     interfaces: BTreeMap<PciAddress, Vec<Interface>>,
     devices: BTreeMap<PciAddress, Vec<Device>>,
     indexes: BTreeMap<PciAddress, u32>,
-    near: Near<'s>,
+    near: GpuNicMap<'s>,
     /// Devices on no function, with their nodes.
     pub(super) elsewhere: Vec<(Option<u32>, Device)>,
 }
@@ -52,7 +52,7 @@ impl<'s> Places<'s> {
             interfaces: interfaces(inventory),
             devices: BTreeMap::new(),
             indexes: indexes.collect(),
-            near: Near::of(inventory),
+            near: GpuNicMap::from_inventory(inventory),
             elsewhere: Vec::new(),
         };
         let mut holders = Holders::of(seen);
@@ -93,7 +93,7 @@ impl<'s> Places<'s> {
         let drained: BTreeSet<(Class, &str)> =
             drained.map(|device| (device.class, device.name.as_str())).collect();
         for entry in &self.inventory.not_offered {
-            let Subject::Device(class) = entry.kind else {
+            let ExclusionSubject::Device(class) = entry.kind else {
                 continue;
             };
             let name = entry.name.as_str();
@@ -247,10 +247,10 @@ fn container(listed: &Listed) -> String {
 }
 
 /// A GPU and the NICs that are nearest to it, as they are shown.
-fn gpu(near: &Near<'_>, address: PciAddress) -> Option<Gpu> {
+fn gpu(near: &GpuNicMap<'_>, address: PciAddress) -> Option<Gpu> {
     let number = near.gpus.iter().position(|(gpu, _)| *gpu == address)?;
     let (_, vendor) = near.gpus.get(number)?;
-    let given = near.given(address);
+    let given = near.gpu_alias(address);
     Some(Gpu {
         number,
         vendor,
@@ -261,7 +261,7 @@ fn gpu(near: &Near<'_>, address: PciAddress) -> Option<Gpu> {
 }
 
 /// Among the NICs with RDMA where there are any: a GPU reaches no other by itself.
-fn nearest(near: &Near<'_>, gpu: PciAddress) -> Nearest {
+fn nearest(near: &GpuNicMap<'_>, gpu: PciAddress) -> Nearest {
     let has_rdma = near.nics.iter().any(|nic| nic.is_rdma);
     let candidates = near.nics.iter().filter(|nic| nic.is_rdma || !has_rdma);
     let candidates: Vec<_> = candidates.map(|nic| (near.distance(gpu, nic.address), nic)).collect();
@@ -272,7 +272,7 @@ fn nearest(near: &Near<'_>, gpu: PciAddress) -> Nearest {
         return Nearest {
             distance: None,
             nearest: Vec::new(),
-            reason: is_open.then(|| near.why_unknown().to_owned()),
+            reason: is_open.then(|| near.unknown_reason().to_owned()),
         };
     };
     let nearest = candidates.iter().filter(|(at, _)| *at == Some(distance));

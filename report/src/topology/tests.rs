@@ -7,7 +7,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Device as LeasedDevice, Listed};
 use onload_host::host::Host;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_test_tree::sample::NAMES;
 
 use super::*;
@@ -18,7 +18,7 @@ fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
 }
 
 fn configured(host: &Host, config: &Config, leases: Option<&[Listed]>) -> Topology {
-    let (inventory, pools) = survey(host, config);
+    let (inventory, pools) = discover_with_pools(host, config);
     read(Seen { host, inventory: &inventory, pools: &pools, leases, grantees: &[] }).unwrap()
 }
 
@@ -413,13 +413,13 @@ fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
 #[test]
 fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
     let host = sample("rdma-hcas");
-    let (inventory, _) = survey(&host, &Config::default());
+    let (inventory, _) = discover_with_pools(&host, &Config::default());
     let device = inventory.rdma[0].device.clone();
     for (share, expected) in
         [("", State::Free), ("rdma = 2", State::Free), ("rdma = 1", State::Held)]
     {
         let config = Config::parse(&format!("[leases]\nshare = {{ {share} }}\n")).unwrap();
-        let (inventory, pools) = survey(&host, &config);
+        let (inventory, pools) = discover_with_pools(&host, &config);
         let leases = [held(Class::Rdma, &device)];
         let topology = read(Seen {
             host: &host,

@@ -12,7 +12,7 @@ use onload_core::config::Config;
 use onload_core::drain::{Drain, Drained, MAX_REASON, Target};
 use onload_core::timestamp;
 use onload_host::host::Host;
-use onload_host::pools::survey;
+use onload_host::pools::discover_with_pools;
 use onload_host::{drain, leases};
 use onload_sys::fs::lock::COMMAND_PATIENCE;
 use onload_sys::text::{Listed, counted};
@@ -81,7 +81,7 @@ fn check(reason: Option<&str>) -> anyhow::Result<()> {
 }
 
 fn drained(target: &Target, args: &cli::Drain, host: &Host) -> anyhow::Result<Drained> {
-    let boot = args.until_reboot.then(|| drain::boot(host)).transpose()?;
+    let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
     Ok(Drained {
         target: target.clone(),
         since: timestamp::now(),
@@ -103,7 +103,7 @@ fn add(drain: &mut Drain, entries: Vec<Drained>) {
 
 /// Changes the file while no container can lease anything: whoever was faster has its lease, and is seen to hold it.
 pub(super) fn change(host: &Host, change: impl FnOnce(&mut Drain)) -> anyhow::Result<Drain> {
-    let mut leases = leases::make(host)?;
+    let mut leases = leases::open_or_create(host)?;
     leases.patience = COMMAND_PATIENCE;
     let lock = leases.lock();
     let _lock = lock.context("keeping containers from leasing meanwhile")?;
@@ -124,7 +124,7 @@ fn held(
     if shown.is_empty() {
         return Ok(Vec::new());
     }
-    let (inventory, _) = survey(host, config);
+    let (inventory, _) = discover_with_pools(host, config);
     let searched = Searched::new(host, &inventory, shown);
     let mut holders = searched.holders(printer)?;
     if !args.wait || args.dry_run || holders.is_empty() {

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use anyhow::bail;
 use onload_core::class::Class;
 use onload_core::drain::{Drain, Target};
-use onload_host::devices::Device;
+use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::not_offered::Subject;
-use onload_host::pools::Pools;
+use onload_host::discover::not_offered::ExclusionSubject;
+use onload_host::pools::PoolSet;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Listed;
 
@@ -29,7 +29,7 @@ pub(super) fn all() -> Vec<Target> {
 pub(super) fn targets(
     words: &[String],
     inventory: &Inventory,
-    pools: &Pools,
+    pools: &PoolSet,
     printer: &mut Printer,
 ) -> anyhow::Result<Vec<Target>> {
     let mut targets = BTreeSet::new();
@@ -50,7 +50,7 @@ pub(super) fn targets(
 pub(in crate::commands) fn drained(
     words: &[String],
     drain: &Drain,
-    mut look: impl FnMut() -> (Inventory, Pools),
+    mut look: impl FnMut() -> (Inventory, PoolSet),
 ) -> anyhow::Result<Vec<Target>> {
     let mut host = None;
     let mut targets = BTreeSet::new();
@@ -119,7 +119,7 @@ fn typed(word: &str) -> anyhow::Result<Typed> {
 }
 
 /// What a word means on this host: at least one.
-fn meant(word: &str, inventory: &Inventory, pools: &Pools) -> anyhow::Result<Vec<Target>> {
+fn meant(word: &str, inventory: &Inventory, pools: &PoolSet) -> anyhow::Result<Vec<Target>> {
     let typed = typed(word).map_err(|error| match near_name(word, inventory) {
         Some(near) => anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {near}"),
         None => error,
@@ -156,7 +156,7 @@ fn meant(word: &str, inventory: &Inventory, pools: &Pools) -> anyhow::Result<Vec
     }
 }
 
-fn of_class(class: Class, inventory: &Inventory) -> impl Iterator<Item = &Device> {
+fn of_class(class: Class, inventory: &Inventory) -> impl Iterator<Item = &HostDevice> {
     let all = inventory.with_drained();
     all.filter(move |device| device.class == class)
 }
@@ -164,9 +164,9 @@ fn of_class(class: Class, inventory: &Inventory) -> impl Iterator<Item = &Device
 /// A device that is offered, or would be but for a reason that may go away meanwhile.
 fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
     let mut not_offered = inventory.not_offered.iter();
-    let is_it = |kind: Subject| match kind {
-        Subject::Device(of) => of == class || (of.is_onload() && class.is_onload()),
-        Subject::Tool => false,
+    let is_it = |kind: ExclusionSubject| match kind {
+        ExclusionSubject::Device(of) => of == class || (of.is_onload() && class.is_onload()),
+        ExclusionSubject::Tool => false,
     };
     of_class(class, inventory).any(|device| device.name.as_str() == name)
         || not_offered.any(|entry| is_it(entry.kind) && entry.name == name)
@@ -190,9 +190,10 @@ fn on_function(address: PciAddress, inventory: &Inventory) -> Vec<Target> {
     targets.into_iter().collect()
 }
 
-fn near_device(class: Class, name: &str, inventory: &Inventory, pools: &Pools) -> Option<String> {
+fn near_device(class: Class, name: &str, inventory: &Inventory, pools: &PoolSet) -> Option<String> {
     // One of several names of a group.
-    let by_alias = |device: &&Device| device.aliases.iter().any(|alias| alias.to_string() == name);
+    let by_alias =
+        |device: &&HostDevice| device.aliases.iter().any(|alias| alias.to_string() == name);
     if let Some(device) = of_class(class, inventory).find(by_alias) {
         return Some(device.name.to_string());
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use onload_host::boot::{self, Running, Stage, Step};
+use onload_host::boot::{self, HostStep, RunningKernel, StepStage};
 use rustix::process::geteuid;
 
 use super::{NOTHING, all_or_error, line, wants_nothing};
@@ -29,11 +29,11 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     if !geteuid().is_root() {
         bail!("changing this host: only root may; run as root");
     }
-    let kernel = Running::default();
+    let kernel = RunningKernel::default();
     printer.progress("comparing this host with config.toml");
-    let mut told = |stage: Stage, step: &Step| match stage {
-        Stage::Begins => printer.progress(line(step)),
-        Stage::Done => printer.note(line(step)),
+    let mut told = |stage: StepStage, step: &HostStep| match stage {
+        StepStage::Begins => printer.progress(line(step)),
+        StepStage::Done => printer.note(line(step)),
     };
     let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut told);
     printer.end_progress();

@@ -6,7 +6,7 @@ pub mod plan;
 use anyhow::{Result, anyhow};
 use onload_core::config::Config;
 use onload_core::host_settings::HostSettings;
-use onload_host::boot::Step;
+use onload_host::boot::HostStep;
 
 use crate::printer::Printer;
 
@@ -18,8 +18,8 @@ fn wants_nothing(config: &Config) -> bool {
     config.sriov.is_empty() && config.host == HostSettings::default()
 }
 
-fn line(step: &Step) -> String {
-    let Step { subject, setting, now, wanted, .. } = step;
+fn line(step: &HostStep) -> String {
+    let HostStep { subject, setting, now, wanted, .. } = step;
     format!("{subject}: {setting}: {now} -> {wanted}")
 }
 

@@ -12,9 +12,9 @@ use crate::printer::Printer;
 pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let plan = if host.is_running() {
-        boot::plan(&host, &boot::Running::default(), &config)
+        boot::plan(&host, &boot::RunningKernel::default(), &config)
     } else {
-        boot::plan(&host, &boot::Absent, &config)
+        boot::plan(&host, &boot::OfflineKernel, &config)
     };
     match args.format {
         Listing::Table if !plan.steps.is_empty() => {

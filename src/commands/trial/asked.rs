@@ -5,7 +5,7 @@ use onload_core::class::Class;
 use onload_core::pool::ANY;
 use onload_host::devices::LOOPBACK;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::not_offered::Subject;
+use onload_host::discover::not_offered::ExclusionSubject;
 
 /// The classes that have a probe.
 const CLASSES: [Class; 5] = [Class::Nic, Class::Rdma, Class::Vfio, Class::Hugepages, Class::Netdev];
@@ -63,8 +63,9 @@ impl Asked {
             return Ok(near.rdma.clone());
         }
         let mut reasons = inventory.not_offered.iter();
-        let reason = reasons
-            .find(|entry| entry.kind == Subject::Device(self.class) && entry.name == self.name);
+        let reason = reasons.find(|entry| {
+            entry.kind == ExclusionSubject::Device(self.class) && entry.name == self.name
+        });
         match reason {
             Some(entry) => bail!("trying {}: it is not offered: {}", self.short(), entry.reason),
             None if self.class == Class::Netdev => bail!(

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use onload_host::discover::program::{Closure, closure_of};
+use onload_host::discover::program::{ProgramClosure, find_host_closure};
 use onload_host::host::Host;
 use onload_host::specdir::sha256;
 use serde_json::json;
@@ -61,11 +61,11 @@ fn listed(dir: &str) -> Vec<PathBuf> {
 
 /// A program with its loader, and all libraries that it needs, and those that it loads.
 fn of_program(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    let closure = closure_of(host, program, loads).map_err(|why| {
+    let closure = find_host_closure(host, program, loads).map_err(|why| {
         let program = program.display();
         anyhow!("making the probe's image of {program}: {why}")
     });
-    let Closure { loader, libraries } = closure?;
+    let ProgramClosure { loader, libraries } = closure?;
     let mut paths = vec![program.to_owned(), loader];
     paths.extend(libraries.into_values());
     Ok(paths)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onload_core::netdev::usage::{Link, Namespace};
 use onload_core::onload::LIBRARY;
-use onload_host::netlink::namespace::leads_by;
+use onload_host::netlink::namespace::route_interface;
 use onload_report::status::{START_AGAIN, State, has_kernel_socket};
 use onload_sys::text::shell_word;
 
@@ -25,7 +25,7 @@ const SCRIPT: &str = "exec 3<>/dev/udp/$1/9 || exit 1; echo ready; \
 impl Trial<'_> {
     pub(super) fn nic(&self, printer: &mut Printer) -> anyhow::Result<Outcome> {
         let network = self.host.network()?.unwrap_or_default();
-        let way = match Way::by(&self.asked.name, &network, &leads_by) {
+        let way = match Way::by(&self.asked.name, &network, &route_interface) {
             Ok(way) => way,
             Err(outcome) => return Ok(outcome),
         };

@@ -65,7 +65,7 @@ fn health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
         let message = format!("the host was looked at {} s ago", age.as_secs());
         return (HealthStatus::Unknown, message);
     }
-    match offer.health_beside(|lease| lease.claim.is_some()) {
+    match offer.health_excluding(|lease| lease.claim.is_some()) {
         Health::Healthy => (HealthStatus::Healthy, String::new()),
         Health::Unhealthy(reason) => (HealthStatus::Unhealthy, reason),
     }
@@ -86,7 +86,7 @@ pub(super) fn is_same(
 mod tests {
     use onload_core::class::Class;
     use onload_core::kubernetes_settings::KubernetesSettings;
-    use onload_host::offers::Held;
+    use onload_host::offers::DeviceLease;
     use prost::Message;
 
     use super::*;
@@ -148,7 +148,7 @@ mod tests {
             serde_json::from_str(&text).unwrap()
         };
         let held = |claim| Offer {
-            leases: vec![Held {
+            leases: vec![DeviceLease {
                 slot: 0,
                 lease: Some(lease(claim)),
                 text: "container web".to_owned(),

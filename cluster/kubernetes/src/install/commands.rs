@@ -10,7 +10,7 @@ use onload_core::config::{CONFIG_PATH, Config};
 use onload_core::drain::DRAIN_PATH;
 use onload_core::run_dir::{LEASES, LOCKS, RUN_DIR};
 use onload_host::host::Host;
-use onload_host::specdir::{Action, WRITER_LOCK, package_writes, sha256};
+use onload_host::specdir::{FileAction, WRITER_LOCK, is_package_writer, sha256};
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
 use onload_sys::fs::trust::Owners;
@@ -106,7 +106,7 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report> {
             "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
         );
     };
-    let package_writes = package_writes(place.host)?;
+    let package_writes = is_package_writer(place.host)?;
     let mut all = Report::default();
     if !package_writes {
         remove_specs(place.host, &mut all)?;
@@ -217,9 +217,9 @@ fn remove_specs(host: &Host, report: &mut Report) -> Result<()> {
     for step in &plan.steps {
         let path = dir.join(&step.name);
         match step.action {
-            Action::Remove => report.done.push(format!("removed {}", path.display())),
-            Action::Leave => report.kept.push(somebody_elses(&path)),
-            Action::Write(_) | Action::Keep | Action::Undecided => {}
+            FileAction::Remove => report.done.push(format!("removed {}", path.display())),
+            FileAction::Leave => report.kept.push(somebody_elses(&path)),
+            FileAction::Write(_) | FileAction::Keep | FileAction::Undecided => {}
         }
     }
     Ok(())

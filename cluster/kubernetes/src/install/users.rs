@@ -122,7 +122,7 @@ fn chain(error: impl Into<anyhow::Error>) -> String {
 }
 
 fn is_other(error: &HostError) -> bool {
-    matches!(error, HostError::Read { .. }) && error.unread().is_none()
+    matches!(error, HostError::Read { .. }) && error.unread_path().is_none()
 }
 
 /// The files that may name a hook; whether each is a specification, which only root writes.
@@ -140,10 +140,10 @@ fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, bool> {
     };
     let specifications = DEFAULT_DIRS.map(|dir| names(Path::new(dir)));
     let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-    for namespace in bundles::of_containerd(&mut names) {
+    for namespace in bundles::list_containerd(&mut names) {
         files.extend(names(&namespace).iter().map(|id| id.join("config.json")));
     }
-    for driver in bundles::of_storage(&mut names) {
+    for driver in bundles::list_storage(&mut names) {
         let ids = names(&driver);
         files.extend(ids.iter().map(|id| id.join("userdata/config.json")));
     }

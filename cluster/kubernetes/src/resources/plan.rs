@@ -45,7 +45,7 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
                 continue;
             }
             let device = device(offer, &draft, specs, config);
-            let is_counted = offer.most().is_some() || device.slots.is_none();
+            let is_counted = offer.max_holders().is_some() || device.slots.is_none();
             let key = (offer.class, offer.name.as_str());
             match given.get(&key) {
                 Some((other, was_counted)) if *was_counted || is_counted => {
@@ -132,7 +132,7 @@ fn overlap(offer: &Offer, draft: &Draft<'_>, other: &ResourceName) -> Option<Str
 }
 
 fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -> Device {
-    let slots = match offer.most() {
+    let slots = match offer.max_holders() {
         Some(most) => draft.slots.map_or(most, |slots| slots.min(most)),
         None => draft.slots.unwrap_or(config.kubernetes.slots.get()),
     };
@@ -145,8 +145,8 @@ fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -
         numa_node: offer.numa_node,
         nodes: nodes(offer, specs),
         slots: (slots > 1).then_some(slots),
-        health: offer.health_beside(is_of_a_pod),
-        left: offer.left_beside(is_of_a_pod),
+        health: offer.health_excluding(is_of_a_pod),
+        left: offer.free_slots_excluding(is_of_a_pod),
     }
 }
 

@@ -10,10 +10,10 @@ use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::not_offered::Subject;
-use onload_host::generate::{Surroundings, generate};
+use onload_host::discover::not_offered::ExclusionSubject;
+use onload_host::generate::{InstalledFiles, generate};
 use onload_host::host::Host;
-use onload_host::offers::{Attribute, Health, Offer, Survey, offers};
+use onload_host::offers::{Attribute, Health, Offer, Survey, build_offers};
 use onload_host::pools;
 use onload_sys::text::{Chain, Quoted};
 
@@ -85,9 +85,9 @@ pub fn look(host: &Host, config: &Config, settings: &Settings, dirs: &[PathBuf])
     let mut books = Books { dirs: dirs.to_vec(), own: Vec::new() };
     let mut not_offered = Vec::new();
     for (classes, config) in layouts(settings, config) {
-        let (inventory, pools) = pools::survey(host, &config);
+        let (inventory, pools) = pools::discover_with_pools(host, &config);
         let registry = own_registry(host, &config, &inventory)?;
-        let own = offers(&inventory, &registry, &pools, &survey.leases);
+        let own = build_offers(&inventory, &registry, &pools, &survey.leases);
         not_offered.extend(why_not_offered(&inventory, classes));
         offered.retain(|offer| !classes.contains(&offer.class));
         offered.extend(own.into_iter().filter(|offer| classes.contains(&offer.class)));
@@ -130,7 +130,7 @@ fn ignored_in_vain(host: &Host, settings: &Settings, offers: &[Offer]) -> BTreeS
 /// The specifications of another configuration, which stand in no file.
 fn own_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
     let writing = "writing what tasks get by the paths of the plugin's configuration";
-    let surroundings = Surroundings::of(host, config).context(writing)?;
+    let surroundings = InstalledFiles::read(host, config).context(writing)?;
     let specs = generate(inventory, &[], config, surroundings).context(writing)?;
     let sources = specs.into_values().map(|spec| SpecSource {
         path: Path::new(OWN_SOURCE).to_owned(),
@@ -147,7 +147,7 @@ fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
     let obstacle = obstacle.map(|reason| format!("Onload is not offered: {reason}"));
     let entries = inventory.not_offered.iter();
     let entries = entries.filter(|entry| match entry.kind {
-        Subject::Device(class) => classes.contains(&class),
+        ExclusionSubject::Device(class) => classes.contains(&class),
         _ => false,
     });
     let entries = entries.map(|entry| format!("{} is not offered: {}", entry.name, entry.reason));

@@ -242,7 +242,7 @@ impl<'p> Planning<'p> {
             return groups.add(Group { name, ..group });
         }
         // Where the tasks of a device are counted, more slots of it would be too many.
-        let is_counted = offers.iter().any(|offer| offer.most().is_some());
+        let is_counted = offers.iter().any(|offer| offer.max_holders().is_some());
         let is_one = group.devices.iter().all(|device| device.slots == 1);
         if comes_in_several(r#type) && !is_counted && !is_one {
             groups.add_second(any(&group));
@@ -261,18 +261,18 @@ impl<'p> Planning<'p> {
 
     fn device(&self, r#type: Type, offers: &[&Offer]) -> Device {
         let offer = offers[0];
-        let counted = offers.iter().filter_map(|offer| offer.most()).min();
+        let counted = offers.iter().filter_map(|offer| offer.max_holders()).min();
         let members = offers.iter().map(|offer| {
             let names = offer.cdi.iter().filter_map(|name| name.parse::<QualifiedName>().ok());
             (offer.class, names.collect())
         });
-        let health = offers.iter().map(|offer| offer.health_beside(self.is_own));
+        let health = offers.iter().map(|offer| offer.health_excluding(self.is_own));
         let health = health.fold(Health::Healthy, |sum, one| match sum {
             Health::Healthy => one,
             unhealthy => unhealthy,
         });
         let left = offers.iter();
-        let left = left.filter_map(|offer| offer.left_beside(self.is_own)).min();
+        let left = left.filter_map(|offer| offer.free_slots_excluding(self.is_own)).min();
         Device {
             key: published_key(offer).to_owned(),
             slots: counted.unwrap_or_else(|| self.slots(r#type)),
@@ -399,7 +399,7 @@ fn counted_of(r#type: Type, offer: &Offer) -> Counted {
 #[cfg(test)]
 mod tests {
     use onload_core::lease::{Holder, Token};
-    use onload_host::offers::Held;
+    use onload_host::offers::DeviceLease;
 
     use super::*;
     use crate::devices::group::OwnSlots;
@@ -438,7 +438,7 @@ mod tests {
             ticket,
             moved: None,
         };
-        offer.leases.push(Held { slot: 0, text: lease.to_string(), lease: Some(lease) });
+        offer.leases.push(DeviceLease { slot: 0, text: lease.to_string(), lease: Some(lease) });
         // Its interface is gone, and so is what is read of it.
         offer.attributes.insert("linkMbps", Attribute::Int(0));
         offer

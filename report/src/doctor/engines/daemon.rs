@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use onload_engines::kind::Kind;
+use onload_engines::kind::EngineKind;
 use onload_engines::ours::RUNTIME_NAME;
-use onload_engines::settings::Settings;
+use onload_engines::settings::EngineSettings;
 use onload_host::host::{Host, HostError};
 use onload_sys::processes::start_time;
 
@@ -27,7 +27,7 @@ const TICKS: u64 = 100;
 /// where there is none. A process's name is its own choice, and its cgroup is not.
 pub(super) fn started(
     examined: &Examined<'_>,
-    kind: Kind,
+    kind: EngineKind,
 ) -> Result<Option<(SystemTime, &'static str)>, HostError> {
     if kind.services().is_empty() {
         return Ok(None);
@@ -57,7 +57,7 @@ fn began(host: &Host, directory: &Path) -> Option<Duration> {
 }
 
 /// Whether the daemon runs or starts at boot. Of an engine without one, and of a tree that is unpacked, nobody knows.
-pub(super) fn is_used(examined: &Examined<'_>, kind: Kind) -> Result<bool, HostError> {
+pub(super) fn is_used(examined: &Examined<'_>, kind: EngineKind) -> Result<bool, HostError> {
     if kind.services().is_empty() || !is_running(examined)? {
         return Ok(true);
     }
@@ -115,7 +115,7 @@ fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
 
 /// Whether dockerd, which runs, is to read its file again, by what it says of itself; none where it says nothing, or
 /// has to be started again: it turns CDI on at no other time.
-pub(super) fn docker_reload(examined: &Examined<'_>, settings: &Settings) -> Option<bool> {
+pub(super) fn docker_reload(examined: &Examined<'_>, settings: &EngineSettings) -> Option<bool> {
     let info = docker_info(&examined.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
     let dirs = info.get("CDISpecDirs").and_then(serde_json::Value::as_array);
     let has_cdi = dirs.is_some_and(|dirs| !dirs.is_empty());

@@ -1,8 +1,8 @@
 //! containerd's default runtime, without which its plugin for Kubernetes does not load.
 
-use onload_engines::kind::Kind;
-use onload_engines::settings::{CONTAINERD_2, Runtimes, Settings};
-use onload_engines::version::Version;
+use onload_engines::kind::EngineKind;
+use onload_engines::settings::{CONTAINERD_2, EngineSettings, RuntimeNames};
+use onload_engines::version::EngineVersion;
 
 use super::found::{Engine, each};
 use crate::doctor::check::{Finding, Remedy};
@@ -13,11 +13,11 @@ use crate::doctor::examined::{Examined, Findings};
 const BUILT_IN: &str = "runc";
 
 /// The first containerd that merges lists of runtimes.
-const MERGING: Version = Version(2, 0, 0);
+const MERGING: EngineVersion = EngineVersion(2, 0, 0);
 
 pub(in super::super) fn default_runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     each(engines, |engine, settings| {
-        if engine.kind != Kind::Containerd || settings.is_off {
+        if engine.kind != EngineKind::Containerd || settings.is_off {
             return Ok(None);
         }
         let (name, names) = default(engine, settings);
@@ -38,7 +38,7 @@ pub(in super::super) fn default_runtime(examined: &Examined<'_>, engines: &[Engi
 
 /// The default runtime, and the names that are registered. containerd 2 merges files and what it has by itself;
 /// containerd 1 takes the plugin's section of the last file that has one, and a list there as the whole list.
-fn default<'s>(engine: &Engine, settings: &'s Settings) -> (&'s str, Vec<&'s str>) {
+fn default<'s>(engine: &Engine, settings: &'s EngineSettings) -> (&'s str, Vec<&'s str>) {
     let is_2 = engine.version.is_some_and(|version| version >= MERGING);
     let is_merged = is_2 || settings.format.is_some_and(|format| format >= CONTAINERD_2);
     let said = if is_merged {
@@ -55,7 +55,7 @@ fn default<'s>(engine: &Engine, settings: &'s Settings) -> (&'s str, Vec<&'s str
     (default.unwrap_or(BUILT_IN), names)
 }
 
-fn register(said: &Runtimes, name: &str, names: &[&str]) -> Remedy {
+fn register(said: &RuntimeNames, name: &str, names: &[&str]) -> Remedy {
     let section = format!("plugins.\"{}\".containerd", said.plugin);
     if name == BUILT_IN {
         return Remedy::write_under(

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use onload_engines::installed::installed;
-use onload_engines::kind::Kind;
-use onload_engines::reader::{self, NotUnderstood};
-use onload_engines::settings::Settings;
-use onload_engines::version::Version;
+use onload_engines::installed::find_installed;
+use onload_engines::kind::EngineKind;
+use onload_engines::reader::{self, SettingsError};
+use onload_engines::settings::EngineSettings;
+use onload_engines::version::EngineVersion;
 use onload_host::host::HostError;
 
 use super::daemon;
@@ -15,18 +15,19 @@ use crate::doctor::examined::{Examined, Findings};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Engine {
-    pub(super) kind: Kind,
+    pub(super) kind: EngineKind,
     pub(super) program: PathBuf,
     /// Its service runs or starts at boot, or nothing tells that it does not.
     pub(crate) is_used: bool,
-    pub(super) version: Option<Version>,
-    pub(super) settings: Result<Settings, NotUnderstood>,
+    pub(super) version: Option<EngineVersion>,
+    pub(super) settings: Result<EngineSettings, SettingsError>,
 }
 
 pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError> {
     let mut engines = Vec::new();
-    for kind in Kind::ALL {
-        if let Some((program, version)) = installed(examined.host, kind, examined.version_of)? {
+    for kind in EngineKind::ALL {
+        if let Some((program, version)) = find_installed(examined.host, kind, examined.version_of)?
+        {
             engines.push(Engine {
                 kind,
                 program,
@@ -42,7 +43,7 @@ pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError>
 /// What a check says of each engine whose files are understood, after a look at these.
 pub(super) fn each(
     engines: &[Engine],
-    look: impl Fn(&Engine, &Settings) -> Result<Option<Finding>, HostError>,
+    look: impl Fn(&Engine, &EngineSettings) -> Result<Option<Finding>, HostError>,
 ) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;

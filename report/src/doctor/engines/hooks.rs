@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_engines::kind::Kind;
+use onload_engines::kind::EngineKind;
 use onload_engines::ours::HOOKS_DIR;
 use onload_host::host::HostError;
 use onload_sys::text::shell_word;
@@ -18,7 +18,8 @@ const LONGEST: u64 = 1024 * 1024;
 /// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
 /// CRI-O from starting and buildah from running.
 pub(in super::super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let reads_hooks = |engine: &&Engine| matches!(engine.kind, Kind::Crio | Kind::Podman);
+    let reads_hooks =
+        |engine: &&Engine| matches!(engine.kind, EngineKind::Crio | EngineKind::Podman);
     if !engines.iter().any(|engine| reads_hooks(&engine)) {
         return Ok(Vec::new());
     }

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use onload_core::config::CONFIG_PATH;
-use onload_engines::kind::Kind;
+use onload_engines::kind::EngineKind;
 use onload_engines::ours::RUNTIME_PATH;
 use onload_engines::reader::K3S;
-use onload_engines::settings::{CONTAINERD_2, K3S_TEMPLATES, Settings};
+use onload_engines::settings::{CONTAINERD_2, EngineSettings, K3S_TEMPLATES};
 use onload_engines::template;
-use onload_engines::version::{self, Version};
+use onload_engines::version::{self, EngineVersion};
 use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
 use onload_sys::text::shell_word;
@@ -35,7 +35,7 @@ pub(super) use restarts::restarts;
 pub(super) use spec_dirs::spec_dirs;
 
 /// The first Kubernetes whose kubelet has.
-const KUBELET_CDI: Version = Version(1, 29, 0);
+const KUBELET_CDI: EngineVersion = EngineVersion(1, 29, 0);
 
 pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().map(|engine| {
@@ -71,15 +71,15 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
 pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let (kind, name) = (engine.kind, engine.kind.name());
-        let (least, what) = kind.least()?;
+        let (least, what) = kind.oldest_supported()?;
         let ask = format!("{} --version", engine.program.display());
         let finding = match engine.version {
             None => Finding::unknown("its version is unknown", Remedy::run(ask)),
             // A distribution keeps to a version, so its own archive may have no newer one.
-            Some(version) => match kind.too_old(version) {
+            Some(version) => match kind.too_old_reason(version) {
                 Some(text) => {
                     let wanted = format!("{name} {least} or later");
-                    Finding::fail(text, Remedy::install(wanted, kind.published()))
+                    Finding::fail(text, Remedy::install(wanted, kind.release_page()))
                 }
                 None => Finding::pass(format!("{version} knows {what}")),
             },
@@ -91,10 +91,10 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
 
 pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let mut kinds = engines.iter().map(|engine| engine.kind);
-    let has_kubelet = kinds.any(|kind| kind == Kind::Kubelet);
+    let has_kubelet = kinds.any(|kind| kind == EngineKind::Kubelet);
     each(engines, |engine, settings| {
         // What knows no CDI cannot have it on, and has a check of its own.
-        let too_old = engine.version.and_then(|version| engine.kind.too_old(version));
+        let too_old = engine.version.and_then(|version| engine.kind.too_old_reason(version));
         let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
         let Some(is_on) = is_on else {
             return Ok(None);
@@ -102,7 +102,7 @@ pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         Ok(Some(match is_on {
             Some(true) => Finding::pass("CDI is on"),
             // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
-            Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::pass(
+            Some(false) if engine.kind == EngineKind::Containerd && !has_kubelet => Finding::pass(
                 "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
             ),
             Some(false) => is_off(examined, engine, settings)?,
@@ -115,16 +115,16 @@ pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
 }
 
 /// Whether CDI is on: none where it cannot be off, inside none where it is unknown.
-fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
-    let by_version = |first: Version| engine.version.map(|version| version >= first);
+fn is_cdi_on(engine: &Engine, settings: &EngineSettings) -> Option<Option<bool>> {
+    let by_version = |first: EngineVersion| engine.version.map(|version| version >= first);
     let default = match engine.kind {
-        Kind::Crio | Kind::Podman | Kind::Nomad => return None,
-        Kind::Containerd | Kind::K3s if settings.is_off => return None,
-        Kind::Docker => by_version(version::DOCKER_CDI),
-        Kind::Containerd => by_version(version::CONTAINERD_CDI),
+        EngineKind::Crio | EngineKind::Podman | EngineKind::Nomad => return None,
+        EngineKind::Containerd | EngineKind::K3s if settings.is_off => return None,
+        EngineKind::Docker => by_version(version::DOCKER_CDI),
+        EngineKind::Containerd => by_version(version::CONTAINERD_CDI),
         // Its own number says nothing of the containerd in it; the file that it writes does.
-        Kind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
-        Kind::Kubelet => by_version(KUBELET_CDI),
+        EngineKind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
+        EngineKind::Kubelet => by_version(KUBELET_CDI),
     };
     let by_format = settings.format.filter(|format| *format >= CONTAINERD_2);
     Some(settings.cdi.or(default).or(by_format.map(|_| true)))
@@ -133,23 +133,23 @@ fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
 fn is_off(
     examined: &Examined<'_>,
     engine: &Engine,
-    settings: &Settings,
+    settings: &EngineSettings,
 ) -> Result<Finding, HostError> {
     let text = "CDI is off: containers that ask for onload.dev/… do not start";
     Ok(match engine.kind {
-        Kind::K3s => {
+        EngineKind::K3s => {
             let text = format!(
                 "{text}; where its template has {{{{ template \"base\" . }}}}, the section is in that, which has to be written out first"
             );
             let file = settings.k3s_template();
-            let section = format!("[plugins.\"{}\"]", template::plugin(Path::new(file)));
+            let section = format!("[plugins.\"{}\"]", template::plugin_name(Path::new(file)));
             let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
             let service = daemon::started(examined, engine.kind)?;
             let service = service.map_or("k3s", |(_, service)| service);
             let restart = Distribution::of(examined.host)?.restart(service);
             Finding::fail(text, switch_on).then(restart)
         }
-        Kind::Kubelet => {
+        EngineKind::Kubelet => {
             let file = "/var/lib/kubelet/config.yaml";
             let line = "DevicePluginCDIDevices: true";
             Finding::fail(text, Remedy::write_under(file, "featureGates:", line))
@@ -221,7 +221,7 @@ fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
 pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let is_there = examined.is_file(RUNTIME_PATH)?;
     each(engines, |engine, settings| {
-        let finding = if settings.has_runtime && !is_there && engine.kind != Kind::Nomad {
+        let finding = if settings.has_runtime && !is_there && engine.kind != EngineKind::Nomad {
             let text =
                 format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
             Finding::fail(text, examined.reinstall()?)
@@ -247,14 +247,14 @@ fn is_wrapper_wanted(
     let allows = !examined.config.annotations.allow.is_empty();
     let is_off = engine.settings.as_ref().is_ok_and(|s| s.is_off);
     Ok(match engine.kind {
-        Kind::Kubelet | Kind::K3s => false,
-        Kind::Containerd if is_off => false,
-        Kind::Containerd | Kind::Crio => allows && !nri::answers(examined, engine)?,
-        Kind::Podman => allows && !hooks::answer(examined, engine)?,
-        Kind::Docker => allows,
+        EngineKind::Kubelet | EngineKind::K3s => false,
+        EngineKind::Containerd if is_off => false,
+        EngineKind::Containerd | EngineKind::Crio => allows && !nri::answers(examined, engine)?,
+        EngineKind::Podman => allows && !hooks::answer(examined, engine)?,
+        EngineKind::Docker => allows,
         // Its docker driver asks docker for it.
-        Kind::Nomad => {
-            let docker = engines.iter().find(|engine| engine.kind == Kind::Docker);
+        EngineKind::Nomad => {
+            let docker = engines.iter().find(|engine| engine.kind == EngineKind::Docker);
             let docker = docker.and_then(|docker| docker.settings.as_ref().ok());
             docker.is_some_and(|docker| docker.has_runtime)
         }
@@ -275,7 +275,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
         }
         let newer = newest.filter(|(changed, _)| *changed > started);
         let reload = match (newer, engine.kind) {
-            (Some(_), Kind::Docker) => daemon::docker_reload(examined, settings),
+            (Some(_), EngineKind::Docker) => daemon::docker_reload(examined, settings),
             _ => None,
         };
         let finding = match (newer, reload) {
@@ -303,10 +303,10 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
 }
 
 /// k3s writes its containerd's file from its templates at each start, so that file is always newer than k3s.
-fn read_at_start(kind: Kind, settings: &Settings) -> Vec<PathBuf> {
+fn read_at_start(kind: EngineKind, settings: &EngineSettings) -> Vec<PathBuf> {
     let files = settings.files.iter().cloned();
     match kind {
-        Kind::K3s => files
+        EngineKind::K3s => files
             .filter(|file| file != Path::new(K3S))
             .chain(K3S_TEMPLATES.map(PathBuf::from))
             .collect(),

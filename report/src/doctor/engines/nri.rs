@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_engines::kind::Kind;
-use onload_engines::settings::Settings;
-use onload_engines::version::Version;
+use onload_engines::kind::EngineKind;
+use onload_engines::settings::EngineSettings;
+use onload_engines::version::EngineVersion;
 use onload_host::host::HostError;
 
 use super::daemon;
@@ -23,9 +23,9 @@ const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.ser
 /// Where runtimes look for plugins that they launch themselves (nri, pkg/adaptation/adaptation.go).
 const PLUGINS: &str = "/opt/nri/plugins";
 /// The first containerd that has NRI on unless told otherwise.
-const CONTAINERD_NRI: Version = Version(2, 0, 0);
+const CONTAINERD_NRI: EngineVersion = EngineVersion(2, 0, 0);
 /// The first CRI-O that has.
-const CRIO_NRI: Version = Version(1, 30, 0);
+const CRIO_NRI: EngineVersion = EngineVersion(1, 30, 0);
 /// The least number of a descriptor that is not one of the three that every process is started with.
 const FIRST_OWN: u32 = 3;
 
@@ -96,8 +96,8 @@ fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
         ),
         (_, Start::ByRuntime(_)) => {
             let mut kinds = engines.iter().map(|engine| engine.kind);
-            let kind = kinds.find(|kind| matches!(kind, Kind::Containerd | Kind::Crio));
-            let name = kind.unwrap_or(Kind::Containerd).name();
+            let kind = kinds.find(|kind| matches!(kind, EngineKind::Containerd | EngineKind::Crio));
+            let name = kind.unwrap_or(EngineKind::Containerd).name();
             Finding::fail(
                 format!("the runtime has not launched it, or has lost it: {WITHOUT}"),
                 Remedy::run(format!("systemctl restart {name}")),
@@ -195,10 +195,10 @@ fn switched_off(engines: &[Engine]) -> Option<&Engine> {
 }
 
 /// Whether NRI is on in an engine that could have plugins; none where that is unknown.
-fn is_on(engine: &Engine, settings: &Settings) -> Option<bool> {
+fn is_on(engine: &Engine, settings: &EngineSettings) -> Option<bool> {
     let by_version = |first| engine.version.map(|version| version >= first);
     let default = match engine.kind {
-        Kind::Containerd => by_version(CONTAINERD_NRI),
+        EngineKind::Containerd => by_version(CONTAINERD_NRI),
         _ => by_version(CRIO_NRI),
     };
     settings.nri.or(default)
@@ -219,12 +219,12 @@ pub(super) fn answers(examined: &Examined<'_>, engine: &Engine) -> Result<bool, 
     })
 }
 
-fn settings(engines: &[Engine]) -> impl Iterator<Item = (&Engine, &Settings)> {
+fn settings(engines: &[Engine]) -> impl Iterator<Item = (&Engine, &EngineSettings)> {
     engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let has_plugins = match engine.kind {
-            Kind::Containerd => !settings.is_off,
-            Kind::Crio => true,
+            EngineKind::Containerd => !settings.is_off,
+            EngineKind::Crio => true,
             _ => false,
         };
         has_plugins.then_some((engine, settings))

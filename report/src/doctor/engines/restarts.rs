@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use onload_core::container_id;
-use onload_engines::kind::Kind;
+use onload_engines::kind::EngineKind;
 use onload_engines::ours::RUNTIME_NAME;
-use onload_engines::version::Version;
+use onload_engines::version::EngineVersion;
 use onload_host::bundles::DOCKER;
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ use crate::doctor::examined::{Examined, Findings};
 
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
-const AFFECTED: std::ops::Range<Version> = Version(25, 0, 0)..Version(28, 2, 0);
+const AFFECTED: std::ops::Range<EngineVersion> = EngineVersion(25, 0, 0)..EngineVersion(28, 2, 0);
 
 /// By what docker keeps of a container in `hostconfig.json`.
 fn stays_down(config: &Value) -> bool {
@@ -31,7 +31,7 @@ fn stays_down(config: &Value) -> bool {
 pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let is_affected = |engine: &&Engine| {
         let version = engine.version.filter(|version| AFFECTED.contains(version));
-        engine.kind == Kind::Docker && version.is_some()
+        engine.kind == EngineKind::Docker && version.is_some()
     };
     let Some(docker) = engines.iter().find(is_affected) else {
         return Ok(Vec::new());

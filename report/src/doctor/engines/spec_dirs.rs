@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use onload_engines::kind::Kind;
+use onload_engines::kind::EngineKind;
 use onload_engines::reader::K3S;
-use onload_engines::settings::{Settings, SpecDirs};
+use onload_engines::settings::{EngineSettings, EngineSpecDirs};
 use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
 use super::found::Engine;
@@ -30,13 +30,13 @@ pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findi
 }
 
 /// The list as it is and our directory, in the place where the list stands: an engine does not join lists.
-fn add_ours(kind: Kind, settings: &Settings, said: &SpecDirs) -> Remedy {
+fn add_ours(kind: EngineKind, settings: &EngineSettings, said: &EngineSpecDirs) -> Remedy {
     let dirs = said.dirs.iter().map(String::as_str).chain([OUTPUT_DIR]);
     // TOML takes the strings of JSON.
     let dirs: Vec<String> = dirs.map(|dir| serde_json::Value::from(dir).to_string()).collect();
     let list = dirs.join(", ");
     let line = match kind {
-        Kind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
+        EngineKind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
         _ => format!("cdi_spec_dirs = [{list}]"),
     };
     let file =

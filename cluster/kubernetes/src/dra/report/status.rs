@@ -81,7 +81,7 @@ fn ready(offer: Option<&Offer>) -> (&'static str, &'static str, String) {
         let message = "the node does not offer it any more".to_owned();
         return (NO, "Gone", message);
     };
-    match (&offer.health, offer.health_beside(is_of_a_claim)) {
+    match (&offer.health, offer.health_excluding(is_of_a_claim)) {
         (Health::Unhealthy(reason), _) => (NO, "Unhealthy", reason.clone()),
         (_, Health::Unhealthy(reason)) => (NO, "Held", reason),
         (_, Health::Healthy) => (YES, "Prepared", String::new()),
@@ -122,7 +122,7 @@ fn condition(device: &AllocatedDeviceStatus) -> Option<&Condition> {
 mod tests {
     use onload_core::class::Class;
     use onload_core::kubernetes_settings::KubernetesSettings;
-    use onload_host::offers::{Held, Sharing};
+    use onload_host::offers::{DeviceLease, Sharing};
     use serde_json::json;
 
     use super::*;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn interface(lease: Option<&str>) -> Offer {
-        let leases = lease.map(|lease| Held {
+        let leases = lease.map(|lease| DeviceLease {
             slot: 0,
             lease: Some(serde_json::from_str(lease).unwrap()),
             text: "container web of pod default/web".to_owned(),

@@ -32,7 +32,7 @@ pub(super) fn trouble(offer: &Offer) -> Option<&'static str> {
     if offer.health != Health::Healthy {
         return Some(UNHEALTHY);
     }
-    let beside = offer.health_beside(is_of_a_claim);
+    let beside = offer.health_excluding(is_of_a_claim);
     (beside != Health::Healthy).then_some(HELD)
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Attribute, Held, Offer, Sharing};
+use onload_host::offers::{Attribute, DeviceLease, Offer, Sharing};
 use onload_sys::pci::PciAddress;
 
 use super::device::{Form, HELD, device, is_of_a_claim, trouble};
@@ -131,9 +131,9 @@ impl<'a> Pool<'a> {
             self.devices.push(entry(Form::One, trouble));
             return;
         }
-        let slots = offer.most().unwrap_or(self.wanted.settings.slots.get()).max(1);
+        let slots = offer.max_holders().unwrap_or(self.wanted.settings.slots.get()).max(1);
         // Where none is left, the whole device has a taint.
-        let left = offer.left_beside(is_of_a_claim);
+        let left = offer.free_slots_excluding(is_of_a_claim);
         let left = left.map_or(slots, |(left, _)| if left == 0 { slots } else { left });
         if features.sharing {
             self.devices.push(entry(Form::Shared(left), trouble));
@@ -348,7 +348,7 @@ impl Families {
 }
 
 fn is_foreign(offer: &Offer) -> bool {
-    let is_known = |held: &Held| held.lease.as_ref().is_some_and(is_of_a_claim);
+    let is_known = |held: &DeviceLease| held.lease.as_ref().is_some_and(is_of_a_claim);
     !offer.leases.iter().all(is_known)
 }
 

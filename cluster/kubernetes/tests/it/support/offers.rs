@@ -9,7 +9,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease};
 use onload_host::host::Host;
-use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
+use onload_host::offers::{Attribute, Attributes, DeviceLease, Health, Offer, Sharing, Survey};
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::names::DeviceNames;
 use onload_kubernetes::resources::{Plan, WrittenBy};
@@ -64,7 +64,7 @@ pub(crate) fn unhealthy(mut offer: Offer) -> Offer {
 }
 
 pub(crate) fn held(mut offer: Offer) -> Offer {
-    offer.leases.push(Held { slot: 0, lease: None, text: "container 3f2a".to_owned() });
+    offer.leases.push(DeviceLease { slot: 0, lease: None, text: "container 3f2a".to_owned() });
     offer
 }
 
@@ -84,7 +84,11 @@ pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
         ticket: None,
         moved: None,
     };
-    offer.leases.push(Held { slot: 0, lease: Some(lease), text: "container 3f2a".to_owned() });
+    offer.leases.push(DeviceLease {
+        slot: 0,
+        lease: Some(lease),
+        text: "container 3f2a".to_owned(),
+    });
     offer
 }
 

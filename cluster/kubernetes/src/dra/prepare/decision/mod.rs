@@ -249,7 +249,7 @@ fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leas
     Leased {
         request: request.to_owned(),
         device: LeasedDevice { class, name },
-        most: offer.most().unwrap_or(u32::MAX),
+        most: offer.max_holders().unwrap_or(u32::MAX),
         interface: None,
         vf: None,
     }

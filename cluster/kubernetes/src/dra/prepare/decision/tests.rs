@@ -4,7 +4,7 @@ use std::time::Instant;
 use onload_cdi::Hook;
 use onload_core::config::Config;
 use onload_core::vf::VfConfig;
-use onload_host::discover::not_offered::NotOffered;
+use onload_host::discover::not_offered::Exclusion;
 use onload_host::offers::{Attribute, Sharing};
 use serde_json::json;
 
@@ -41,8 +41,8 @@ fn node() -> Snapshot {
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
         not_offered: vec![
-            NotOffered::new(Class::Nic, "0000:81:10.7", "no"),
-            NotOffered::new(Class::Vfio, "0000:81:10.7", reason),
+            Exclusion::new(Class::Nic, "0000:81:10.7", "no"),
+            Exclusion::new(Class::Vfio, "0000:81:10.7", reason),
         ],
         taken: Instant::now(),
     }
