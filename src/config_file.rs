@@ -48,7 +48,7 @@ fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> anyhow::Result<Lock> {
     let locks = open_private(run, name)
         .with_context(|| format!("opening the directory of locks {}", path.display()))?;
     let kind = LockMode::Exclusive;
-    Lock::take(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)
+    Lock::acquire(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)
         .context("locking the files of configuration")
 }
 
@@ -83,7 +83,9 @@ impl ConfigDir {
             Ok(descriptor) => File::from(descriptor),
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(unusual("a symbolic link")),
-            Err(Errno::NXIO) => return Err(regular::refusal("a socket")).with_context(reading),
+            Err(Errno::NXIO) => {
+                return Err(regular::not_regular_error("a socket")).with_context(reading);
+            }
             Err(error) => return Err(error).with_context(reading),
         };
         let metadata = file.metadata().with_context(reading)?;

@@ -161,14 +161,14 @@ fn columns_of_stderr() -> Option<usize> {
 /// A text whose characters that would steer a terminal are written out, but for newlines: names of interfaces and
 /// files may hold any.
 pub(crate) fn harmless(text: impl Display) -> String {
-    text::harmless(&text.to_string())
+    text::escape_controls(&text.to_string())
 }
 
 /// A text of JSON, whose strings alone hold such characters, each of four digits.
 fn harmless_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        if text::steers(character) && character != '\n' {
+        if text::is_terminal_control(character) && character != '\n' {
             escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
         } else {
             escaped.push(character);

@@ -39,7 +39,7 @@
 //!
 //! let mut config = OciConfig::parse(br#"{"ociVersion": "1.2.0", "x": 1e3}"#)?;
 //! apply(&mut config, &edits, &HostNodes)?;
-//! assert_eq!(config.env_get("NIC")?.as_deref(), Some("ens1"));
+//! assert_eq!(config.env_value("NIC")?.as_deref(), Some("ens1"));
 //! config.each_device(|device| assert_eq!(device.path, "/dev/null"))?;
 //! assert!(config.to_bytes().starts_with(br#"{"ociVersion":"1.2.0","x":1e3,"process":"#));
 //! # Ok(())
@@ -71,17 +71,17 @@ mod wording;
 #[cfg(feature = "yaml")]
 mod yaml;
 
-pub use name::{DeviceName, HookName, Kind, Lenient, NameError, QualifiedName};
+pub use name::{DeviceName, HookName, Kind, LenientName, NameError, QualifiedName};
 pub use parse::{JsonError, ParseError, from_json, to_json};
 #[cfg(feature = "yaml")]
 pub use parse::{YamlError, from_yaml, to_yaml};
 pub use registry::{
-    Conflict, DEFAULT_DIRS, LoadError, MAX_FILE_BYTES, Registry, RegistryError, Resolved, Shadowed,
-    SpecSource, UnresolvableError,
+    Conflict, DEFAULT_DIRS, LoadError, MAX_FILE_BYTES, Registry, RegistryError, ResolvedDevice,
+    ShadowedDevice, SpecSource, UnresolvableError,
 };
 pub use spec::{ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec};
 pub use validate::{Problem, Problems, lint, validate, validate_edits};
-pub use version::{Requirement, UnknownVersion, Version, minimum_version};
+pub use version::{CdiVersion, Requirement, UnknownVersion, minimum_version};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

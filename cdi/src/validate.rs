@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
-use crate::version::{Version, minimum_version};
+use crate::version::{CdiVersion, minimum_version};
 
 /// Bytes of one object's annotations that the specification's schema allows.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
@@ -70,7 +70,7 @@ impl Problems {
         self.0.push(Problem { location: location.into(), fault: fault.to_string() });
     }
 
-    fn done(self) -> Result<(), Self> {
+    fn into_result(self) -> Result<(), Self> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
 }
@@ -105,7 +105,7 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
         }
         check_edits(&device.container_edits, &edits_at, &mut problems);
     }
-    problems.done()
+    problems.into_result()
 }
 
 /// Checks `edits` alone, as an engine does before it applies them.
@@ -115,11 +115,11 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
 pub fn validate_edits(edits: &ContainerEdits) -> Result<(), Problems> {
     let mut problems = Problems::new();
     check_edits(edits, "containerEdits", &mut problems);
-    problems.done()
+    problems.into_result()
 }
 
 fn check_version(spec: &Spec, problems: &mut Problems) {
-    let declared = match spec.cdi_version.parse::<Version>() {
+    let declared = match spec.cdi_version.parse::<CdiVersion>() {
         Ok(declared) => declared,
         Err(error) => return problems.add("cdiVersion", error),
     };
@@ -290,7 +290,7 @@ fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: 
     let mut size = 0;
     for (key, value) in annotations {
         size += key.len() + value.len();
-        if let Err(fault) = annotation_key(key) {
+        if let Err(fault) = check_annotation_key(key) {
             problems.add(format!("{at}[{key:?}]"), fault);
         }
     }
@@ -299,7 +299,7 @@ fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: 
     }
 }
 
-fn annotation_key(key: &str) -> Result<(), &'static str> {
+fn check_annotation_key(key: &str) -> Result<(), &'static str> {
     let key = key.to_ascii_lowercase();
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

@@ -9,7 +9,7 @@ const NAMES: [(&str, &str); 4] = [
 ];
 
 /// The message with what was expected in plain words. What stands before it may be a text of the file.
-pub(crate) fn plain(message: &str) -> String {
+pub(crate) fn reword(message: &str) -> String {
     const EXPECTED: &str = ", expected ";
     let Some((found, expected)) = message.rsplit_once(EXPECTED) else {
         return message.to_owned();
@@ -18,11 +18,11 @@ pub(crate) fn plain(message: &str) -> String {
         Some(rest) => format!("invalid type: list{rest}"),
         None => found.to_owned(),
     };
-    let expected = expected_plainly(expected).unwrap_or_else(|| expected.to_owned());
+    let expected = reword_expected(expected).unwrap_or_else(|| expected.to_owned());
     format!("{found}{EXPECTED}{expected}")
 }
 
-fn expected_plainly(expected: &str) -> Option<String> {
+fn reword_expected(expected: &str) -> Option<String> {
     // JSON's errors end with line and column.
     let end = expected.find(" at line ").unwrap_or(expected.len());
     let (name, place) = expected.split_at(end);
@@ -56,7 +56,7 @@ mod tests {
             ),
             ("invalid type: map, expected a sequence", "invalid type: map, expected a list"),
         ] {
-            assert_eq!(plain(message), wanted);
+            assert_eq!(reword(message), wanted);
         }
     }
 
@@ -67,7 +67,7 @@ mod tests {
             "unknown field `x`, expected one of `u32`, `path`",
             "invalid type: string \", expected u32\", expected u32x",
         ] {
-            assert_eq!(plain(message), message);
+            assert_eq!(reword(message), message);
         }
     }
 }

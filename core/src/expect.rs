@@ -9,26 +9,26 @@ use std::fmt;
 use std::str::FromStr;
 
 use onload_sys::error::{Error, Result, bail, error};
-use onload_sys::numbers::Numbers;
+use onload_sys::numbers::DeviceNumber;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Expect {
+pub struct Expectation {
     /// The node's path in the container. For rdma and vfio, its last component is the kernel's name
     /// of the node.
     pub node: String,
-    pub device: Expected,
+    pub device: ExpectedDevice,
     /// The numbers that the generator saw; `None` in a specification of version 0.1. They are not
     /// compared with the container's. They make the specification change when a number changes: a
     /// long-lived engine looks at a node once per loaded specification, and keeps its number until
     /// the file changes.
-    pub written: Option<Numbers>,
+    pub written: Option<DeviceNumber>,
 }
 
 /// The device that a node must belong to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Expected {
+pub enum ExpectedDevice {
     /// `rdma:IBDEV[@PCI]`: an RDMA device by name, and its PCI function if it has one.
     Rdma { ibdev: String, pci: Option<PciAddress> },
     /// `vfio:PCI`: a PCI function that is a member of the node's group, or has the node as its
@@ -53,18 +53,18 @@ pub struct DriverNode {
     pub class: &'static str,
     /// The ID, which is the kernel's name of the device.
     pub name: &'static str,
-    pub listed: Listed,
+    pub listed: NumberSource,
 }
 
 /// Where the kernel says the number of a driver's node.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Listed {
+pub enum NumberSource {
     /// In sysfs, as a device of this class.
     Sysfs {
         class: &'static str,
         /// The numbers that the kernel reserves for it. Its node is there and right before its module is
         /// loaded, which opening it does; sysfs has it only afterwards.
-        reserved: Option<Numbers>,
+        reserved: Option<DeviceNumber>,
     },
     /// In `/proc/devices` alone, by its name: the driver makes no device for sysfs, and something else makes its node.
     ProcDevices,
@@ -77,61 +77,61 @@ pub enum Listed {
 /// GDRCopy's driver registers a major number, and its packages make the node (`src/gdrdrv/gdrdrv.c` and `insmod.sh`
 /// of GDRCopy, from 1.3 to 2.6).
 static DRIVER_NODES: [DriverNode; 9] = [
-    driver_node("nic", "onload", in_sysfs("onload", None)),
-    driver_node("nic", "onload_epoll", in_sysfs("onload_epoll", None)),
-    driver_node("zf", "sfc_char", in_sysfs("sfc_char", None)),
-    driver_node("misc", "rdma_cm", in_sysfs("misc", None)),
-    driver_node("misc", "vfio", in_sysfs("misc", None)),
-    driver_node("misc", "iommu", in_sysfs("misc", None)),
-    driver_node("misc", "vhost-net", in_sysfs("misc", misc(238))),
-    driver_node("misc", "tun", in_sysfs("misc", misc(200))),
-    driver_node("gdrcopy", "gdrdrv", Listed::ProcDevices),
+    driver_node("nic", "onload", sysfs_source("onload", None)),
+    driver_node("nic", "onload_epoll", sysfs_source("onload_epoll", None)),
+    driver_node("zf", "sfc_char", sysfs_source("sfc_char", None)),
+    driver_node("misc", "rdma_cm", sysfs_source("misc", None)),
+    driver_node("misc", "vfio", sysfs_source("misc", None)),
+    driver_node("misc", "iommu", sysfs_source("misc", None)),
+    driver_node("misc", "vhost-net", sysfs_source("misc", misc_number(238))),
+    driver_node("misc", "tun", sysfs_source("misc", misc_number(200))),
+    driver_node("gdrcopy", "gdrdrv", NumberSource::ProcDevices),
 ];
 
-const fn driver_node(class: &'static str, name: &'static str, listed: Listed) -> DriverNode {
+const fn driver_node(class: &'static str, name: &'static str, listed: NumberSource) -> DriverNode {
     DriverNode { class, name, listed }
 }
 
-const fn in_sysfs(class: &'static str, reserved: Option<Numbers>) -> Listed {
-    Listed::Sysfs { class, reserved }
+const fn sysfs_source(class: &'static str, reserved: Option<DeviceNumber>) -> NumberSource {
+    NumberSource::Sysfs { class, reserved }
 }
 
 /// The major number is that of misc devices (`include/uapi/linux/major.h`).
-const fn misc(minor: u32) -> Option<Numbers> {
-    Some(Numbers { major: 10, minor })
+const fn misc_number(minor: u32) -> Option<DeviceNumber> {
+    Some(DeviceNumber { major: 10, minor })
 }
 
-impl Expected {
+impl ExpectedDevice {
     /// The driver's node with this class and name, if there is one.
-    pub fn driver(class: &str, name: &str) -> Option<Expected> {
+    pub fn find_driver(class: &str, name: &str) -> Option<ExpectedDevice> {
         let known = |node: &&DriverNode| node.class == class && node.name == name;
-        DRIVER_NODES.iter().find(known).map(Expected::Driver)
+        DRIVER_NODES.iter().find(known).map(ExpectedDevice::Driver)
     }
 
     /// The driver's node with this name in any class; `None` if no driver has one such node per
     /// host.
-    pub fn driver_node(name: &str) -> Option<Expected> {
+    pub fn find_driver_node(name: &str) -> Option<ExpectedDevice> {
         let known = |node: &&DriverNode| node.name == name;
-        DRIVER_NODES.iter().find(known).map(Expected::Driver)
+        DRIVER_NODES.iter().find(known).map(ExpectedDevice::Driver)
     }
 
     /// The clock with this class and name; `None` if it cannot be the name of a clock.
-    pub fn clock(class: &str, name: &str, pci: Option<PciAddress>) -> Option<Expected> {
+    pub fn for_clock(class: &str, name: &str, pci: Option<PciAddress>) -> Option<ExpectedDevice> {
         let class = ["ptp", "pps"].into_iter().find(|known| *known == class)?;
         let number = name.strip_prefix(class)?;
         let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_numbered.then(|| Expected::Clock { class, name: name.to_owned(), pci })
+        is_numbered.then(|| ExpectedDevice::Clock { class, name: name.to_owned(), pci })
     }
 }
 
-impl Expect {
+impl Expectation {
     /// The kernel's name of the node.
     pub fn node_name(&self) -> &str {
         self.node.rsplit('/').next().unwrap_or_default()
     }
 }
 
-impl FromStr for Expect {
+impl FromStr for Expectation {
     type Err = Error;
 
     /// NODE extends to the first `=`, CLASS to the first `:` after it. The last `#` starts the
@@ -143,27 +143,29 @@ impl FromStr for Expect {
         let Some((node, (class, id))) = parts else {
             bail!("{} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", Quoted(text));
         };
-        let (id, written) = behind(id, '#');
-        Ok(Expect { device: expected(class, id)?, node: node_path(node)?, written })
+        let (id, written) = split_suffix(id, '#');
+        Ok(Expectation { device: parse_device(class, id)?, node: parse_node_path(node)?, written })
     }
 }
 
 /// Splits a text at the last `sign`, if what follows has the wanted form.
-fn behind<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
+fn split_suffix<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
     let split =
         text.rsplit_once(sign).and_then(|(before, value)| Some((before, value.parse().ok()?)));
     split.map_or((text, None), |(before, value)| (before, Some(value)))
 }
 
-fn expected(class: &str, id: &str) -> Result<Expected> {
+fn parse_device(class: &str, id: &str) -> Result<ExpectedDevice> {
     let device = match class {
-        "rdma" => return rdma(id),
-        "vfio" => return Ok(Expected::Vfio { pci: id.parse()? }),
+        "rdma" => return parse_rdma(id),
+        "vfio" => return Ok(ExpectedDevice::Vfio { pci: id.parse()? }),
         "ptp" | "pps" => {
-            let (name, pci) = behind(id, '@');
-            Expected::clock(class, name, pci)
+            let (name, pci) = split_suffix(id, '@');
+            ExpectedDevice::for_clock(class, name, pci)
         }
-        _ if DRIVER_NODES.iter().any(|node| node.class == class) => Expected::driver(class, id),
+        _ if DRIVER_NODES.iter().any(|node| node.class == class) => {
+            ExpectedDevice::find_driver(class, id)
+        }
         other => bail!(
             "class {} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps, gdrcopy and misc",
             Quoted(other)
@@ -172,16 +174,16 @@ fn expected(class: &str, id: &str) -> Result<Expected> {
     device.ok_or_else(|| error!("there is no {class} device {} with a node", Quoted(id)))
 }
 
-fn rdma(id: &str) -> Result<Expected> {
-    let (ibdev, pci) = behind(id, '@');
+fn parse_rdma(id: &str) -> Result<ExpectedDevice> {
+    let (ibdev, pci) = split_suffix(id, '@');
     // The name becomes a file name below /sys.
     if matches!(ibdev, "" | "." | "..") || ibdev.contains(['/', '\0']) {
         bail!("{} cannot be the name of an RDMA device", Quoted(ibdev));
     }
-    Ok(Expected::Rdma { ibdev: ibdev.to_owned(), pci })
+    Ok(ExpectedDevice::Rdma { ibdev: ibdev.to_owned(), pci })
 }
 
-fn node_path(path: &str) -> Result<String> {
+fn parse_node_path(path: &str) -> Result<String> {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     match path.strip_prefix('/') {
         Some(rest) if rest.split('/').all(plain) => Ok(path.to_owned()),
@@ -189,20 +191,20 @@ fn node_path(path: &str) -> Result<String> {
     }
 }
 
-impl fmt::Display for Expect {
+impl fmt::Display for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.node, self.device)?;
         self.written.map_or(Ok(()), |numbers| write!(f, "#{numbers}"))
     }
 }
 
-impl fmt::Display for Expected {
+impl fmt::Display for ExpectedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (class, name, pci) = match self {
-            Expected::Vfio { pci } => return write!(f, "vfio:{pci}"),
-            Expected::Rdma { ibdev, pci } => ("rdma", ibdev.as_str(), *pci),
-            Expected::Driver(node) => (node.class, node.name, None),
-            Expected::Clock { class, name, pci } => (*class, name.as_str(), *pci),
+            ExpectedDevice::Vfio { pci } => return write!(f, "vfio:{pci}"),
+            ExpectedDevice::Rdma { ibdev, pci } => ("rdma", ibdev.as_str(), *pci),
+            ExpectedDevice::Driver(node) => (node.class, node.name, None),
+            ExpectedDevice::Clock { class, name, pci } => (*class, name.as_str(), *pci),
         };
         write!(f, "{class}:{name}")?;
         pci.map_or(Ok(()), |pci| write!(f, "@{pci}"))
@@ -213,12 +215,12 @@ impl fmt::Display for Expected {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Expect {
+    fn parse(text: &str) -> Expectation {
         text.parse().unwrap()
     }
 
     fn refusal(text: &str) -> String {
-        text.parse::<Expect>().unwrap_err().to_string()
+        text.parse::<Expectation>().unwrap_err().to_string()
     }
 
     #[test]
@@ -265,7 +267,7 @@ mod tests {
     /// Name, function and numbers of an RDMA device, with `-` for those missing.
     fn split(id: &str) -> String {
         let expect = parse(&format!("/dev/infiniband/uverbs0=rdma:{id}"));
-        let Expected::Rdma { ibdev, pci } = expect.device else {
+        let ExpectedDevice::Rdma { ibdev, pci } = expect.device else {
             panic!("not rdma");
         };
         let pci = pci.map_or("-".to_owned(), |pci| pci.to_string());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, decimal};
+use onload_sys::text::{Quoted, parse_decimal};
 
 use crate::pool::MAX_MEMBERS;
 
@@ -23,20 +23,20 @@ pub const UNKNOWN: &str = "onload.dev/pool-near-unknown";
 pub struct Nearness {
     /// The members on each NIC.
     pub nics: Vec<Vec<usize>>,
-    pub gpus: BTreeMap<PciAddress, Gpu>,
+    pub gpus: BTreeMap<PciAddress, GpuNearness>,
     pub unknown: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gpu {
+pub struct GpuNearness {
     /// Its number in its vendor's own specifications.
     pub index: Option<u32>,
     /// Nearest first; none where nothing is known to be nearest.
-    pub nics: Vec<Near>,
+    pub nics: Vec<NicRank>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Near {
+pub struct NicRank {
     pub nic: usize,
     /// How near it is, beside those of all GPUs: the least is nearest.
     pub rank: u32,
@@ -47,8 +47,9 @@ impl Nearness {
         if self.gpus.is_empty() {
             return BTreeMap::new();
         }
-        let nics: Vec<String> = self.nics.iter().map(|members| ranges(members)).collect();
-        let gpus: Vec<String> = self.gpus.iter().map(|(address, gpu)| gpu.word(*address)).collect();
+        let nics: Vec<String> = self.nics.iter().map(|members| format_ranges(members)).collect();
+        let gpus: Vec<String> =
+            self.gpus.iter().map(|(address, gpu)| gpu.to_annotation(*address)).collect();
         let entries = [(NICS, nics.join(" ")), (NEAR, gpus.join(" "))].into_iter();
         let unknown = self.unknown.clone().map(|why| (UNKNOWN, why));
         let entries = entries.filter(|(_, value)| !value.is_empty());
@@ -57,18 +58,21 @@ impl Nearness {
     }
 
     /// Reads the annotations of a pool with so many members.
-    pub fn of_annotations(annotations: &BTreeMap<String, String>, members: usize) -> Result<Self> {
+    pub fn from_annotations(
+        annotations: &BTreeMap<String, String>,
+        members: usize,
+    ) -> Result<Self> {
         let mut nearness =
             Nearness { unknown: annotations.get(UNKNOWN).cloned(), ..Nearness::default() };
-        for word in words(annotations, NICS) {
-            let places = places(word, members);
+        for word in split_words(annotations, NICS) {
+            let places = parse_ranges(word, members);
             let places = places
                 .ok_or_else(|| error!("{NICS} has {}, which are no members", Quoted(word)))?;
             nearness.nics.push(places);
         }
-        for word in words(annotations, NEAR) {
-            let (address, gpu) =
-                gpu(word, nearness.nics.len()).with_context(|| format!("{NEAR} has a GPU"))?;
+        for word in split_words(annotations, NEAR) {
+            let (address, gpu) = parse_gpu(word, nearness.nics.len())
+                .with_context(|| format!("{NEAR} has a GPU"))?;
             nearness.gpus.insert(address, gpu);
         }
         Ok(nearness)
@@ -76,11 +80,11 @@ impl Nearness {
 
     /// The members for a container with these GPUs that wants so many, nearest first. Of several members each GPU in
     /// turn gets its nearest; one member is the nearest to any of the GPUs. What is nowhere near is left out.
-    pub fn order(&self, gpus: &[PciAddress], count: u32) -> Vec<usize> {
-        let of_gpus: Vec<&[Near]> =
+    pub fn rank_members(&self, gpus: &[PciAddress], count: u32) -> Vec<usize> {
+        let of_gpus: Vec<&[NicRank]> =
             gpus.iter().filter_map(|gpu| Some(self.gpus.get(gpu)?.nics.as_slice())).collect();
         if count > 1 {
-            return self.in_turn(&of_gpus);
+            return self.rank_round_robin(&of_gpus);
         }
         let mut nics: Vec<(u32, usize)> = Vec::new();
         for nic in of_gpus.into_iter().flatten() {
@@ -88,15 +92,15 @@ impl Nearness {
         }
         // Of equal ranks the first GPU's own order stays.
         nics.sort_by_key(|(rank, _)| *rank);
-        let members = nics.into_iter().flat_map(|(_, nic)| self.members(nic));
+        let members = nics.into_iter().flat_map(|(_, nic)| self.nic_members(nic));
         let mut seen = BTreeSet::new();
         members.filter(|member| seen.insert(*member)).collect()
     }
 
-    fn in_turn(&self, of_gpus: &[&[Near]]) -> Vec<usize> {
-        let of_nic = |near: &Near| {
+    fn rank_round_robin(&self, of_gpus: &[&[NicRank]]) -> Vec<usize> {
+        let of_nic = |near: &NicRank| {
             let rank = near.rank;
-            self.members(near.nic).map(move |member| (rank, member))
+            self.nic_members(near.nic).map(move |member| (rank, member))
         };
         let lists = of_gpus.iter().map(|nics| nics.iter().flat_map(of_nic));
         let mut lists: Vec<_> = lists.collect();
@@ -114,13 +118,13 @@ impl Nearness {
         }
     }
 
-    fn members(&self, nic: usize) -> impl Iterator<Item = usize> {
+    fn nic_members(&self, nic: usize) -> impl Iterator<Item = usize> {
         self.nics.get(nic).into_iter().flatten().copied()
     }
 }
 
-impl Gpu {
-    fn word(&self, address: PciAddress) -> String {
+impl GpuNearness {
+    fn to_annotation(&self, address: PciAddress) -> String {
         let index = self.index.map(|index| format!("#{index}"));
         let nics = self.nics.iter();
         let nics = nics.map(|near| format!("{}:{}", near.nic, near.rank));
@@ -129,7 +133,7 @@ impl Gpu {
     }
 }
 
-fn words<'a>(
+fn split_words<'a>(
     annotations: &'a BTreeMap<String, String>,
     key: &str,
 ) -> impl Iterator<Item = &'a str> {
@@ -138,7 +142,7 @@ fn words<'a>(
 }
 
 /// Ascending places as `0-63,128`.
-fn ranges(places: &[usize]) -> String {
+fn format_ranges(places: &[usize]) -> String {
     let runs = places.chunk_by(|one, next| one + 1 == *next);
     let runs = runs.filter_map(|run| match (run.first()?, run.last()?) {
         (one, other) if one == other => Some(one.to_string()),
@@ -147,9 +151,9 @@ fn ranges(places: &[usize]) -> String {
     runs.collect::<Vec<String>>().join(",")
 }
 
-fn places(word: &str, members: usize) -> Option<Vec<usize>> {
+fn parse_ranges(word: &str, members: usize) -> Option<Vec<usize>> {
     let place = |text: &str| {
-        let place = usize::try_from(decimal(text)?).ok()?;
+        let place = usize::try_from(parse_decimal(text)?).ok()?;
         (place < members.min(MAX_MEMBERS)).then_some(place)
     };
     let mut places = Vec::new();
@@ -163,23 +167,23 @@ fn places(word: &str, members: usize) -> Option<Vec<usize>> {
     (!places.is_empty()).then_some(places)
 }
 
-fn gpu(word: &str, nics: usize) -> Result<(PciAddress, Gpu)> {
+fn parse_gpu(word: &str, nics: usize) -> Result<(PciAddress, GpuNearness)> {
     let not_understood = || error!("{}, which is not understood", Quoted(word));
     let (name, list) = word.split_once('=').ok_or_else(not_understood)?;
     let (address, index) = match name.split_once('#') {
-        Some((address, index)) => (address, Some(decimal(index).ok_or_else(not_understood)?)),
+        Some((address, index)) => (address, Some(parse_decimal(index).ok_or_else(not_understood)?)),
         None => (name, None),
     };
-    let mut gpu = Gpu { index, nics: Vec::new() };
+    let mut gpu = GpuNearness { index, nics: Vec::new() };
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (nic, rank) = part.split_once(':').ok_or_else(not_understood)?;
-        let nic: u32 = decimal(nic).ok_or_else(not_understood)?;
+        let nic: u32 = parse_decimal(nic).ok_or_else(not_understood)?;
         let nic = usize::try_from(nic).unwrap_or(usize::MAX);
         if nic >= nics || gpu.nics.len() == nics {
             bail!("{}, with a NIC that {NICS} does not have", Quoted(word));
         }
-        let rank = decimal(rank).ok_or_else(not_understood)?;
-        gpu.nics.push(Near { nic, rank });
+        let rank = parse_decimal(rank).ok_or_else(not_understood)?;
+        gpu.nics.push(NicRank { nic, rank });
     }
     Ok((address.parse()?, gpu))
 }
@@ -198,19 +202,19 @@ mod tests {
     }
 
     fn read(nics: &str, near: &str, members: usize) -> Result<Nearness> {
-        Nearness::of_annotations(&annotations(nics, near), members)
+        Nearness::from_annotations(&annotations(nics, near), members)
     }
 
     /// The order for these GPUs.
     fn order(nics: &str, near: &str, gpus: &[&str], count: u32) -> Vec<usize> {
         let gpus: Vec<PciAddress> = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
-        read(nics, near, 100).unwrap().order(&gpus, count)
+        read(nics, near, 100).unwrap().rank_members(&gpus, count)
     }
 
     #[test]
     fn what_is_written_is_read_back() {
-        let near = |nic, rank| Near { nic, rank };
-        let gpu = |index, nics: &[Near]| Gpu { index, nics: nics.to_vec() };
+        let near = |nic, rank| NicRank { nic, rank };
+        let gpu = |index, nics: &[NicRank]| GpuNearness { index, nics: nics.to_vec() };
         let nearness = Nearness {
             nics: vec![vec![0, 1, 2, 9], vec![3, 5, 6], vec![4]],
             gpus: BTreeMap::from([
@@ -222,14 +226,14 @@ mod tests {
         let written = nearness.to_annotations();
         assert_eq!(written[NICS], "0-2,9 3,5-6 4");
         assert_eq!(written[NEAR], "0000:1b:00.0#7=1:0,0:3 0000:3d:00.0=");
-        assert_eq!(Nearness::of_annotations(&written, 10), Ok(nearness));
+        assert_eq!(Nearness::from_annotations(&written, 10), Ok(nearness));
     }
 
     #[test]
     fn a_host_without_gpus_writes_nothing() {
         let without = Nearness { nics: vec![vec![0]], ..Nearness::default() };
         assert!(without.to_annotations().is_empty());
-        assert_eq!(Nearness::of_annotations(&BTreeMap::new(), 4), Ok(Nearness::default()));
+        assert_eq!(Nearness::from_annotations(&BTreeMap::new(), 4), Ok(Nearness::default()));
     }
 
     #[test]
@@ -291,8 +295,9 @@ mod tests {
             nics: (0..64).map(of_nic).collect(),
             gpus: (0..GPUS)
                 .map(|number| {
-                    let near = |nic| Near { nic, rank: 1000 };
-                    let gpu = Gpu { index: Some(number), nics: (0..64).map(near).collect() };
+                    let near = |nic| NicRank { nic, rank: 1000 };
+                    let gpu =
+                        GpuNearness { index: Some(number), nics: (0..64).map(near).collect() };
                     (format!("0000:{:02x}:00.0", number + 1).parse().unwrap(), gpu)
                 })
                 .collect(),
@@ -301,10 +306,10 @@ mod tests {
         let written = nearness.to_annotations();
         let bytes: usize = written.values().map(String::len).sum();
         assert!(bytes < 32 * 1024, "{bytes}");
-        assert_eq!(Nearness::of_annotations(&written, MEMBERS).unwrap(), nearness);
+        assert_eq!(Nearness::from_annotations(&written, MEMBERS).unwrap(), nearness);
         let gpus: Vec<PciAddress> = nearness.gpus.keys().copied().collect();
         for count in [1, 128] {
-            assert_eq!(nearness.order(&gpus, count).len(), MEMBERS);
+            assert_eq!(nearness.rank_members(&gpus, count).len(), MEMBERS);
         }
     }
 }

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as Silent;
 
-use crate::host_settings::{MacAddress, Vlan, not};
-use crate::lease::Device;
-use crate::select::{VfRange, range};
+use crate::host_settings::{MacAddress, Vlan, mismatch_error};
+use crate::lease::DeviceId;
+use crate::select::{VfRange, parse_range};
 use onload_sys::error::{Context as _, Error, Result, bail, error, read_as_text};
 use onload_sys::netlink::vf::{LinkState, VfSettings, VlanProtocol, VlanTag};
-use onload_sys::text::{Quoted, decimal};
+use onload_sys::text::{Quoted, parse_decimal};
 
 /// What is left to do where a function shares its IOMMU group.
 pub const OWN_GROUPS: &str = "have each function in a group of its own (PCI access control services, ACS, in the firmware's settings)";
@@ -63,10 +63,11 @@ impl FromStr for VlanRanges {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let ranges: Option<Vec<VfRange>> = text.split(',').map(|word| range(word.trim())).collect();
+        let ranges: Option<Vec<VfRange>> =
+            text.split(',').map(|word| parse_range(word.trim())).collect();
         let is_legal = |ranges: &Vec<VfRange>| ranges.iter().all(|range| range.last() <= Vlan::MAX);
         let ranges = ranges.filter(is_legal).map(VlanRanges);
-        ranges.ok_or_else(|| not("VLANs up to 4094, such as \"100-199,300\"", text))
+        ranges.ok_or_else(|| mismatch_error("VLANs up to 4094, such as \"100-199,300\"", text))
     }
 }
 
@@ -90,7 +91,7 @@ impl TryFrom<i64> for VlanPriority {
     fn try_from(number: i64) -> Result<Self> {
         match u8::try_from(number) {
             Ok(priority @ 0..=7) => Ok(VlanPriority(priority)),
-            _ => Err(not("a priority from 0 to 7", &number.to_string())),
+            _ => Err(mismatch_error("a priority from 0 to 7", &number.to_string())),
         }
     }
 }
@@ -129,7 +130,7 @@ impl VfConfig {
     }
 
     /// What the driver is told.
-    pub fn settings(&self) -> Result<VfSettings> {
+    pub fn to_settings(&self) -> Result<VfSettings> {
         if let (None, Some(vlans)) = (self.vlan, &self.vlans) {
             bail!(
                 "it has to choose a VLAN from {vlans}; add the annotation onload.dev/vlan, in a claim of Kubernetes the parameter vlan, or let the operator set vlan beside vlans"
@@ -155,25 +156,25 @@ impl VfConfig {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
-        let number = || decimal(value);
+        let number = || parse_decimal(value);
         match key {
             "vlan" => self.vlan = Some(value.parse().ok()?),
             "vlans" => self.vlans = Some(value.parse().ok()?),
             "vlan-priority" => self.vlan_priority = Some(i64::from(number()?).try_into().ok()?),
-            "vlan-protocol" => self.vlan_protocol = Some(word(value)?),
+            "vlan-protocol" => self.vlan_protocol = Some(parse_word(value)?),
             "mac" => self.mac = Some(value.parse().ok()?),
             "spoof-check" => self.spoof_check = Some(value.parse().ok()?),
             "trust" => self.trust = Some(value.parse().ok()?),
             "min-rate" => self.min_rate = Some(number()?),
             "max-rate" => self.max_rate = Some(number()?),
-            "link-state" => self.link_state = Some(word(value)?),
+            "link-state" => self.link_state = Some(parse_word(value)?),
             _ => return None,
         }
         Some(())
     }
 }
 
-fn word<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
+fn parse_word<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
     let from: serde::de::value::StrDeserializer<'de, Silent> = text.into_deserializer();
     T::deserialize(from).ok()
 }
@@ -218,13 +219,13 @@ impl FromStr for VfConfig {
 /// The virtual function of a device of class netdev or vfio, and what it is to be, as
 /// `CLASS:NAME=KEY=VALUE[;KEY=VALUE]…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenVf {
+pub struct VfArgument {
     /// As it is leased.
-    pub device: Device,
+    pub device: DeviceId,
     pub vf: VfConfig,
 }
 
-impl FromStr for GivenVf {
+impl FromStr for VfArgument {
     type Err = Error;
 
     /// The first `=` splits: no name of a device has one.
@@ -235,11 +236,14 @@ impl FromStr for GivenVf {
                 Quoted(text)
             );
         };
-        Ok(GivenVf { device: device.parse()?, vf: vf.parse().with_context(|| device.to_owned())? })
+        Ok(VfArgument {
+            device: device.parse()?,
+            vf: vf.parse().with_context(|| device.to_owned())?,
+        })
     }
 }
 
-impl fmt::Display for GivenVf {
+impl fmt::Display for VfArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.device, self.vf)
     }
@@ -261,15 +265,15 @@ mod tests {
     fn what_is_written_is_read_back() {
         let all = "vlan=100;vlans=100-199,300;vlan-priority=3;vlan-protocol=802.1ad;mac=02:00:00:00:10:01;\
                    spoof-check=true;trust=false;min-rate=10;max-rate=1000;link-state=enable";
-        let given: GivenVf = format!("vfio:0000:81:10.0={all}").parse().unwrap();
+        let given: VfArgument = format!("vfio:0000:81:10.0={all}").parse().unwrap();
         assert_eq!(given.to_string(), format!("vfio:0000:81:10.0={all}"));
-        let settings = given.vf.settings().unwrap();
+        let settings = given.vf.to_settings().unwrap();
         let tag = VlanTag { id: 100, priority: 3, protocol: VlanProtocol::Ad };
         assert_eq!(settings.vlan, Some(tag));
         assert_eq!(settings.mac, Some([2, 0, 0, 0, 0x10, 1]));
         assert_eq!(settings.link_state, Some(LinkState::Enable));
         // No VLAN has neither priority nor protocol.
-        let none = config("vlan=0;vlan-priority=3").settings().unwrap();
+        let none = config("vlan=0;vlan-priority=3").to_settings().unwrap();
         assert_eq!(none.vlan, Some(VlanTag::default()));
     }
 
@@ -295,18 +299,18 @@ mod tests {
         }
         assert!(config("min-rate=2000;max-rate=0").check().is_ok());
         for bad in ["vfio:a", "vfio=vlan=1", "disk:a=vlan=1", "vfio:a="] {
-            assert!(bad.parse::<GivenVf>().is_err(), "{bad}");
+            assert!(bad.parse::<VfArgument>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_container_chooses_from_what_it_may_and_has_to_where_nothing_is_fixed() {
         let mut open = config("vlans=100-199,300");
-        let said = open.settings().unwrap_err().to_string();
+        let said = open.to_settings().unwrap_err().to_string();
         assert!(said.starts_with("it has to choose a VLAN from 100-199,300; "), "{said}");
         for good in [100, 199, 300] {
             open.choose(vlan(good)).unwrap();
-            assert_eq!(open.settings().unwrap().vlan.unwrap().id, good);
+            assert_eq!(open.to_settings().unwrap().vlan.unwrap().id, good);
         }
         for bad in [0, 99, 200, 4094] {
             let said = open.choose(vlan(bad)).unwrap_err().to_string();

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
 use crate::file::{KeptPart, NewText, OriginalText};
@@ -63,7 +63,8 @@ pub(crate) fn read_settings(
     if text.trim().is_empty() {
         return Ok(());
     }
-    let object: Value = serde_json::from_str(text).map_err(|error| Chain(&error).to_string())?;
+    let object: Value =
+        serde_json::from_str(text).map_err(|error| ErrorChain(&error).to_string())?;
     let at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
     settings.cdi = at(&CDI).and_then(Value::as_bool);
     let texts = |dirs: &Vec<Value>| {

@@ -11,7 +11,7 @@
 use std::fmt;
 
 use onload_core::container_id;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -58,11 +58,11 @@ impl fmt::Display for RuntimeUse {
             RuntimeUse::By(holders) => holders,
         };
         let (one, many) = ("container of it is", "containers of it are");
-        let left = counted(holders.len(), one, many);
+        let left = format_count(holders.len(), one, many);
         write!(f, "{left} left, to be removed first:")?;
         for (index, holder) in holders.iter().take(SHOWN).enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            let short = container_id::short(&holder.id);
+            let short = container_id::short_id(&holder.id);
             match holder.name.as_str() {
                 "" => write!(f, "{comma} {short}")?,
                 // The name of a user's own container may contain line breaks too.

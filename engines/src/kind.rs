@@ -1,6 +1,6 @@
 //! The engines, and where each keeps its program, package and service.
 
-use onload_cdi::Version as Cdi;
+use onload_cdi::CdiVersion as Cdi;
 
 use crate::version::{self, CdiReaders, EngineVersion};
 

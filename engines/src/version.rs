@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use onload_cdi::Version as Cdi;
+use onload_cdi::CdiVersion as Cdi;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EngineVersion(pub u32, pub u32, pub u32);

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use onload_core::lease::{Device, LeaseError, Leases, Listed};
+use onload_core::lease::{DeviceId, LeaseEntry, LeaseError, Leases};
 use onload_core::run_dir::{LEASES, RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_sys::processes::Processes;
 
@@ -11,7 +11,7 @@ use crate::host::Host;
 /// Opens the leases of a host, as only root may; none where it has had no container of ours since its boot.
 pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     let path = host.outside_path(Path::new(RUN_DIR));
-    let processes = Processes::at(&host.outside_path(Path::new("/")));
+    let processes = Processes::at_root(&host.outside_path(Path::new("/")));
     let run = RunDir::find(&path).with_context(|| format!("reading leases in {path:?}"))?;
     match run {
         Some(run) => match Leases::find(&run, processes) {
@@ -29,7 +29,7 @@ pub fn open_or_create(host: &Host) -> anyhow::Result<Leases> {
     let opening = || format!("opening {}", path.display());
     let directory = host.create_directory(Path::new(RUN_DIR))?;
     set_mode(&directory, RUN_DIR_MODE).with_context(opening)?;
-    let processes = Processes::at(&host.outside_path(Path::new("/")));
+    let processes = Processes::at_root(&host.outside_path(Path::new("/")));
     Ok(Leases::open(&RunDir::new(directory, &path), processes)?)
 }
 
@@ -37,7 +37,7 @@ fn not_permitted_error(path: &Path) -> anyhow::Error {
     anyhow!("reading leases: {path:?} is for root alone{}", as_root())
 }
 
-pub fn list(host: &Host) -> anyhow::Result<Vec<Listed>> {
+pub fn list(host: &Host) -> anyhow::Result<Vec<LeaseEntry>> {
     match open(host)? {
         Some(leases) => leases.list().context("reading leases"),
         None => Ok(Vec::new()),
@@ -48,20 +48,20 @@ pub fn list(host: &Host) -> anyhow::Result<Vec<Listed>> {
 /// meanwhile in the second.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeaseComparison {
-    pub(crate) now: Vec<Listed>,
-    pub(crate) ended: Vec<Listed>,
+    pub(crate) now: Vec<LeaseEntry>,
+    pub(crate) ended: Vec<LeaseEntry>,
 }
 
 impl LeaseComparison {
-    pub(crate) fn new(before: Vec<Listed>, now: Vec<Listed>) -> Self {
-        let stands = |device: &Device| now.iter().any(|listed| listed.device == *device);
+    pub(crate) fn new(before: Vec<LeaseEntry>, now: Vec<LeaseEntry>) -> Self {
+        let stands = |device: &DeviceId| now.iter().any(|listed| listed.device == *device);
         let ended = before.into_iter();
         let ended = ended.filter(|listed| !stands(&listed.device));
         LeaseComparison { ended: ended.collect(), now }
     }
 
     /// Each lease that is not over, with whether it stands.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Listed, bool)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&LeaseEntry, bool)> {
         let now = self.now.iter().map(|listed| (listed, true));
         let ended = self.ended.iter().map(|listed| (listed, false));
         now.chain(ended).filter(|(listed, _)| !listed.is_over)

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use onload_core::netdev::usage::Namespace;
+use onload_core::netdev::usage::NetworkState;
 use onload_host::host::NETWORK_TABLE;
 use onload_sys::mountinfo::parse_mounts_line;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
@@ -35,8 +35,8 @@ pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
 }
 
 fn network(text: &str, masked: bool) -> String {
-    match Namespace::parse(text) {
-        Ok(namespace) if masked => namespace.masked().to_text(),
+    match NetworkState::parse(text) {
+        Ok(namespace) if masked => namespace.mask_addresses().to_text(),
         // A captured host's own table may be one that nobody understands.
         _ => text.to_owned(),
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use onload_host::discover::program::{INTERPRETER_LINE, parse_interpreter_line};
-use onload_sys::elf::{self, Summary, VersionNeed};
+use onload_sys::elf::{self, ElfSummary, VersionNeed};
 
 /// For anybody who looks into such a file.
 const LABEL: &[u8] = b"stand-in made by onload-ctk discover --capture";
@@ -46,13 +46,13 @@ pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
 }
 
 /// Discovery loads nothing, so neither a file's definitions for others nor its word size matter.
-fn without_definitions(summary: Summary) -> Summary {
-    Summary { version_definitions: Default::default(), is_64: true, ..summary }
+fn without_definitions(summary: ElfSummary) -> ElfSummary {
+    ElfSummary { version_definitions: Default::default(), is_64: true, ..summary }
 }
 
 /// A little-endian 64-bit ELF file with that summary (System V gABI, chapters 4 and 5), followed by
 /// `texts`.
-fn write(summary: &Summary, texts: &[u8]) -> Vec<u8> {
+fn write(summary: &ElfSummary, texts: &[u8]) -> Vec<u8> {
     let mut kinds = vec![TYPE_LOAD];
     kinds.extend(summary.is_dynamic.then_some(TYPE_DYNAMIC));
     kinds.extend(summary.interpreter.is_some().then_some(TYPE_INTERPRETER));
@@ -112,7 +112,7 @@ impl Body {
         (start, bytes.len())
     }
 
-    fn dynamic(&mut self, summary: &Summary) -> (usize, usize) {
+    fn dynamic(&mut self, summary: &ElfSummary) -> (usize, usize) {
         let mut strings = vec![0];
         let mut entries: Vec<(u64, u64)> = Vec::new();
         for name in &summary.needed {
@@ -147,7 +147,7 @@ fn add(strings: &mut Vec<u8>, text: &str) -> u32 {
 }
 
 /// `Elf64_Verneed` with its `Elf64_Vernaux`, library by library, and the number of libraries.
-fn version_needs(summary: &Summary, strings: &mut Vec<u8>) -> (Vec<u8>, usize) {
+fn version_needs(summary: &ElfSummary, strings: &mut Vec<u8>) -> (Vec<u8>, usize) {
     const BYTES: u32 = 16;
     let mut libraries: BTreeMap<&str, Vec<&VersionNeed>> = BTreeMap::new();
     for need in &summary.version_needs {
@@ -177,13 +177,13 @@ fn version_needs(summary: &Summary, strings: &mut Vec<u8>) -> (Vec<u8>, usize) {
 mod tests {
     use super::*;
 
-    fn sample() -> Summary {
+    fn sample() -> ElfSummary {
         let need = |library: &str, version: &str, weak| VersionNeed {
             library: library.to_owned(),
             version: version.to_owned(),
             weak,
         };
-        Summary {
+        ElfSummary {
             machine: 62,
             is_64: true,
             interpreter: Some("/lib64/ld-linux-x86-64.so.2".to_owned()),
@@ -208,7 +208,7 @@ mod tests {
         bare.version_needs.clear();
         bare.interpreter = None;
         bare.soname = None;
-        let fixed = Summary { machine: 183, is_64: true, ..Summary::default() };
+        let fixed = ElfSummary { machine: 183, is_64: true, ..ElfSummary::default() };
         for summary in [sample(), bare, fixed] {
             assert_eq!(elf::summarize(write(&summary, b"text").as_slice()), Ok(summary));
         }

@@ -12,7 +12,7 @@ use onload_hooks::entry::wrapper::configured_runtime;
 use onload_hooks::record::made_by::{self, Record};
 use onload_host::host::Host;
 use onload_sys::fs::regular;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
 use crate::cli::Global;
 use crate::exit::Answer;
@@ -56,7 +56,7 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
 }
 
 fn containers(count: usize) -> String {
-    counted(count, "container was", "containers were")
+    format_count(count, "container was", "containers were")
 }
 
 fn them(count: usize) -> &'static str {

@@ -8,7 +8,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::drift::{Drift, DriftInput, find_drift};
 use onload_host::generate::InstalledFiles;
 use onload_host::specdir::{FileAction, RenumberedNode, SpecFormat, SpecPlan, find_renumbered};
-use onload_sys::numbers::Numbers;
+use onload_sys::numbers::DeviceNumber;
 
 use super::generate::{directory_path, existing, find_directory};
 use super::{look, open_host, unread_reasons};
@@ -94,7 +94,7 @@ fn difference(format: SpecFormat, old: &[u8], new: &[u8]) -> String {
 }
 
 fn change(node: &RenumberedNode) -> String {
-    let number = |numbers: Option<Numbers>| match numbers {
+    let number = |numbers: Option<DeviceNumber>| match numbers {
         Some(numbers) => numbers.to_string(),
         None => "without a number".to_owned(),
     };

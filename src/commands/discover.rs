@@ -23,7 +23,7 @@ use onload_host::pools::{PoolSet, discover_with_pools};
 use onload_host::settings;
 use onload_report::topology::{self, Seen};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Chain, counted};
+use onload_sys::text::{ErrorChain, format_count};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         })?;
         // Who uses the interfaces, also where none of them may move.
         if let Err(error) = host.network() {
-            printer.warning(Chain(&error));
+            printer.warning(ErrorChain(&error));
         }
         let seen = host.stop_recording();
         let config = settings::read(&host, global.config.as_deref())?;
@@ -154,8 +154,8 @@ fn write_capture(
     printer.note(format_args!(
         "wrote {}: {}, {}, {masks}; check it before you share it",
         path.display(),
-        counted(tree.files(), "file", "files"),
-        counted(tree.nodes.len(), "device node", "device nodes")
+        format_count(tree.files(), "file", "files"),
+        format_count(tree.nodes.len(), "device node", "device nodes")
     ));
     Ok(())
 }
@@ -309,7 +309,7 @@ fn nic_row(nic: &Nic) -> Row {
         Some(nic.datapath.as_str().to_owned()),
         nic.state.clone(),
         nic.speed_mbps.map(speed),
-        (functions > 0).then(|| counted(functions, "VF", "VFs")),
+        (functions > 0).then(|| format_count(functions, "VF", "VFs")),
     ];
     row(nic.numa_node, "nic", &nic.device, nic.pci_address, details)
 }
@@ -365,7 +365,7 @@ fn pages_row(size: &Hugepages, node: &NodePages) -> Row {
 }
 
 fn free_of(free: u64, total: u64) -> String {
-    format!("{free} of {} free", counted(total, "page", "pages"))
+    format!("{free} of {} free", format_count(total, "page", "pages"))
 }
 
 fn overcommit_row(size: &Hugepages) -> Row {
@@ -410,7 +410,7 @@ fn print_not_offered(
     }
     if !explain {
         let (one, many) = ("thing is", "things are");
-        let things = counted(seen.len(), one, many);
+        let things = format_count(seen.len(), one, many);
         let text = format!("{things} not offered; \"onload-ctk discover --explain\" says why.");
         printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;
         return Ok(());

@@ -11,7 +11,7 @@ use onload_engines::installed::PROGRAM_DIRS;
 use onload_engines::ours::RUNTIME_NAME;
 use onload_engines::setup::EngineSetup;
 use onload_host::host::{EntryKind, Host};
-use onload_sys::fs::trust::{Owners, TrustError, Trusted};
+use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
 use super::{holders, nothing_to_change, print_diff};
@@ -275,7 +275,7 @@ impl Decided {
 fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
     let caller = geteuid().as_raw();
     let root = host.outside_path(Path::new("/"));
-    let trusted = Trusted::below(&root, Owners::of(&[0, caller]))?;
+    let trusted = TrustedTree::for_tree(&root, TrustedOwners::from_users(&[0, caller]))?;
     for (above, directory) in path.ancestors().enumerate() {
         match trusted.open_dir(directory) {
             Ok(open) => return Ok((above == 0).then(|| OwnedFd::from(open))),

@@ -5,18 +5,18 @@ use std::io;
 use std::path::Path;
 
 use anyhow::anyhow;
-use onload_cdi::oci::{Node, NodeInfo};
+use onload_cdi::oci::{HostNode, NodeLookup};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
-use onload_core::drain::Drain;
+use onload_core::drain::DrainList;
 use onload_hooks::decide::host::{HostView, Privilege, Settings, ThisHost};
 use onload_hooks::decide::specs::Specs;
 use onload_hooks::decide::sysfs::Sysfs;
 use onload_hooks::entry::explain;
 use onload_hooks::record::lease::Viewer;
 use onload_host::host::Host;
-use onload_sys::elf::Summary;
-use onload_sys::fs::trust::Trusted;
+use onload_sys::elf::ElfSummary;
+use onload_sys::fs::trust::TrustedTree;
 use onload_sys::netlink::link::Link;
 
 use super::inject::Nodes;
@@ -86,8 +86,8 @@ impl<'h> Seen<'h> {
     }
 }
 
-impl NodeInfo for Seen<'_> {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for Seen<'_> {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         self.nodes.node(host_path)
     }
 }
@@ -113,11 +113,11 @@ impl HostView for Seen<'_> {
         self.this_host.preload_file()
     }
 
-    fn files(&self) -> &Trusted {
+    fn files(&self) -> &TrustedTree {
         self.this_host.files()
     }
 
-    fn drain(&self) -> onload_sys::error::Result<Drain> {
+    fn drain(&self) -> onload_sys::error::Result<DrainList> {
         self.this_host.drain()
     }
 
@@ -125,7 +125,7 @@ impl HostView for Seen<'_> {
         self.this_host.interfaces()
     }
 
-    fn library(&self, path: &str) -> Option<Summary> {
+    fn library(&self, path: &str) -> Option<ElfSummary> {
         self.this_host.library(path)
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::{Spec, Version, minimum_version};
+use onload_cdi::{CdiVersion, Spec, minimum_version};
 use onload_core::class::Class;
 use onload_core::config;
 use onload_host::devices::exclude_without_hook;
@@ -21,7 +21,7 @@ use onload_host::specdir::{
     DesiredSpecs, FileAction, FileStep, Manifest, SpecDir, SpecFormat, SpecPlan, plan,
 };
 use onload_sys::fs::{atomic, regular};
-use onload_sys::text::{Listed, first_of};
+use onload_sys::text::{ShortList, join_first};
 
 use super::{
     OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff, require_nic,
@@ -41,13 +41,13 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     let newest = args
         .max_cdi_version
         .as_deref()
-        .map(str::parse::<Version>)
+        .map(str::parse::<CdiVersion>)
         .transpose()
         .context("reading --max-cdi-version")?;
     let kinds = if args.kind.is_empty() {
         config.cdi.kinds.clone()
     } else {
-        config::kinds(&args.kind).context("reading --kind")?
+        config::parse_kinds(&args.kind).context("reading --kind")?
     };
     let kinds = kinds.as_slice();
     let look_only = args.dry_run || args.diff;
@@ -112,13 +112,13 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     to_directory(&host, args, directory.as_ref(), wanted, &inventory, printer)
 }
 
-fn refuse_newer(specs: &GeneratedSpecs, newest: Version) -> anyhow::Result<()> {
+fn refuse_newer(specs: &GeneratedSpecs, newest: CdiVersion) -> anyhow::Result<()> {
     for (name, spec) in specs {
         let needed = minimum_version(spec);
         if needed.version > newest {
-            let kind = name.class.kind();
+            let kind = name.class.cdi_kind();
             // A few fields say what is in the way; a host has thousands alike.
-            let fields = first_of(&needed.fields, FIELDS);
+            let fields = join_first(&needed.fields, FIELDS);
             bail!(
                 "writing {kind} for readers of CDI {newest}: it needs {}, because of {fields}; leave the kind out with --kind, or raise --max-cdi-version",
                 needed.version
@@ -190,7 +190,7 @@ fn to_file(
         return Ok(Answer::Yes);
     }
     write_file(path, content.as_bytes())?;
-    printer.note(format_args!("wrote {} {}", class.kind(), path.display()));
+    printer.note(format_args!("wrote {} {}", class.cdi_kind(), path.display()));
     Ok(Answer::Yes)
 }
 
@@ -201,7 +201,7 @@ fn pools_left_out(path: &Path, class: Class, pools: &Spec) -> String {
     format!(
         "pools are not in {} ({}): they have a file of their own, which --output-dir writes beside it",
         path.display(),
-        Listed(&names)
+        ShortList(&names)
     )
 }
 
@@ -209,7 +209,7 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let failed = || format!("writing {}", path.display());
-    regular::may_replace(path).with_context(failed)?;
+    regular::check_replaceable(path).with_context(failed)?;
     let Some(name) = path.file_name() else {
         bail!("{}: this is no name of a file", failed());
     };

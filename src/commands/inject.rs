@@ -4,10 +4,10 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, OciConfigError, apply, map_ids};
+use onload_cdi::oci::{HostNode, NodeKind, NodeLookup, OciConfig, OciConfigError, apply, map_ids};
 use onload_host::host::{DeviceKind, Host};
 use onload_sys::fs::regular;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, Inject};
@@ -19,12 +19,12 @@ const LIMIT: u64 = 64 * 1024 * 1024;
 
 pub(super) struct Nodes<'h>(pub(super) &'h Host);
 
-impl NodeInfo for Nodes<'_> {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for Nodes<'_> {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         let found = self
             .0
             .device_node(Path::new(host_path))
-            .map_err(|error| io::Error::other(Chain(&error).to_string()))?;
+            .map_err(|error| io::Error::other(ErrorChain(&error).to_string()))?;
         let node = found.ok_or_else(|| {
             let path = self.0.outside_path(Path::new(host_path));
             let path = path.display();
@@ -33,7 +33,7 @@ impl NodeInfo for Nodes<'_> {
             );
             io::Error::new(io::ErrorKind::NotFound, message)
         })?;
-        Ok(Node {
+        Ok(HostNode {
             kind: match node.kind {
                 DeviceKind::Character => NodeKind::Char,
                 DeviceKind::Block => NodeKind::Block,

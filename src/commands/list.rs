@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::Registry;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use serde_json::json;
 
 use super::pools::{Holders, Shown, of_specs};
@@ -21,7 +21,7 @@ pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Resul
     let pools = of_specs(&registry, printer);
     let holders = Holders::read(&host, &pools, printer);
     let shown = pools.iter().map(|pool| {
-        let name = format!("{}={}", pool.class.kind(), pool.name);
+        let name = format!("{}={}", pool.class.cdi_kind(), pool.name);
         (name, Shown::new(pool, &holders))
     });
     let pools: BTreeMap<String, Shown<'_>> = shown.collect();
@@ -97,7 +97,9 @@ fn print_json(
         .iter()
         .map(|conflict| json!({ "name": conflict.name.to_string(), "files": conflict.paths }));
     let errors = registry.errors().iter().flat_map(|(path, errors)| {
-        errors.iter().map(move |error| json!({ "file": path, "error": Chain(error).to_string() }))
+        errors
+            .iter()
+            .map(move |error| json!({ "file": path, "error": ErrorChain(error).to_string() }))
     });
     let object = json!({
         "devices": devices.collect::<Vec<_>>(),

@@ -36,7 +36,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use onload_cdi::{ContainerEdits, QualifiedName, Registry, Version};
+use onload_cdi::{CdiVersion, ContainerEdits, QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::devices::inventory::Inventory;
@@ -45,7 +45,7 @@ use onload_host::host::{Host, ReadAccess};
 use onload_host::pools::{NamedPool, PoolSet, discover_with_pools};
 use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use crate::cli::Global;
 use crate::printer::{Printer, looked_at};
@@ -127,7 +127,7 @@ fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, Pool
 fn written_pools(
     mut pools: PoolSet,
     written: &[Class],
-    newest: Option<Version>,
+    newest: Option<CdiVersion>,
     printer: &mut Printer,
 ) -> Vec<NamedPool> {
     // A bundle may have members of pools of any class.
@@ -199,7 +199,7 @@ fn warn_of_files(registry: &Registry, printer: &mut Printer) {
     for (path, errors) in registry.errors() {
         for error in errors {
             let advice = rights::advice(error);
-            printer.warning(format_args!("{}: {}{advice}", path.display(), Chain(error)));
+            printer.warning(format_args!("{}: {}{advice}", path.display(), ErrorChain(error)));
         }
     }
 }
@@ -226,7 +226,7 @@ fn known_devices(
 fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
     let wanted = name.to_string();
     let kind = name.kind().to_string();
-    let is_ours = Class::ALL.iter().any(|class| class.kind() == kind);
+    let is_ours = Class::ALL.iter().any(|class| class.cdi_kind() == kind);
     let is_kind = is_ours || registry.devices().any(|device| device.name.kind() == name.kind());
     let offered = registry.devices().map(|device| device.name);
     let offered = offered.filter(|offered| !is_kind || offered.kind() == name.kind());

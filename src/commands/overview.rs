@@ -5,7 +5,7 @@ use onload_core::timestamp;
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
 use onload_report::doctor::{Check, Remedy, Verdict};
-use onload_sys::text::{Listed, counted, shell_word};
+use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::advise;
 use super::doctor::{advised, examined, obstacle, of};
@@ -52,7 +52,7 @@ fn here(inventory: &Inventory) -> String {
         (inventory.vfio.len(), "vfio function", "vfio functions"),
     ];
     let families = families.into_iter().filter(|(number, ..)| *number > 0);
-    let families = families.map(|(number, one, many)| counted(number, one, many));
+    let families = families.map(|(number, one, many)| format_count(number, one, many));
     let all = [onload].into_iter().chain(tcpdirect).chain(families);
     all.collect::<Vec<_>>().join(", ")
 }
@@ -69,7 +69,7 @@ fn offered(inventory: &Inventory) -> String {
     let number = inventory.devices.iter().filter(is_listed).count();
     let shown = SHOWN.into_iter().filter_map(|class| one_of(inventory, class));
     let shown: Vec<String> = shown.map(name).collect();
-    let number = counted(number, "device", "devices");
+    let number = format_count(number, "device", "devices");
     if shown.is_empty() {
         return number;
     }
@@ -80,9 +80,9 @@ fn offered(inventory: &Inventory) -> String {
 fn drained(inventory: &Inventory) -> String {
     let targets = inventory.drain.iter().map(|one| one.target.to_string());
     let targets: Vec<String> = targets.collect();
-    let first = inventory.drain.iter().map(|one| one.since).min();
+    let first = inventory.drain.iter().map(|one| one.describe).min();
     first.map_or_else(String::new, |since| {
-        let (targets, since) = (Listed(&targets), timestamp::rfc3339(since));
+        let (targets, since) = (ShortList(&targets), timestamp::format_rfc3339(since));
         format!("; drained since {since}: {targets}")
     })
 }
@@ -134,7 +134,7 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
     let mut tried = tried.filter_map(|class| one_of(inventory, class));
     match (engine, tried.next()) {
         (Some(engine), Some(device)) => {
-            let device = shell_word(name(device));
+            let device = quote_for_shell(name(device));
             format!("run: onload-ctk try {device} --engine {}", engine.name())
         }
         _ => engine_remedy(checks)

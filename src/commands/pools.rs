@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use onload_cdi::{DeviceName, Registry};
 use onload_core::class::Class;
-use onload_core::lease::{Device, Listed as ListedLease};
+use onload_core::lease::{DeviceId, LeaseEntry as ListedLease};
 use onload_core::near::Nearness;
-use onload_core::pool::{Member, Pool, UNCOUNTED};
+use onload_core::pool::{Pool, PoolMember, UNCOUNTED};
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
-use onload_sys::text::{Chain, Listed, counted};
+use onload_sys::text::{ErrorChain, ShortList, format_count};
 use serde_json::{Value, json};
 
 use crate::layout::table;
@@ -20,7 +20,7 @@ use crate::printer::{HEADING, Printer};
 const NAMED: usize = 3;
 
 #[derive(Debug)]
-pub(super) struct Holders(Option<BTreeMap<Device, Vec<String>>>);
+pub(super) struct Holders(Option<BTreeMap<DeviceId, Vec<String>>>);
 
 impl Holders {
     /// The holders by the leases of a host, where there are pools. Where they cannot be read, the reason is printed.
@@ -40,7 +40,7 @@ impl Holders {
     }
 
     pub(super) fn of(listed: &[ListedLease]) -> Holders {
-        let mut holders: BTreeMap<Device, Vec<String>> = BTreeMap::new();
+        let mut holders: BTreeMap<DeviceId, Vec<String>> = BTreeMap::new();
         for each in listed.iter().filter(|each| !each.is_over) {
             let container = match &each.lease {
                 Ok(lease) => lease.container.to_string(),
@@ -55,7 +55,7 @@ impl Holders {
     /// `None` where that is not known.
     fn of_device(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
         let name = name.clone();
-        let found = self.0.as_ref()?.get(&Device { class, name });
+        let found = self.0.as_ref()?.get(&DeviceId { class, name });
         Some(found.map_or(&[], Vec::as_slice))
     }
 }
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
         Shown { named, holders, is_left_out: false }
     }
 
-    fn holders(&self, member: &Member) -> Option<&'a [String]> {
+    fn holders(&self, member: &PoolMember) -> Option<&'a [String]> {
         self.holders.of_device(self.named.class, &member.name)
     }
 
@@ -119,14 +119,18 @@ impl<'a> Shown<'a> {
             UNCOUNTED => "; each for any number of containers".to_owned(),
             share => format!("; each for {share} containers"),
         };
-        format!("{}{share}", Listed(&members))
+        format!("{}{share}", ShortList(&members))
     }
 
-    fn member_text(&self, member: &Member) -> String {
+    fn member_text(&self, member: &PoolMember) -> String {
         match self.holders(member) {
             None | Some([]) => member.name.to_string(),
             Some(holders) if holders.len() > NAMED => {
-                format!("{} ({})", member.name, counted(holders.len(), "container", "containers"))
+                format!(
+                    "{} ({})",
+                    member.name,
+                    format_count(holders.len(), "container", "containers")
+                )
             }
             Some(holders) => format!("{} ({})", member.name, holders.join(", ")),
         }
@@ -175,10 +179,10 @@ pub(super) fn of_specs(registry: &Registry, printer: &mut Printer) -> Vec<NamedP
     for device in registry.devices() {
         let kind = device.name.kind();
         let mut classes = Class::ALL.into_iter();
-        let Some(class) = classes.find(|class| class.kind() == kind.as_str()) else {
+        let Some(class) = classes.find(|class| class.cdi_kind() == kind.as_str()) else {
             continue;
         };
-        match Pool::of_annotations(&device.device.annotations) {
+        match Pool::from_annotations(&device.device.annotations) {
             Ok(Some(pool)) => pools.push(NamedPool {
                 class,
                 name: device.name.device().clone(),
@@ -190,7 +194,7 @@ pub(super) fn of_specs(registry: &Registry, printer: &mut Printer) -> Vec<NamedP
                 "{}: {} is no pool: {}",
                 device.path.display(),
                 device.name,
-                Chain(&error)
+                ErrorChain(&error)
             )),
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use onload_host::host::Host;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
 const CAT: &str = "/bin/cat";
@@ -68,8 +68,8 @@ pub(super) fn version_of(host: &Host, program: &Path) -> Option<String> {
     if !host.is_running() {
         return None;
     }
-    let owners = Owners::of(&[0, geteuid().as_raw()]);
-    let trusted = Trusted::host(owners).ok()?;
+    let owners = TrustedOwners::from_users(&[0, geteuid().as_raw()]);
+    let trusted = TrustedTree::for_host(owners).ok()?;
     trusted.check(program).ok()?;
     let mut command = Command::new(program);
     command.arg("--version").env_clear().current_dir("/");

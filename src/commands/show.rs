@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use onload_cdi::{
-    ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Resolved, Spec, to_json,
+    ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, ResolvedDevice, Spec, to_json,
 };
 
 use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
@@ -20,7 +20,7 @@ pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Resul
     let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
     let edits = known_devices(&registry, &dirs, &names)?;
-    let found: Vec<Resolved<'_>> = names.iter().filter_map(|n| registry.device(n)).collect();
+    let found: Vec<ResolvedDevice<'_>> = names.iter().filter_map(|n| registry.device(n)).collect();
     match args.format {
         Listing::Table => print_table(&found, &edits, printer)?,
         Listing::Json => print_specs(&found, printer)?,
@@ -29,7 +29,7 @@ pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Resul
 }
 
 fn print_table(
-    found: &[Resolved<'_>],
+    found: &[ResolvedDevice<'_>],
     edits: &ContainerEdits,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -136,7 +136,7 @@ fn rdt(class: &IntelRdt) -> Line {
 }
 
 /// The specifications as they would be if these devices were all that they have.
-fn print_specs(found: &[Resolved<'_>], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_specs(found: &[ResolvedDevice<'_>], printer: &mut Printer) -> anyhow::Result<()> {
     let mut specs: Vec<(&Path, Spec)> = Vec::new();
     for device in found {
         let entry = device.device.clone();

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anstyle::Style;
 use anyhow::bail;
 use onload_core::container_id;
-use onload_core::drain::Drained;
+use onload_core::drain::DrainEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::discover_with_pools;
 use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
-use onload_sys::text::{counted, first_of};
+use onload_sys::text::{format_count, join_first};
 use rustix::process::geteuid;
 use serde_json::json;
 
@@ -40,7 +40,7 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
         };
         printer.warning(format_args!(
             "{} could not be inspected; {advice}",
-            counted(found.unseen, "process", "processes")
+            format_count(found.unseen, "process", "processes")
         ));
     }
     if let Some(word) = &args.container {
@@ -114,7 +114,7 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
 }
 
 fn called(container: &Container) -> String {
-    let id = container_id::short(&container.id);
+    let id = container_id::short_id(&container.id);
     let name = container.name.as_deref().map(|name| format!("{} ", name.escape_debug()));
     let user = container.user.map(|user| format!(" of user {user}"));
     let engine = container.engine.as_str();
@@ -126,19 +126,19 @@ fn called(container: &Container) -> String {
     )
 }
 
-fn drained(drained: &Drained) -> serde_json::Value {
+fn drained(drained: &DrainEntry) -> serde_json::Value {
     json!({
         "device": drained.target.to_string(),
-        "since": drained.since,
+        "since": drained.describe,
         "reason": drained.reason,
     })
 }
 
 /// What no container gets any more, behind those that have it.
 fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
-    let all: Vec<&Drained> = inventory.drain.iter().collect();
+    let all: Vec<&DrainEntry> = inventory.drain.iter().collect();
     for one in all.iter().take(SHOWN) {
-        let what = in_a_line(&format!("{}: {}", one.target, one.since()));
+        let what = in_a_line(&format!("{}: {}", one.target, one.describe()));
         let text = format!("{WARNING}drained{WARNING:#} {what}");
         printer.print(paragraph("", INDENT, &text, printer.columns()))?;
     }
@@ -211,7 +211,7 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
         ("processes", &processes),
     ] {
         if !names.is_empty() {
-            let text = format!("{DIM}{label} {}{DIM:#}", in_a_line(&first_of(names, SHOWN)));
+            let text = format!("{DIM}{label} {}{DIM:#}", in_a_line(&join_first(names, SHOWN)));
             printer.print(paragraph(INDENT, HANGING, &text, columns))?;
         }
     }

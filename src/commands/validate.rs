@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use onload_cdi::{MAX_FILE_BYTES, ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
 use onload_sys::fs::regular;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use super::{open_host, spec_dirs};
 use crate::cli::{Global, Validate};
@@ -25,7 +25,7 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
         printer.has_read(path);
         let spec = read(path, &bytes);
         let problems: Vec<String> = match &spec {
-            Err(error) => vec![Chain(error).to_string()],
+            Err(error) => vec![ErrorChain(error).to_string()],
             Ok(spec) => {
                 let problems = validate(spec).err().map(Vec::from).unwrap_or_default();
                 problems.iter().map(Problem::to_string).collect()

@@ -56,7 +56,7 @@ const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// What the dynamic loader learns from a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct ElfSummary {
     /// `e_machine`, for instance 62 for x86-64.
     pub machine: u16,
     /// 64-bit (`ELFCLASS64`).
@@ -118,7 +118,7 @@ impl fmt::Display for GlibcVersion {
     }
 }
 
-impl Summary {
+impl ElfSummary {
     /// The newest glibc whose symbols the file needs; `None` if it needs no versioned ones.
     pub fn glibc_needed(&self) -> Option<GlibcVersion> {
         let strong = self.version_needs.iter().filter(|need| !need.weak);
@@ -144,7 +144,7 @@ pub enum ElfError {
     Malformed(&'static str),
 }
 
-impl crate::error::Typed for ElfError {}
+impl crate::error::TypedError for ElfError {}
 
 use ElfError::Malformed;
 
@@ -154,9 +154,9 @@ const TOO_MANY: ElfError = Malformed("too many versions");
 macro_rules! with_file {
     ($data:expr, $method:ident($($argument:expr),*)) => {
         if is_64($data)? {
-            File::<elf::FileHeader64<Endianness>, _>::open($data)?.$method($($argument),*)
+            ElfFile::<elf::FileHeader64<Endianness>, _>::open($data)?.$method($($argument),*)
         } else {
-            File::<elf::FileHeader32<Endianness>, _>::open($data)?.$method($($argument),*)
+            ElfFile::<elf::FileHeader32<Endianness>, _>::open($data)?.$method($($argument),*)
         }
     };
 }
@@ -170,7 +170,7 @@ fn is_64<'d, R: ReadRef<'d>>(data: R) -> Result<bool, ElfError> {
 }
 
 /// Reads what the dynamic loader would learn from a file.
-pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
+pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<ElfSummary, ElfError> {
     with_file!(data, summarize())
 }
 
@@ -183,44 +183,44 @@ pub fn each_symbol<'d, R: ReadRef<'d>>(
 }
 
 /// The strings among the constants of a file that contain one of `words`: what its code was compiled with.
-pub fn strings_with<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<String>, ElfError> {
-    with_file!(data, strings_with(words))
+pub fn find_strings<'d, R: ReadRef<'d>>(data: R, words: &[&str]) -> Result<Vec<String>, ElfError> {
+    with_file!(data, find_strings(words))
 }
 
 /// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
 /// where that is in it.
-pub fn interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
+pub fn parse_interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
     with_file!(beginning, interpreter())
 }
 
 /// As [`summarize`], of an open file of `length` bytes.
-pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<Summary, ElfError> {
-    summarize(&in_blocks(file, length))
+pub fn summarize_file(file: &std::fs::File, length: u64) -> Result<ElfSummary, ElfError> {
+    summarize(&block_reader(file, length))
 }
 
 /// An open file of `length` bytes, to be read in part. It is not mapped: if a mapped file is truncated, its reader is
 /// killed.
-pub fn in_blocks(file: &std::fs::File, length: u64) -> ReadCache<impl ReadCacheOps> {
-    ReadCache::new(Blocks::new(file, length))
+pub fn block_reader(file: &std::fs::File, length: u64) -> ReadCache<impl ReadCacheOps> {
+    ReadCache::new(BlockReader::new(file, length))
 }
 
 /// In each structure of constants that begins with a pointer to `name`, two numbers and another pointer: the numbers.
 /// Only structures of 64-bit files are found whose pointers the loader adjusts one by one (DT_RELA).
-pub fn numbers_after_name(
+pub fn find_numbers_after_name(
     file: &std::fs::File,
     length: u64,
     name: &str,
 ) -> Result<Vec<(u32, u32)>, ElfError> {
-    let data = &in_blocks(file, length);
+    let data = &block_reader(file, length);
     if !is_64(data)? {
         return Ok(Vec::new());
     }
-    File::<elf::FileHeader64<Endianness>, _>::open(data)?.numbers_after_name(name)
+    ElfFile::<elf::FileHeader64<Endianness>, _>::open(data)?.find_numbers_after_name(name)
 }
 
 /// A file read in blocks, with a small cache: the names and the tables that point to them are in
 /// two or three places, and the reader goes back and forth between them.
-struct Blocks<'a> {
+struct BlockReader<'a> {
     file: &'a std::fs::File,
     length: u64,
     position: u64,
@@ -230,9 +230,9 @@ struct Blocks<'a> {
     bytes_left: usize,
 }
 
-impl<'a> Blocks<'a> {
+impl<'a> BlockReader<'a> {
     fn new(file: &'a std::fs::File, length: u64) -> Self {
-        Blocks {
+        BlockReader {
             file,
             length,
             position: 0,
@@ -277,7 +277,7 @@ impl<'a> Blocks<'a> {
     }
 }
 
-impl ReadCacheOps for Blocks<'_> {
+impl ReadCacheOps for BlockReader<'_> {
     fn len(&mut self) -> Result<u64, ()> {
         Ok(self.length)
     }
@@ -326,22 +326,22 @@ fn next_with<'d>(bytes: &'d [u8], at: &mut usize, words: &[Finder<'_>]) -> Optio
     Some(&rest[start..end])
 }
 
-struct File<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
+struct ElfFile<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
     data: R,
     header: &'d H,
     endian: Endianness,
     segments: &'d [H::ProgramHeader],
-    names: Near<'d>,
-    tables: Near<'d>,
+    names: CachedRange<'d>,
+    tables: CachedRange<'d>,
     text_left: Cell<usize>,
 }
 
 /// What was read last of a file, and where it begins. Names stand beside each other, and so do the records of a table:
 /// `object`'s cache takes a piece of memory and two hashes for each piece that it is asked for.
 #[derive(Default)]
-struct Near<'d>(Cell<(u64, &'d [u8])>);
+struct CachedRange<'d>(Cell<(u64, &'d [u8])>);
 
-impl<'d> Near<'d> {
+impl<'d> CachedRange<'d> {
     fn bytes<R: ReadRef<'d>>(&self, data: R, offset: u64, size: u64) -> Result<&'d [u8], ()> {
         let end = offset.checked_add(size).ok_or(())?;
         let (start, bytes) = self.0.get();
@@ -379,7 +379,7 @@ struct DynamicEntries {
     relocations: Option<(u64, u64)>,
 }
 
-impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
+impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
     fn open(data: R) -> Result<Self, ElfError> {
         let header = H::parse(data).map_err(|_| Malformed("file header"))?;
         let endian = header.endian().map_err(|_| Malformed("byte order"))?;
@@ -389,23 +389,23 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         }
         let segments = header.program_headers(endian, data);
         let segments = segments.map_err(|_| Malformed("program headers"))?;
-        Ok(File {
+        Ok(ElfFile {
             data,
             header,
             endian,
             segments,
-            names: Near::default(),
-            tables: Near::default(),
+            names: CachedRange::default(),
+            tables: CachedRange::default(),
             text_left: Cell::new(MAX_TEXT_BYTES),
         })
     }
 
-    fn summarize(&self) -> Result<Summary, ElfError> {
-        let mut summary = Summary {
+    fn summarize(&self) -> Result<ElfSummary, ElfError> {
+        let mut summary = ElfSummary {
             machine: self.header.e_machine(self.endian).0,
             is_64: self.header.is_type_64(),
             interpreter: self.interpreter()?,
-            ..Summary::default()
+            ..ElfSummary::default()
         };
         let Some(dynamic) = self.dynamic()? else {
             return Ok(summary);
@@ -459,7 +459,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 None | Some(elf::VER_NDX_GLOBAL) => None,
                 Some(index) => Some(names.get(&index.0).ok_or(malformed)?.as_str()),
             };
-            self.spend(name.len() + version.map_or(0, str::len))?;
+            self.spend_text_budget(name.len() + version.map_or(0, str::len))?;
             look(DynamicSymbol {
                 name,
                 version,
@@ -470,7 +470,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         Ok(())
     }
 
-    fn spend(&self, bytes: usize) -> Result<(), ElfError> {
+    fn spend_text_budget(&self, bytes: usize) -> Result<(), ElfError> {
         let left = self.text_left.get().checked_sub(bytes);
         self.text_left.set(left.ok_or(TOO_MANY)?);
         Ok(())
@@ -519,7 +519,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         Err(malformed)
     }
 
-    fn strings_with(&self, words: &[&str]) -> Result<Vec<String>, ElfError> {
+    fn find_strings(&self, words: &[&str]) -> Result<Vec<String>, ElfError> {
         let words: Vec<Finder<'_>> = words.iter().map(|word| Finder::new(*word)).collect();
         let mut found = Vec::new();
         let mut matches_left = MAX_MATCHES;
@@ -548,8 +548,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         Ok(found)
     }
 
-    fn numbers_after_name(&self, name: &str) -> Result<Vec<(u32, u32)>, ElfError> {
-        let pointers = self.pointers()?;
+    fn find_numbers_after_name(&self, name: &str) -> Result<Vec<(u32, u32)>, ElfError> {
+        let pointers = self.read_pointers()?;
         let mut found = Vec::new();
         for (at, to) in &pointers {
             let behind = |bytes: u64| at.checked_add(bytes);
@@ -570,7 +570,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
     }
 
     /// Pointers in the file's own data, and where in the file they lead.
-    fn pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
+    fn read_pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
         let Some(DynamicEntries { relocations: Some((table, size)), .. }) = self.dynamic()? else {
             return Ok(BTreeMap::new());
         };
@@ -688,7 +688,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
                 read.map_err(|()| malformed)?
             }
         };
-        self.spend(bytes.len())?;
+        self.spend_text_budget(bytes.len())?;
         text(bytes, "name is not UTF-8")
     }
 
@@ -728,7 +728,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
             for _ in 0..need.vn_cnt.get(self.endian) {
                 budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
                 let aux: &elf::Vernaux<Endianness> = self.record(at)?;
-                self.spend(library.len())?;
+                self.spend_text_budget(library.len())?;
                 let need = VersionNeed {
                     library: library.clone(),
                     version: self.string(dynamic, aux.vna_name.get(self.endian).into())?,
@@ -848,7 +848,7 @@ mod tests {
         file.write_all_at(&header, 0).unwrap();
         let file = std::fs::File::open(&path).unwrap();
         assert!(summarize_file(&file, 10 << 30).is_ok_and(|summary| summary.needed.is_empty()));
-        let mut blocks = Blocks::new(&file, 10 << 30);
+        let mut blocks = BlockReader::new(&file, 10 << 30);
         let mut byte = [0];
         let far = |n: u64| (n % 100) * (100 << 20) + n;
         let reads = (0..10_000)
@@ -885,7 +885,7 @@ mod tests {
             "needs malloc@Some(\"GLIBC_2.34\")",
         ];
         assert_eq!(symbols(&library()).unwrap(), expected);
-        let found = strings_with(&library()[..], &["-rdmav"]).unwrap();
+        let found = find_strings(&library()[..], &["-rdmav"]).unwrap();
         assert_eq!(found, ["/usr/lib/lib%s-rdmav34.so"]);
     }
 
@@ -914,8 +914,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &library()).unwrap();
         let length = file.metadata().unwrap().len();
-        assert_eq!(numbers_after_name(&file, length, "a"), Ok(vec![(3, 7)]));
-        assert_eq!(numbers_after_name(&file, length, "b"), Ok(Vec::new()));
+        assert_eq!(find_numbers_after_name(&file, length, "a"), Ok(vec![(3, 7)]));
+        assert_eq!(find_numbers_after_name(&file, length, "b"), Ok(Vec::new()));
     }
 
     #[test]
@@ -924,7 +924,7 @@ mod tests {
         let file = std::fs::File::open(&path).unwrap();
         let length = file.metadata().unwrap().len();
         let mut needed = BTreeSet::new();
-        each_symbol(&in_blocks(&file, length), &mut |symbol| {
+        each_symbol(&block_reader(&file, length), &mut |symbol| {
             if !symbol.is_defined {
                 needed.extend(symbol.version.map(str::to_owned));
             }
@@ -942,7 +942,7 @@ mod tests {
             let mut twisted = bytes.clone();
             twisted[at] ^= 0xff;
             let _ = (symbols(&twisted), symbols(&bytes[..at]));
-            let _ = strings_with(&twisted[..], &["-rdmav"]);
+            let _ = find_strings(&twisted[..], &["-rdmav"]);
         }
     }
 

@@ -54,13 +54,13 @@ pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) 
         if line.last() == Some(&b'\n') {
             line.pop();
         } else if line.len() == MAX_LINE {
-            return Err(too_much(&format!("a line of more than {MAX_LINE} bytes")));
+            return Err(limit_error(&format!("a line of more than {MAX_LINE} bytes")));
         }
         see(&line)?;
     }
 }
 
-fn too_much(what: &str) -> io::Error {
+fn limit_error(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
@@ -70,7 +70,10 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = MountinfoLine<'_>> {
 }
 
 /// The lines of the wanted mounts of a table; an error where that is more than in any real case.
-pub fn keep(from: impl Read, wanted: &dyn Fn(&MountinfoLine<'_>) -> bool) -> io::Result<Vec<u8>> {
+pub fn filter_lines(
+    from: impl Read,
+    wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
+) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     each_line(from, &mut |line| {
         if mount(line).is_some_and(|mount| wanted(&mount)) {
@@ -78,7 +81,7 @@ pub fn keep(from: impl Read, wanted: &dyn Fn(&MountinfoLine<'_>) -> bool) -> io:
             kept.push(b'\n');
         }
         if kept.len() > MAX_KEPT {
-            return Err(too_much(&format!("more than {MAX_KEPT} bytes of mounts")));
+            return Err(limit_error(&format!("more than {MAX_KEPT} bytes of mounts")));
         }
         Ok(())
     })?;
@@ -88,12 +91,12 @@ pub fn keep(from: impl Read, wanted: &dyn Fn(&MountinfoLine<'_>) -> bool) -> io:
 /// What is kept of each mount of a table, by mount id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
-    mounts: Vec<Known>,
+    mounts: Vec<StoredMount>,
     types: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct StoredMount {
     id: u64,
     is_shared: bool,
     is_fresh: bool,
@@ -118,7 +121,7 @@ impl MountTable {
         let mut table = MountTable::default();
         each_line(from, &mut |line| match mount(line) {
             Some(_) if table.mounts.len() == MAX_MOUNTS => {
-                Err(too_much(&format!("more than {MAX_MOUNTS} mounts")))
+                Err(limit_error(&format!("more than {MAX_MOUNTS} mounts")))
             }
             Some(mount) => {
                 table.add(&mount);
@@ -136,7 +139,7 @@ impl MountTable {
         if fs_type == self.types.len() && fs_type < MAX_TYPES {
             self.types.push(name.to_vec());
         }
-        self.mounts.push(Known {
+        self.mounts.push(StoredMount {
             id: mount.id,
             is_shared: mount.is_shared,
             is_fresh: mount.fs_type == b"tmpfs" && mount.root == b"/",
@@ -158,8 +161,8 @@ impl MountTable {
 fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
     let at = line.windows(3).position(|bytes| bytes == b" - ")?;
     let (left, right) = (&line[..at], &line[at + 3..]);
-    let mut left = fields(left);
-    let mut right = fields(right);
+    let mut left = split_fields(left);
+    let mut right = split_fields(right);
     let id = std::str::from_utf8(left.next()?).ok()?.parse().ok()?;
     let root = left.nth(2)?;
     let point = left.next()?;
@@ -176,11 +179,11 @@ fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
 
 /// Parses a line of /proc/mounts; `None` if it is malformed.
 pub fn parse_mounts_line(line: &[u8]) -> Option<MountsLine<'_>> {
-    let mut fields = fields(line).skip(1);
+    let mut fields = split_fields(line).skip(1);
     Some(MountsLine { point: fields.next()?, fs_type: fields.next()?, options: fields.next()? })
 }
 
-fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn split_fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| *byte == b' ')
 }
 
@@ -276,17 +279,17 @@ garbage
         let error = MountTable::read(many.as_bytes()).unwrap_err();
         assert!(error.to_string().contains("more than 1000000"), "{error}");
         let many = "1 1 0:5 / / rw - cgroup b c\n".repeat(MAX_KEPT / 20);
-        let error = keep(many.as_bytes(), &|_| true).unwrap_err();
+        let error = filter_lines(many.as_bytes(), &|_| true).unwrap_err();
         assert!(error.to_string().contains("bytes of mounts"), "{error}");
     }
 
     #[test]
     fn what_is_wanted_is_kept_as_it_stands() {
-        let kept = keep(TABLE, &|mount| mount.fs_type == b"fuse.sshfs").unwrap();
+        let kept = filter_lines(TABLE, &|mount| mount.fs_type == b"fuse.sshfs").unwrap();
         assert!(kept.starts_with(b"36 22 ") && kept.ends_with(b":/\xff rw\n"));
         assert_eq!(parse(&kept).count(), 1);
         assert_eq!(
-            keep(&b"22 1 254:0 / / rw - ext4"[..], &|_| true).unwrap(),
+            filter_lines(&b"22 1 254:0 / / rw - ext4"[..], &|_| true).unwrap(),
             b"22 1 254:0 / / rw - ext4\n"
         );
     }

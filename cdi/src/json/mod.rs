@@ -14,4 +14,4 @@ pub(crate) mod place;
 mod raw;
 mod text;
 
-pub use raw::{Change, MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject, read_string};
+pub use raw::{ElementChange, MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject, read_string};

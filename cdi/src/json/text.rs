@@ -18,12 +18,12 @@ const BLANKS: u64 = u64::from_ne_bytes([b' '; WORD]);
 
 /// A piece of a JSON text. A clone shares the text, so a piece costs 32 bytes whatever its length.
 #[derive(Clone)]
-pub(crate) struct Piece {
+pub(crate) struct JsonSlice {
     whole: Arc<String>,
     range: Range<usize>,
 }
 
-impl Piece {
+impl JsonSlice {
     /// The whole of a text.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         let text = text.into();
@@ -31,7 +31,7 @@ impl Piece {
     }
 
     /// A shared text, without surrounding white space.
-    pub(crate) fn shared(whole: Arc<String>) -> Self {
+    pub(crate) fn from_shared(whole: Arc<String>) -> Self {
         let space = [' ', '\t', '\r', '\n'];
         let begin = whole.len() - whole.trim_start_matches(space).len();
         let end = whole.trim_end_matches(space).len().max(begin);
@@ -43,7 +43,7 @@ impl Piece {
     }
 
     /// A part of this piece, by byte range.
-    pub(crate) fn part(&self, range: &Range<usize>) -> Self {
+    pub(crate) fn slice(&self, range: &Range<usize>) -> Self {
         let begin = self.range.start;
         Self { whole: Arc::clone(&self.whole), range: begin + range.start..begin + range.end }
     }
@@ -66,7 +66,7 @@ impl Piece {
     }
 }
 
-impl fmt::Debug for Piece {
+impl fmt::Debug for JsonSlice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())
     }
@@ -80,7 +80,7 @@ pub(crate) struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    pub(crate) fn of(array: &'a str) -> Self {
+    pub(crate) fn new(array: &'a str) -> Self {
         Self { text: array, at: 1 }
     }
 }
@@ -100,7 +100,7 @@ impl<'a> Iterator for Elements<'a> {
 }
 
 /// Where the key of each member of an object begins, in order.
-pub(crate) fn member_begins(object: &str) -> Vec<u32> {
+pub(crate) fn find_members(object: &str) -> Vec<u32> {
     let bytes = object.as_bytes();
     let mut begins = Vec::new();
     let mut at = 1;
@@ -141,7 +141,7 @@ pub(crate) fn is_key(object: &str, begin: usize, key: &str) -> bool {
     for (index, byte) in spelled.iter().enumerate() {
         match byte {
             b'"' => return index == key.len(),
-            b'\\' => return decoded(key_spelling(object, begin)) == key,
+            b'\\' => return decode_string(key_spelling(object, begin)) == key,
             byte if key.as_bytes().get(index) == Some(byte) => {}
             _ => return false,
         }
@@ -151,8 +151,8 @@ pub(crate) fn is_key(object: &str, begin: usize, key: &str) -> bool {
 
 /// The decoded string. A lone surrogate cannot be expressed as text; such a string stays as it is
 /// spelled.
-pub(crate) fn decoded(spelling: &str) -> Cow<'_, str> {
-    if let Some(plain) = plain(spelling) {
+pub(crate) fn decode_string(spelling: &str) -> Cow<'_, str> {
+    if let Some(plain) = plain_content(spelling) {
         return Cow::Borrowed(plain);
     }
     match serde_json::from_str(spelling) {
@@ -162,7 +162,7 @@ pub(crate) fn decoded(spelling: &str) -> Cow<'_, str> {
 }
 
 /// The content of a string without escapes; `None` if the text is something else.
-pub(crate) fn plain(spelling: &str) -> Option<&str> {
+pub(crate) fn plain_content(spelling: &str) -> Option<&str> {
     let inner = spelling.strip_prefix('"')?.strip_suffix('"')?;
     (!inner.as_bytes().contains(&b'\\')).then_some(inner)
 }
@@ -311,7 +311,7 @@ mod tests {
                     format!("[{blank}{{{blank}\"{inner}\"{blank}:{blank}[]{blank}}}{blank}]");
                 let string = format!("\"{inner}\"");
                 let array = format!("[{blank}{string}{blank},{blank}{nested},1{blank}]");
-                let found: Vec<&str> = Elements::of(&array).collect();
+                let found: Vec<&str> = Elements::new(&array).collect();
                 assert_eq!(found, [string.as_str(), nested.as_str(), "1"], "{array}");
             }
         }

@@ -55,7 +55,7 @@ impl NodeKind {
 
 /// A device node of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct HostNode {
     /// Its kind.
     pub kind: NodeKind,
     /// Major number.
@@ -67,20 +67,20 @@ pub struct Node {
 }
 
 /// Where device nodes are looked up.
-pub trait NodeInfo {
+pub trait NodeLookup {
     /// The node at `host_path` itself, without following a symbolic link.
     ///
     /// # Errors
     /// The kernel's error, or `InvalidInput` if it is not a device node.
-    fn node(&self, host_path: &str) -> io::Result<Node>;
+    fn node(&self, host_path: &str) -> io::Result<HostNode>;
 }
 
 /// The nodes of this host's mount namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostNodes;
 
-impl NodeInfo for HostNodes {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for HostNodes {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         let stat = lstat(Path::new(host_path))?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => NodeKind::Char,
@@ -91,7 +91,7 @@ impl NodeInfo for HostNodes {
             }
         };
         let mode = stat.st_mode & 0o7777;
-        Ok(Node { kind, major: major(stat.st_rdev), minor: minor(stat.st_rdev), mode })
+        Ok(HostNode { kind, major: major(stat.st_rdev), minor: minor(stat.st_rdev), mode })
     }
 }
 
@@ -106,23 +106,23 @@ impl NodeInfo for HostNodes {
 pub fn apply(
     config: &mut OciConfig,
     edits: &ContainerEdits,
-    nodes: &dyn NodeInfo,
+    nodes: &dyn NodeLookup,
 ) -> Result<(), InjectError> {
     validate_edits(edits)?;
     if !edits.env.is_empty() {
-        config.env_append(&edits.env)?;
+        config.append_env(&edits.env)?;
     }
     add_devices(config, &edits.device_nodes, nodes)?;
     for device in &edits.net_devices {
-        config.net_device_set(&device.host_interface_name, &device.name)?;
+        config.set_net_device(&device.host_interface_name, &device.name)?;
     }
     add_mounts(config, edits)?;
-    config.hooks_add(&edits.hooks)?;
+    config.add_hooks(&edits.hooks)?;
     if let Some(rdt) = &edits.intel_rdt {
         set_rdt(config, rdt)?;
     }
     for gid in edits.additional_gids.iter().filter(|gid| **gid != 0) {
-        config.additional_gid_add(*gid)?;
+        config.add_additional_gid(*gid)?;
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ pub fn map_ids(edits: &mut ContainerEdits) {
 fn add_devices(
     config: &mut OciConfig,
     wanted: &[DeviceNode],
-    nodes: &dyn NodeInfo,
+    nodes: &dyn NodeLookup,
 ) -> Result<(), InjectError> {
     if wanted.is_empty() {
         return Ok(());
@@ -160,7 +160,7 @@ fn add_devices(
     let mut rules = Vec::with_capacity(wanted.len());
     for node in wanted {
         let device = resolve(node, nodes)?;
-        rules.extend(rule(&device, node));
+        rules.extend(cgroup_rule(&device, node));
         devices.push(device);
     }
     let user = config.user()?;
@@ -168,15 +168,15 @@ fn add_devices(
         device.uid = device.uid.or((user.uid > 0).then_some(user.uid));
         device.gid = device.gid.or((user.gid > 0).then_some(user.gid));
     }
-    config.devices_set(&devices)?;
+    config.set_devices(&devices)?;
     if !rules.is_empty() {
-        config.device_rules_add(&rules)?;
+        config.add_device_rules(&rules)?;
     }
     Ok(())
 }
 
 /// The cgroup rule for a device; a pipe needs none.
-fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
+fn cgroup_rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
     if device.type_ != "b" && device.type_ != "c" {
         return None;
     }
@@ -192,7 +192,7 @@ fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
 
 /// Completes the edits from the host's node. A node whose type and major number are given need not
 /// exist; if it does, its mode is used, since a rootless runtime bind-mounts it.
-fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectError> {
+fn resolve(node: &DeviceNode, nodes: &dyn NodeLookup) -> Result<OciDevice, InjectError> {
     let written = node.type_.as_deref().filter(|kind| !kind.is_empty());
     let major = node.major.unwrap_or_default();
     let mut device = OciDevice {
@@ -237,20 +237,20 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciC
         let kind = mount.type_.as_deref().unwrap_or_default();
         let entry = MountEntry::new(&mount.container_path, kind, &mount.host_path, &mount.options)?;
         let mounts = config.mounts_mut();
-        let same = |other: &MountEntry| other.is_at(&mount.container_path);
+        let same = |other: &MountEntry| other.has_destination(&mount.container_path);
         if let Some(index) = mounts.iter().position(same) {
             mounts.remove(index);
         }
         mounts.push(entry);
     }
-    config.mounts_mut().sort_by_cached_key(|mount| depth(&mount.destination()));
+    config.mounts_mut().sort_by_cached_key(|mount| mount_depth(&mount.destination()));
     Ok(())
 }
 
 /// The depth of a mount's destination, as engines count it to sort mounts: the separators in the
 /// cleaned path, 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
 #[must_use]
-pub fn depth(path: &str) -> usize {
+pub fn mount_depth(path: &str) -> usize {
     let absolute = path.starts_with('/');
     let mut kept: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -282,5 +282,5 @@ impl From<&Hook> for OciHook {
 fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), OciConfigError> {
     // The fields of both specifications have the same names.
     let written = config.linux_mut().write("intelRdt", rdt);
-    written.map_err(|error| OciConfigError::Change(error.at("linux")))
+    written.map_err(|error| OciConfigError::Change(error.with_key("linux")))
 }

@@ -86,7 +86,7 @@ mod tests {
             left: None,
             health: reason.map_or(Health::Healthy, |reason| Health::Unhealthy(reason.to_owned())),
         };
-        let mut resource = Resource::empty(ResourceName::own("vfio").unwrap());
+        let mut resource = Resource::empty(ResourceName::onload_dev("vfio").unwrap());
         resource.devices = devices.iter().map(device).collect();
         resource
     }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use onload_core::kubernetes_settings::Listen;
+use onload_core::kubernetes_settings::ListenAddress;
 
 use crate::names::NodeName;
 use crate::spec_writer::HOOK_DIR;
@@ -151,7 +151,7 @@ pub struct Run {
     /// Address of /metrics, /healthz and /readyz: ADDRESS:PORT, unix:/PATH, or an empty text for none
     /// [default: listen in section kubernetes of the configuration]
     #[arg(long, value_name = "ADDRESS", env = "ONLOAD_KUBERNETES_LISTEN")]
-    pub listen: Option<Listen>,
+    pub listen: Option<ListenAddress>,
     /// Socket on which the daemon answers "health"; only root can use it
     #[arg(
         long,

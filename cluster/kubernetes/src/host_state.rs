@@ -12,8 +12,8 @@ use onload_cdi::{DeviceName, Hook, Registry};
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::kubernetes_settings::Interface;
-use onload_core::lease::Device as LeasedDevice;
+use onload_core::kubernetes_settings::OfferMethod;
+use onload_core::lease::DeviceId as LeasedDevice;
 use onload_core::vf::VfConfig;
 use onload_host::discover::not_offered::{Exclusion, ExclusionSubject};
 use onload_host::offers::{Offer, Survey};
@@ -102,18 +102,18 @@ fn nodes_of(
     specs: &Registry,
     config: &Config,
 ) -> BTreeMap<(Class, DeviceName), Vec<String>> {
-    let by = |offer: &&Offer| config.kubernetes.offer.interface(offer.class);
-    let offers = offers.iter().filter(|offer| by(offer) != Interface::DevicePlugin);
+    let by = |offer: &&Offer| config.kubernetes.offer.method(offer.class);
+    let offers = offers.iter().filter(|offer| by(offer) != OfferMethod::DevicePlugin);
     let nodes = offers.map(|offer| ((offer.class, offer.name.clone()), nodes(offer, specs)));
     nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 
 fn functions(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
-    let kinds = Class::OF_FUNCTIONS.map(Class::kind);
+    let kinds = Class::OF_FUNCTIONS.map(Class::cdi_kind);
     let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
     let devices = specs.devices().filter(|found| is_one(found.name.kind().as_str()));
     let hooks = devices.flat_map(|found| &found.device.container_edits.hooks);
-    let asked = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+    let asked = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
     let given = asked.flat_map(|(_, asked)| asked.vf);
     given.map(|given| (given.device, given.vf)).collect()
 }
@@ -122,10 +122,10 @@ fn functions(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
 /// their arguments.
 fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
     let leases = |hook: &&Hook| {
-        let asked = HookArguments::of_command(&hook.args);
+        let asked = HookArguments::from_command(&hook.args);
         asked.is_some_and(|(_, asked)| !asked.lease.is_empty())
     };
-    let kinds = Class::ALL.map(|class| (class, class.kind()));
+    let kinds = Class::ALL.map(|class| (class, class.cdi_kind()));
     let mut hooks = BTreeMap::new();
     for found in specs.devices() {
         let kind = found.name.kind().as_str();

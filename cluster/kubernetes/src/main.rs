@@ -10,7 +10,7 @@ use onload_kubernetes::cli::{Cli, Command, Global, Health, Install, Uninstall};
 use onload_kubernetes::install::{self, Place, Report};
 use onload_kubernetes::observe::health::ask;
 use onload_kubernetes::run;
-use onload_sys::fs::trust::Owners;
+use onload_sys::fs::trust::TrustedOwners;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -69,7 +69,7 @@ fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode> {
 }
 
 fn place<'p>(global: &'p Global, host: &'p Host) -> Place<'p> {
-    Place { host, directory: &global.hook_dir, owners: Owners::root() }
+    Place { host, directory: &global.hook_dir, owners: TrustedOwners::root() }
 }
 
 fn print(report: &Report) -> io::Result<()> {

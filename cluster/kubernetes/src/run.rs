@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{Listen, ResourceName};
+use onload_core::kubernetes_settings::{ListenAddress, ResourceName};
 use onload_host::host::Host;
 use onload_host::specdir::resolve_dirs;
 use onload_sys::fs::lock::Lock;
@@ -93,7 +93,7 @@ pub fn run(global: &Global, args: &Run) -> Result<()> {
 /// plugin, and the host that has it.
 async fn offer_all(
     args: &Run,
-    listen: (Listen, &'static str),
+    listen: (ListenAddress, &'static str),
     node: Arc<Node>,
     dra: Option<Driver>,
     alone: (Host, Option<Lock>),

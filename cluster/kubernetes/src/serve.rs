@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -36,7 +36,7 @@ pub(crate) async fn serve(router: Router, listener: UnixListener, stop: watch::R
     let connections = connections(UnixListenerStream::new(listener));
     let served = router.serve_with_incoming_shutdown(connections, stopped(&stop));
     if let Err(error) = served.await {
-        tracing::error!(error = %Chain(&error), "serving ended");
+        tracing::error!(error = %ErrorChain(&error), "serving ended");
     }
 }
 

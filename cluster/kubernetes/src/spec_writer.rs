@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use onload_cdi::to_json;
 use onload_core::class::Class;
-use onload_core::config::{Cdi, Config};
+use onload_core::config::{CdiConfig, Config};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::devices::inventory::Inventory;
 use onload_host::generate::{GeneratedSpecs, InstalledFiles, generate};
@@ -21,7 +21,7 @@ use onload_host::specdir::{
 };
 use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 
 /// Where specifications are written.
 pub const SPEC_DIR: &str = "/var/run/cdi";
@@ -46,14 +46,19 @@ pub fn claim(host: &Host, name: &str) -> Result<Option<Lock>> {
     // The hook's own directory: containers may enter it, and not list it.
     set_mode(&run, RUN_DIR_MODE).with_context(opening)?;
     let directory = open_private(&run, LOCKS).with_context(opening)?;
-    Ok(Lock::if_free(directory, &locks, name)?)
+    Ok(Lock::try_acquire(directory, &locks, name)?)
 }
 
 /// The hook that specifications name: the operator's, where one is set; else the one of this version in
 /// `directory`; else the package's, whose units are not enabled. OCI runtimes execute it as root, so these users
 /// alone may be able to change it.
-pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> Result<PathBuf> {
-    let packaged = Cdi::default().hook_path;
+pub fn hook(
+    host: &Host,
+    config: &Config,
+    directory: &Path,
+    owners: &TrustedOwners,
+) -> Result<PathBuf> {
+    let packaged = CdiConfig::default().hook_path;
     let places = if config.cdi.hook_path == packaged {
         vec![directory.join(VERSION).join(HOOK_NAME), packaged]
     } else {
@@ -64,7 +69,7 @@ pub fn hook(host: &Host, config: &Config, directory: &Path, owners: &Owners) -> 
         format!("writing CDI specifications: the hook {path} is not used")
     };
     let root = host.outside_path(Path::new("/"));
-    let trusted = Trusted::below(&root, owners.clone()).with_context(|| unused(&root))?;
+    let trusted = TrustedTree::for_tree(&root, owners.clone()).with_context(|| unused(&root))?;
     for place in &places {
         match trusted.open(place) {
             Ok(file) if file.is_executable() => return Ok(place.clone()),
@@ -126,14 +131,14 @@ impl Kept {
 pub struct Keeper {
     hook_dir: PathBuf,
     /// Who has to own the hook: root, but in tests.
-    owners: Owners,
+    owners: TrustedOwners,
     claim: Option<Lock>,
 }
 
 impl Keeper {
     /// One whose specifications name the hook in that directory of the host.
     pub fn new(hook_dir: PathBuf) -> Self {
-        Keeper { hook_dir, owners: Owners::root(), claim: None }
+        Keeper { hook_dir, owners: TrustedOwners::root(), claim: None }
     }
 
     /// Makes the specifications those of what was found. Nothing is written where nothing changes.
@@ -145,7 +150,7 @@ impl Keeper {
         pools: &PoolSet,
     ) -> Result<Kept> {
         // Somebody who removed the lock's file let another daemon in.
-        if !self.claim.as_ref().is_some_and(Lock::has_a_name) {
+        if !self.claim.as_ref().is_some_and(Lock::is_linked) {
             self.claim = None;
             self.claim = claim(host, WRITER_LOCK)?;
         }
@@ -263,8 +268,8 @@ mod tests {
         }
 
         /// Who runs the test owns what it makes.
-        fn owners(&self) -> Owners {
-            Owners::of(&[fs::metadata(self.0.root()).unwrap().uid()])
+        fn owners(&self) -> TrustedOwners {
+            TrustedOwners::from_users(&[fs::metadata(self.0.root()).unwrap().uid()])
         }
 
         fn keeper(&self) -> Keeper {
@@ -466,7 +471,7 @@ mod tests {
     }
 
     fn specs() -> GeneratedSpecs {
-        let kind = Class::Rdma.kind();
+        let kind = Class::Rdma.cdi_kind();
         let device = onload_cdi::Device {
             name: "mlx5_0".into(),
             container_edits: ContainerEdits {

@@ -7,12 +7,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::Device as Leased;
-use onload_core::ticket::variable;
+use onload_core::lease::DeviceId as Leased;
+use onload_core::ticket::to_variable;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::offers::Health;
-use onload_sys::text::Listed;
+use onload_sys::text::ShortList;
 
 use crate::devices::books::{self, Books};
 use crate::devices::group::{self, Device, Group, Place};
@@ -102,7 +102,7 @@ impl Snapshot {
             let ids = ids.join(tickets::SEPARATOR);
             let ticket = tickets::write(host, &by_ticket, &exclusive, &ids)
                 .with_context(|| format!("reserving {ids}"))?;
-            let (name, value) = variable(&ticket);
+            let (name, value) = to_variable(&ticket);
             reservation.set(&name, value);
         }
         Ok(reservation.into_wire())
@@ -195,7 +195,7 @@ fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<()> {
     if !unbearable.is_empty() {
         bail!(
             "reserving {id}: it needs {}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration",
-            Listed(&unbearable)
+            ShortList(&unbearable)
         );
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::config::LogLevel;
-use onload_core::timestamp::rfc3339;
+use onload_core::timestamp::format_rfc3339;
 use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -80,7 +80,7 @@ impl Visit for Message {
 
 fn line(level: Level, message: &str, now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = rfc3339(since.as_secs());
+    let seconds = format_rfc3339(since.as_secs());
     let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), since.subsec_micros());
     let line = json!({
         "@level": level.as_str().to_ascii_lowercase(),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Lease, Token};
+use onload_core::lease::{DeviceId, Lease, Token};
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_core::ticket::{NewTicket, Tickets};
 use onload_host::host::Host;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub fn write(
     host: &Host,
     devices: &BTreeSet<(Class, QualifiedName)>,
-    exclusive: &[Device],
+    exclusive: &[DeviceId],
     description: &str,
 ) -> Result<Token> {
     let path = host.outside_path(Path::new(RUN_DIR));
@@ -44,7 +44,7 @@ pub fn write(
 }
 
 fn processes(host: &Host) -> Processes {
-    Processes::at(&host.outside_path(Path::new("/")))
+    Processes::at_root(&host.outside_path(Path::new("/")))
 }
 
 /// The devices as a request has them: `nic=ens1;vfio=0000:81:10.0,0000:81:10.2`.
@@ -67,7 +67,7 @@ pub struct OwnTasks {
     /// What was reserved for them.
     pub slots: OwnSlots,
     /// What a task was started for with a ticket that is good now.
-    started: BTreeSet<Device>,
+    started: BTreeSet<DeviceId>,
 }
 
 impl OwnTasks {
@@ -80,7 +80,7 @@ impl OwnTasks {
         let listed = tickets.and_then(|tickets| {
             let listed = tickets.list().ok()?;
             // Where that fails, the next look does it.
-            let _ = tickets.tidy(&listed, PATIENCE);
+            let _ = tickets.prune(&listed, PATIENCE);
             Some(listed)
         });
         let mut own = OwnTasks::default();
@@ -109,7 +109,7 @@ impl OwnTasks {
     pub fn and_earlier<'l>(
         mut self,
         earlier: &OwnTasks,
-        leases: impl Iterator<Item = (Device, &'l Lease)>,
+        leases: impl Iterator<Item = (DeviceId, &'l Lease)>,
     ) -> OwnTasks {
         let held = leases.filter(|(_, lease)| earlier.hold(lease));
         let held =

@@ -162,7 +162,7 @@ impl Telling<'_> {
         let edits = &self.decided.edits;
         let mut hooks = edits.hooks.iter().chain(&edits.limit_hooks);
         let has_hook = hooks.any(|(_, hook)| {
-            let asked = HookArguments::of_command(&hook.args);
+            let asked = HookArguments::from_command(&hook.args);
             asked.is_some_and(|(_, asked)| asked.memlock.is_some())
         });
         let by_hook = |name: &str| name == "RLIMIT_MEMLOCK" && has_hook;

@@ -6,7 +6,7 @@ use onload_hooks::config::adjust::adjust;
 use onload_hooks::decide::host::HostView;
 use onload_hooks::decide::pools::{Pools, Reserved};
 use onload_sys::error::{Context, Error, Result};
-use onload_sys::text::one_line;
+use onload_sys::text::to_one_line;
 use prost::Message;
 
 use crate::answer;
@@ -17,7 +17,7 @@ use crate::wire::messages::{CreateContainerRequest, CreateContainerResponse};
 /// One line for the pod's events.
 #[must_use]
 pub fn line(error: &Error) -> String {
-    format!("onload-nri: {}", one_line(&format!("{error:#}")))
+    format!("onload-nri: {}", to_one_line(&format!("{error:#}")))
 }
 
 #[derive(Debug, Default)]

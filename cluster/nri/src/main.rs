@@ -17,7 +17,7 @@ use onload_nri::create::{Created, Failure, create};
 use onload_nri::journal::{Journal, Severity};
 use onload_nri::runtime::Runtime;
 use onload_nri::session::Decider;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 const ENTRY_POINT: &str = "onload-nri";
 
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let journal = Journal { most: Severity::Error };
-            journal.say(Severity::Error, &Chain(error.as_ref()).to_string());
+            journal.say(Severity::Error, &ErrorChain(error.as_ref()).to_string());
             ExitCode::from(2)
         }
     }

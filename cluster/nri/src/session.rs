@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
-use onload_sys::text::one_line;
+use onload_sys::text::to_one_line;
 use prost::Message as _;
 
 use crate::create::{Created, Failure, line};
@@ -142,7 +142,7 @@ impl<'a, D: Decider> Session<'a, D> {
             None => Ok(()),
             Some(status) => {
                 let Identity { name, index } = self.identity;
-                let says = one_line(&status.message);
+                let says = to_one_line(&status.message);
                 bail!("registering as {index}-{name}: the runtime says {says}")
             }
         }
@@ -159,7 +159,7 @@ impl<'a, D: Decider> Session<'a, D> {
             // It will close the connection.
             (PLUGIN_SERVICE, "Shutdown") => Response::done(Vec::new()),
             (PLUGIN_SERVICE, what) | (what, _) => {
-                let text = format!("onload-nri has no {}", one_line(what));
+                let text = format!("onload-nri has no {}", to_one_line(what));
                 Response::refused(ttrpc::UNIMPLEMENTED, text)
             }
         };

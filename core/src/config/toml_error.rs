@@ -6,32 +6,32 @@ use toml::de::{DeTable, DeValue};
 use onload_sys::error::Error;
 
 /// What a parser of TOML says of a text, with the line, counted from 1, and the key.
-pub fn of_toml(text: &str, error: &toml::de::Error) -> Error {
+pub fn describe_toml_error(text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map(|span| span.start);
     // The parser is at what follows, which may be lines below.
     if let Some(before) = at.and_then(|at| text.get(..at))
         && error.message().starts_with("missing comma")
     {
         let end = before.trim_end().len();
-        return at_line(text, end, None, "a comma is missing, or the ] of this array");
+        return error_at(text, end, None, "a comma is missing, or the ] of this array");
     }
     let table = DeTable::parse(text);
     let key = at.and_then(|at| key_at(table.as_ref().ok()?.get_ref(), at));
     let mistake = at.filter(|_| table.is_err());
-    let mistake = mistake.and_then(|at| mistake_at(text, at));
+    let mistake = mistake.and_then(|at| find_mistake(text, at));
     let named = error.span().and_then(|span| text.get(span));
     let message = mistake.unwrap_or_else(|| match error.message().lines().next() {
         Some("duplicate key") => format!(
             "{} is there already; write each key and section once",
             named.unwrap_or("it").trim()
         ),
-        first => in_toml(first.unwrap_or_default()),
+        first => reword_for_toml(first.unwrap_or_default()),
     });
-    at_line(text, at.unwrap_or_default(), key.as_deref(), &message)
+    error_at(text, at.unwrap_or_default(), key.as_deref(), &message)
 }
 
 /// A message about a key whose value stands at that byte of a text.
-pub(super) fn at_line(text: &str, at: usize, key: Option<&str>, message: &str) -> Error {
+pub(super) fn error_at(text: &str, at: usize, key: Option<&str>, message: &str) -> Error {
     let before = text.as_bytes().iter().take(at);
     let line = 1 + before.filter(|byte| **byte == b'\n').count();
     match key {
@@ -61,7 +61,7 @@ fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
 }
 
 /// What people often write where the parser finds no TOML, and what to write; `None` if it is something else.
-fn mistake_at(text: &str, at: usize) -> Option<String> {
+fn find_mistake(text: &str, at: usize) -> Option<String> {
     let (before, behind) = text.split_at_checked(at)?;
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = text.get(start..)?.lines().next()?.trim();
@@ -90,7 +90,7 @@ fn mistake_at(text: &str, at: usize) -> Option<String> {
 }
 
 /// What serde says of a value, in the words of TOML.
-fn in_toml(message: &str) -> String {
+fn reword_for_toml(message: &str) -> String {
     let mismatch = ["invalid type: ", "invalid value: "];
     let rest = mismatch.iter().find_map(|of| message.strip_prefix(of));
     let Some((found, expected)) = rest.and_then(|rest| rest.rsplit_once(", expected ")) else {

@@ -5,7 +5,7 @@
 //! namespace that the device moved to.
 
 use super::file::{ClaimUid, Holder, Lease};
-use super::moved::{Moved, STAYS};
+use super::moved::{MoveRecord, STAYS};
 use super::request::{LeaseRequest, MemberRequest};
 use onload_sys::error::{Error, Result, error};
 
@@ -90,12 +90,12 @@ impl Slot {
     }
 
     /// Returns the record of the device's move, if its container still uses it.
-    pub(crate) fn moved_device(&self) -> Option<&Moved> {
+    pub(crate) fn moved_device(&self) -> Option<&MoveRecord> {
         self.live_lease()?.moved.as_ref()
     }
 
     /// Like [`Slot::moved_device`], but only for the given network namespace.
-    pub(crate) fn moved_device_in(&self, namespace: u64) -> Option<&Moved> {
+    pub(crate) fn moved_device_in(&self, namespace: u64) -> Option<&MoveRecord> {
         self.moved_device().filter(|moved| moved.namespace == namespace)
     }
 
@@ -228,7 +228,7 @@ mod tests {
     use super::HolderState::{Alive, Ended, InitExited, Returning};
     use super::SlotChoice::{Create, Keep, TakeOver};
     use super::*;
-    use onload_sys::processes::Process;
+    use onload_sys::processes::ProcessId;
 
     /// A container that requests a device, or has a slot of it.
     #[derive(Clone, Copy)]
@@ -278,7 +278,7 @@ mod tests {
             self.claim.map(|uid| uid.parse().unwrap())
         }
 
-        fn moved(self) -> Option<Moved> {
+        fn moved(self) -> Option<MoveRecord> {
             let rdma = json!({"name": "m0", "pci": "0000:03:02.3", "index": 3});
             self.namespace.map(|namespace| {
                 serde_json::from_value(json!({"rdma": rdma, "namespace": namespace})).unwrap()
@@ -287,7 +287,7 @@ mod tests {
 
         fn holder(self) -> Holder {
             Holder::Init {
-                process: Process { pid: self.pid, start_time: 7, pid_namespace: 1 },
+                process: ProcessId { pid: self.pid, start_time: 7, pid_namespace: 1 },
                 cgroup: None,
             }
         }
@@ -323,7 +323,7 @@ mod tests {
         fn try_choose(self, slots: &[Slot], share: u32) -> Result<SlotChoice> {
             let device = MemberRequest {
                 moved: self.moved(),
-                ..MemberRequest::of_device("rdma:m0".parse().unwrap(), share)
+                ..MemberRequest::for_device("rdma:m0".parse().unwrap(), share)
             };
             let (token, claim) = (self.token(), self.claim_uid());
             let request = LeaseRequest {

@@ -11,25 +11,28 @@ use super::choice::{
     HolderState, Slot, SlotChoice, already_holds, choose_slot, in_use_error, other_holders,
     surplus_slots,
 };
-use super::file::{ClaimUid, Device, Lease, NODES};
-use super::moved::Moved;
-use super::request::{Candidate, LeaseRequest, MemberRequest, Numa, none_free, pick, pools};
+use super::file::{ClaimUid, DeviceId, Lease, NODES};
+use super::moved::MoveRecord;
+use super::request::{
+    LeaseRequest, MemberCandidate, MemberRequest, Numa, none_free_error, pool_requests,
+    select_members,
+};
 use super::store::{LeaseError, Leases};
-use crate::drain::Drain;
+use crate::drain::DrainList;
 use crate::timestamp;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::atomic::{self, is_temporary_name};
 
 /// Tells who uses a device without a lease of it.
-type User<'a> = &'a dyn Fn(&Device, &Holders<'_>) -> Option<String>;
+type UserLookup<'a> = &'a dyn Fn(&DeviceId, &LeaseSnapshot<'_>) -> Option<String>;
 
 /// Who uses which members of pools without a lease.
-pub type Used = BTreeMap<Device, String>;
+pub type UsedMembers = BTreeMap<DeviceId, String>;
 
 /// What a container gets.
-struct Grant<'a> {
+struct PlannedLease<'a> {
     device_request: &'a MemberRequest,
-    device: Device,
+    device: DeviceId,
     choice: SlotChoice,
     /// The lease that stands there and is this container's.
     own: Option<Lease>,
@@ -47,11 +50,11 @@ impl Leases {
     pub fn choose(
         &self,
         request: &LeaseRequest<'_>,
-        used: &Used,
+        used: &UsedMembers,
     ) -> Result<Vec<MemberRequest>, LeaseError> {
-        let holders = Holders::read(self, request.devices)?;
+        let holders = LeaseSnapshot::read(self, request.devices)?;
         let grants = holders.grants(request, used)?.into_iter();
-        Ok(grants.map(|grant| grant.device_request.of_one(&grant.device.name)).collect())
+        Ok(grants.map(|grant| grant.device_request.narrowed_to(&grant.device.name)).collect())
     }
 
     /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
@@ -60,12 +63,12 @@ impl Leases {
     pub fn claim(
         &self,
         request: &LeaseRequest<'_>,
-        user: User<'_>,
-    ) -> Result<Vec<Device>, LeaseError> {
-        let mut used = Used::new();
+        user: UserLookup<'_>,
+    ) -> Result<Vec<DeviceId>, LeaseError> {
+        let mut used = UsedMembers::new();
         loop {
             let lock = self.lock()?;
-            let holders = Holders::read(self, request.devices)?;
+            let holders = LeaseSnapshot::read(self, request.devices)?;
             let grants = holders.grants(request, &used)?;
             holders.sweep();
             self.publish_all(&grants)?;
@@ -81,13 +84,17 @@ impl Leases {
 
     /// What [`Leases::claim`] would give now; nothing is written. A device by its name that the container holds itself, be
     /// it by another reservation, is among it.
-    pub fn would_claim(&self, request: &LeaseRequest<'_>, user: User<'_>) -> Result<Vec<Device>> {
-        let holders = Holders::read(self, request.devices)?;
+    pub fn would_claim(
+        &self,
+        request: &LeaseRequest<'_>,
+        user: UserLookup<'_>,
+    ) -> Result<Vec<DeviceId>> {
+        let holders = LeaseSnapshot::read(self, request.devices)?;
         let is_own = |device_request: &&MemberRequest| {
             let is_its =
                 |slot: &Slot| slot.lease().is_some_and(|own| request.is_same_container(own));
-            let mut devices = device_request.candidates().map(Candidate::device);
-            device_request.is_device()
+            let mut devices = device_request.candidates().map(MemberCandidate::device);
+            device_request.is_single_device()
                 && devices.any(|device| holders.slots(&device).iter().any(is_its))
         };
         let (own, asked): (Vec<&MemberRequest>, Vec<&MemberRequest>) =
@@ -95,23 +102,23 @@ impl Leases {
         let own = own.into_iter().flat_map(MemberRequest::candidates);
         let asked: Vec<MemberRequest> = asked.into_iter().cloned().collect();
         let request = LeaseRequest { devices: &asked, ..request.clone() };
-        let mut used = Used::new();
+        let mut used = UsedMembers::new();
         loop {
             let grants = holders.grants(&request, &used)?;
             match holders.first_used(&grants, user) {
                 Some((grant, by)) => grant.pass_over(by, &mut used)?,
                 None => {
                     let given = devices(grants).into_iter();
-                    return Ok(given.chain(own.map(Candidate::device)).collect());
+                    return Ok(given.chain(own.map(MemberCandidate::device)).collect());
                 }
             }
         }
     }
 
-    fn publish_all(&self, grants: &[Grant<'_>]) -> Result<()> {
+    fn publish_all(&self, grants: &[PlannedLease<'_>]) -> Result<()> {
         for (at, grant) in grants.iter().enumerate() {
             let Some(lease) = &grant.lease else { continue };
-            if let Err(error) = self.publish(&grant.device, grant.choice, lease) {
+            if let Err(error) = self.write_lease(&grant.device, grant.choice, lease) {
                 self.undo(grants.split_at(at).0);
                 return Err(error);
             }
@@ -126,15 +133,15 @@ impl Leases {
     }
 
     /// Has the leases as they were before; the lock is held. Who was stopped meanwhile may find another's in its slot.
-    fn undo(&self, grants: &[Grant<'_>]) {
+    fn undo(&self, grants: &[PlannedLease<'_>]) {
         for grant in grants {
             let slot = grant.choice.number();
-            if grant.lease.is_none() || self.lease_in(&grant.device, slot) != grant.lease {
+            if grant.lease.is_none() || self.read_lease(&grant.device, slot) != grant.lease {
                 continue;
             }
             // Where that fails, the lease ends with its holder.
             let _ = match &grant.own {
-                Some(own) => self.publish(&grant.device, grant.choice, own),
+                Some(own) => self.write_lease(&grant.device, grant.choice, own),
                 None => self.remove(&grant.device, slot).map(drop),
             };
         }
@@ -145,11 +152,11 @@ impl Leases {
     /// lease is not looked for.
     pub fn held_beside(
         &self,
-        names: &[Device],
+        names: &[DeviceId],
         most: u32,
         claim: &ClaimUid,
     ) -> Result<Option<Error>> {
-        let found = self.slots_of(&|device| names.contains(device))?;
+        let found = self.read_slots_where(&|device| names.contains(device))?;
         let mut found: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
         // The hook of the next container brings it back, or says why it does not come.
         found.retain(|slot| slot.state != HolderState::Returning);
@@ -162,10 +169,10 @@ impl Leases {
     }
 }
 
-impl Grant<'_> {
+impl PlannedLease<'_> {
     /// Has another member taken in the place of one that is in use. A device by its name is a pool of one.
-    fn pass_over(&self, by: String, used: &mut Used) -> Result<()> {
-        if self.device_request.is_device() {
+    fn pass_over(&self, by: String, used: &mut UsedMembers) -> Result<()> {
+        if self.device_request.is_single_device() {
             bail!("{} is in use by {by}; stop that first", self.device);
         }
         used.insert(self.device.clone(), by);
@@ -173,7 +180,7 @@ impl Grant<'_> {
     }
 }
 
-fn devices(grants: Vec<Grant<'_>>) -> Vec<Device> {
+fn devices(grants: Vec<PlannedLease<'_>>) -> Vec<DeviceId> {
     grants.into_iter().map(|grant| grant.device).collect()
 }
 
@@ -181,39 +188,39 @@ fn devices(grants: Vec<Grant<'_>>) -> Vec<Device> {
 pub fn take_unleased(
     device_requests: &[MemberRequest],
     numa: Numa,
-    user: &dyn Fn(&Device) -> Option<String>,
-) -> Result<Vec<Device>> {
-    let picked = pick(device_requests, numa, &mut |one| user(&one.device()).is_none());
+    user: &dyn Fn(&DeviceId) -> Option<String>,
+) -> Result<Vec<DeviceId>> {
+    let picked = select_members(device_requests, numa, &mut |one| user(&one.device()).is_none());
     let Some(picked) = picked else {
         let wanted = device_requests.iter();
         let wanted =
-            wanted.map(|device_request| device_request.about("too few that are not in use"));
-        return Err(none_free(&wanted.collect::<Vec<_>>(), numa, &[]));
+            wanted.map(|device_request| device_request.describe("too few that are not in use"));
+        return Err(none_free_error(&wanted.collect::<Vec<_>>(), numa, &[]));
     };
-    Ok(picked.into_iter().map(Candidate::device).collect())
+    Ok(picked.into_iter().map(MemberCandidate::device).collect())
 }
 
 /// Who holds what, of the classes that a container asks for. The directory is listed and the boot's id read once.
-pub struct Holders<'a> {
+pub struct LeaseSnapshot<'a> {
     leases: &'a Leases,
     boot: String,
     /// What nobody new gets.
-    drain: Drain,
+    drain: DrainList,
     /// The slots with a file.
-    numbers: BTreeMap<Device, Vec<u32>>,
+    numbers: BTreeMap<DeviceId, Vec<u32>>,
     /// What stands in the slots of those that had to be looked at.
-    judged: RefCell<BTreeMap<Device, Rc<[Slot]>>>,
+    judged: RefCell<BTreeMap<DeviceId, Rc<[Slot]>>>,
     /// What a killed process left half written.
     half_written: Vec<String>,
 }
 
-impl<'a> Holders<'a> {
+impl<'a> LeaseSnapshot<'a> {
     fn read(leases: &'a Leases, device_requests: &[MemberRequest]) -> Result<Self> {
         let boot = leases.processes.boot_id()?;
-        let mut numbers: BTreeMap<Device, Vec<u32>> = BTreeMap::new();
+        let mut numbers: BTreeMap<DeviceId, Vec<u32>> = BTreeMap::new();
         let mut half_written = Vec::new();
-        for name in leases.names()? {
-            match Device::of_file_name(&name) {
+        for name in leases.file_names()? {
+            match DeviceId::from_file_name(&name) {
                 Some((device, slot))
                     if device_requests
                         .iter()
@@ -225,9 +232,9 @@ impl<'a> Holders<'a> {
                 _ => {}
             }
         }
-        Ok(Holders {
+        Ok(LeaseSnapshot {
             leases,
-            drain: Drain::of_host(leases.processes.root(), || Some(boot.clone()))?,
+            drain: DrainList::read_host(leases.processes.root(), || Some(boot.clone()))?,
             boot,
             numbers,
             judged: RefCell::default(),
@@ -247,11 +254,11 @@ impl<'a> Holders<'a> {
     fn grants<'w>(
         &self,
         request: &LeaseRequest<'w>,
-        used: &Used,
-    ) -> Result<Vec<Grant<'w>>, LeaseError> {
+        used: &UsedMembers,
+    ) -> Result<Vec<PlannedLease<'w>>, LeaseError> {
         let mut grants = self.members(request, used)?;
         for device_request in
-            request.devices.iter().filter(|device_request| device_request.is_device())
+            request.devices.iter().filter(|device_request| device_request.is_single_device())
         {
             for candidate in device_request.candidates() {
                 grants.push(self.grant(request, candidate)?);
@@ -265,24 +272,24 @@ impl<'a> Holders<'a> {
     fn members<'w>(
         &self,
         request: &LeaseRequest<'w>,
-        used: &Used,
-    ) -> Result<Vec<Grant<'w>>, LeaseError> {
+        used: &UsedMembers,
+    ) -> Result<Vec<PlannedLease<'w>>, LeaseError> {
         let (device_requests, numa) = (request.devices, request.numa);
-        let unused = |one: Candidate<'_>| {
+        let unused = |one: MemberCandidate<'_>| {
             let is_used = !used.is_empty() && used.contains_key(&one.device());
             !is_used && self.check_drain(request, one).is_ok()
         };
-        let is_free = |one: Candidate<'_>| self.is_free(request, one) && unused(one);
+        let is_free = |one: MemberCandidate<'_>| self.is_free(request, one) && unused(one);
         // A slot without a file is free, whoever has the others.
-        let comes_first = |one: Candidate<'_>| {
+        let comes_first = |one: MemberCandidate<'_>| {
             if one.device_request.in_order {
                 is_free(one)
             } else {
                 self.has_slot(one) && unused(one)
             }
         };
-        let picked = pick(device_requests, numa, &mut |one| comes_first(one))
-            .or_else(|| pick(device_requests, numa, &mut |one| is_free(one)));
+        let picked = select_members(device_requests, numa, &mut |one| comes_first(one))
+            .or_else(|| select_members(device_requests, numa, &mut |one| is_free(one)));
         let Some(picked) = picked else {
             return Err(LeaseError::NoneFree(self.none_free(request, used)));
         };
@@ -295,25 +302,25 @@ impl<'a> Holders<'a> {
 
     fn first_used<'g, 'w>(
         &self,
-        grants: &'g [Grant<'w>],
-        user: User<'_>,
-    ) -> Option<(&'g Grant<'w>, String)> {
+        grants: &'g [PlannedLease<'w>],
+        user: UserLookup<'_>,
+    ) -> Option<(&'g PlannedLease<'w>, String)> {
         let mut asked = grants.iter().filter(|grant| grant.is_asked);
         asked.find_map(|grant| Some((grant, user(&grant.device, self)?)))
     }
 
-    fn numbers(&self, device: &Device) -> &[u32] {
+    fn numbers(&self, device: &DeviceId) -> &[u32] {
         self.numbers.get(device).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a candidate has a slot without a file.
-    fn has_slot(&self, one: Candidate<'_>) -> bool {
+    fn has_slot(&self, one: MemberCandidate<'_>) -> bool {
         let share = usize::try_from(one.device_request.pool.share).unwrap_or(usize::MAX);
         self.numbers(&one.device()).len() < share
     }
 
     /// That a device is not drained, unless the container has it already: what began before goes on.
-    fn check_drain(&self, request: &LeaseRequest<'_>, one: Candidate<'_>) -> Result<()> {
+    fn check_drain(&self, request: &LeaseRequest<'_>, one: MemberCandidate<'_>) -> Result<()> {
         if self.drain.is_empty() {
             return Ok(());
         }
@@ -328,19 +335,19 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    fn is_free(&self, request: &LeaseRequest<'_>, one: Candidate<'_>) -> bool {
+    fn is_free(&self, request: &LeaseRequest<'_>, one: MemberCandidate<'_>) -> bool {
         self.has_slot(one)
             || choose_slot(&self.slots(&one.device()), request, one.device_request).is_ok()
     }
 
     /// What stands in the slots of a device.
-    fn slots(&self, device: &Device) -> Rc<[Slot]> {
+    fn slots(&self, device: &DeviceId) -> Rc<[Slot]> {
         if let Some(judged) = self.judged.borrow().get(device) {
             return Rc::clone(judged);
         }
         let mut slots = Vec::new();
         for number in self.numbers(device) {
-            slots.extend(self.leases.slot(device, *number, &self.boot));
+            slots.extend(self.leases.read_slot(device, *number, &self.boot));
         }
         slots.sort_unstable_by_key(|slot| slot.number);
         let slots: Rc<[Slot]> = slots.into();
@@ -350,12 +357,16 @@ impl<'a> Holders<'a> {
     }
 
     /// What a container gets of one candidate, or who holds that.
-    fn grant<'w>(&self, request: &LeaseRequest<'w>, one: Candidate<'w>) -> Result<Grant<'w>> {
+    fn grant<'w>(
+        &self,
+        request: &LeaseRequest<'w>,
+        one: MemberCandidate<'w>,
+    ) -> Result<PlannedLease<'w>> {
         let (device_request, device) = (one.device_request, one.device());
-        if self.has_slot(one) && !device_request.is_device() {
+        if self.has_slot(one) && !device_request.is_single_device() {
             let numbers = self.numbers(&device);
             let new = (0..device_request.pool.share).find(|number| !numbers.contains(number));
-            return Ok(Grant {
+            return Ok(PlannedLease {
                 device_request,
                 device,
                 choice: SlotChoice::Create(new.unwrap_or_default()),
@@ -375,14 +386,14 @@ impl<'a> Holders<'a> {
         let of = request.claim.or(own.and_then(|own| own.claim.as_ref()));
         // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
         // start left.
-        let namespace = |moved: &Moved| moved.namespace;
+        let namespace = |moved: &MoveRecord| moved.namespace;
         let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
         let moves =
             device_request.moved.is_some() && device_request.moved.as_ref().map(namespace) != had;
         let stands = |own: &Lease| own.holder == request.holder && own.claim.as_ref() == of;
         let is_asked = !is_shared(&found, choice.number(), of);
         if let Some(own) = own.filter(|own| stands(own) && !moves) {
-            return Ok(Grant {
+            return Ok(PlannedLease {
                 device_request,
                 device,
                 choice,
@@ -399,7 +410,7 @@ impl<'a> Holders<'a> {
         self.check_addresses(device_request, &device)?;
         let mut surplus = surplus_slots(&found, device_request.pool.share);
         surplus.retain(|number| *number != choice.number());
-        Ok(Grant {
+        Ok(PlannedLease {
             device_request,
             device,
             choice,
@@ -436,7 +447,7 @@ impl<'a> Holders<'a> {
         &self,
         request: &LeaseRequest<'_>,
         device_request: &MemberRequest,
-        device: &Device,
+        device: &DeviceId,
     ) -> Result<()> {
         for alias in device_request.aliases.iter().filter(|alias| *alias != device) {
             for slot in self.slots(alias).iter() {
@@ -455,7 +466,7 @@ impl<'a> Holders<'a> {
         &self,
         request: &LeaseRequest<'_>,
         device_request: &MemberRequest,
-        device: &Device,
+        device: &DeviceId,
     ) -> Result<()> {
         let own = device_request.facts.get(NODES);
         if let Some(by) = own.and_then(|own| self.opener(request, device, own)) {
@@ -467,10 +478,15 @@ impl<'a> Holders<'a> {
     /// Who may open a device's nodes, which have these numbers, for those of another device. The kernel gives the number of
     /// a node anew when a device has left its driver (`ida_alloc_max` in drivers/vfio/group.c), and the node and the cgroup
     /// of a container stay as they are.
-    pub fn opener(&self, request: &LeaseRequest<'_>, device: &Device, own: &str) -> Option<String> {
+    pub fn opener(
+        &self,
+        request: &LeaseRequest<'_>,
+        device: &DeviceId,
+        own: &str,
+    ) -> Option<String> {
         let has_one =
             |theirs: &str| theirs.split(' ').any(|one| own.split(' ').any(|own| own == one));
-        let is_other = |other: &&Device| other.class == device.class && *other != device;
+        let is_other = |other: &&DeviceId| other.class == device.class && *other != device;
         for other in self.numbers.keys().filter(is_other) {
             for lease in self.slots(other).iter().filter_map(Slot::live_lease) {
                 let theirs = lease.facts.get(NODES);
@@ -486,12 +502,12 @@ impl<'a> Holders<'a> {
 
     /// That no other interface that a container has carries an address that this one is to have. Containers of the same
     /// network namespace share the interface, and with it the address.
-    fn check_addresses(&self, device_request: &MemberRequest, device: &Device) -> Result<()> {
+    fn check_addresses(&self, device_request: &MemberRequest, device: &DeviceId) -> Result<()> {
         let wanted = device_request.moved.as_ref().map(|moved| &moved.addresses);
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
             return Ok(());
         };
-        let is_other = |other: &&Device| other.class == device.class && *other != device;
+        let is_other = |other: &&DeviceId| other.class == device.class && *other != device;
         for other in self.numbers.keys().filter(is_other) {
             for slot in self.slots(other).iter() {
                 let mut given = slot.moved_device().into_iter().flat_map(|given| &given.addresses);
@@ -506,11 +522,11 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    fn none_free(&self, request: &LeaseRequest<'_>, used: &Used) -> Error {
+    fn none_free(&self, request: &LeaseRequest<'_>, used: &UsedMembers) -> Error {
         let mut holders = BTreeMap::new();
         let mut wanted = Vec::new();
-        for device_request in pools(request.devices) {
-            let is_free = |one: &Candidate<'_>| {
+        for device_request in pool_requests(request.devices) {
+            let is_free = |one: &MemberCandidate<'_>| {
                 !used.contains_key(&one.device())
                     && self.is_free(request, *one)
                     && self.check_drain(request, *one).is_ok()
@@ -518,16 +534,16 @@ impl<'a> Holders<'a> {
             let free = device_request.candidates().filter(is_free).count();
             wanted.push(
                 device_request
-                    .about(&format!("{free} free of {}", device_request.pool.members.len())),
+                    .describe(&format!("{free} free of {}", device_request.pool.members.len())),
             );
             holders.extend(device_request.candidates().filter_map(|one| self.holder(one, used)));
         }
         let holders = holders.iter().map(|(name, by)| format!("{name} {by}"));
-        none_free(&wanted, request.numa, &holders.collect::<Vec<_>>())
+        none_free_error(&wanted, request.numa, &holders.collect::<Vec<_>>())
     }
 
     /// Who has a member, for people.
-    fn holder(&self, one: Candidate<'_>, used: &Used) -> Option<(DeviceName, String)> {
+    fn holder(&self, one: MemberCandidate<'_>, used: &UsedMembers) -> Option<(DeviceName, String)> {
         let name = one.member.name.clone();
         if let Some(user) = used.get(&one.device()) {
             return Some((name, format!("is in use by {user}")));
@@ -555,10 +571,10 @@ fn is_fellow(request: &LeaseRequest<'_>, lease: &Lease) -> bool {
 
 /// Where a device is that an earlier start of the container may have had, which was not brought back: it was then what it
 /// has to be again, and is with the new start.
-fn moved(earlier: Option<&Moved>, now: Option<&Moved>) -> Option<Moved> {
+fn moved(earlier: Option<&MoveRecord>, now: Option<&MoveRecord>) -> Option<MoveRecord> {
     match (earlier, now) {
-        (Some(earlier), Some(now)) if earlier.facts.comes_back() => {
-            Some(Moved { facts: earlier.facts.and_later(&now.facts), ..now.clone() })
+        (Some(earlier), Some(now)) if earlier.facts.must_return() => {
+            Some(MoveRecord { facts: earlier.facts.merge_later(&now.facts), ..now.clone() })
         }
         (earlier, now) => now.or(earlier).cloned(),
     }
@@ -572,7 +588,7 @@ mod tests {
     use super::super::test_host::{Host, bundle, claimed, vfio};
     use super::*;
     use crate::class::Class;
-    use crate::pool::{Member, Pool};
+    use crate::pool::{Pool, PoolMember};
 
     /// What the two hooks of a device of a claim do, one after the other: the claim's, which knows no node, and
     /// the device's own, which knows who uses it.
@@ -590,7 +606,7 @@ mod tests {
                 claim: uid.as_ref(),
                 entry_point: "createRuntime",
             };
-            let user = |_: &Device, _: &Holders<'_>| user.map(str::to_owned);
+            let user = |_: &DeviceId, _: &LeaseSnapshot<'_>| user.map(str::to_owned);
             let claimed = host.leases.claim(&request, &user);
             claimed.map_err(|error| format!("{error:#}"))?;
         }
@@ -599,7 +615,7 @@ mod tests {
 
     fn claims(host: &Host) -> Vec<Option<String>> {
         let listed = host.leases.list().unwrap().into_iter();
-        let claim = |listed: super::super::Listed| listed.lease.unwrap().claim;
+        let claim = |listed: super::super::LeaseEntry| listed.lease.unwrap().claim;
         listed.map(|listed| claim(listed).map(String::from)).collect()
     }
 
@@ -671,7 +687,7 @@ mod tests {
                 claim: None,
                 entry_point: "createRuntime",
             };
-            let user = |_: &Device, _: &Holders<'_>| {
+            let user = |_: &DeviceId, _: &LeaseSnapshot<'_>| {
                 asked.set(asked.get() + 1);
                 None
             };
@@ -696,12 +712,12 @@ mod tests {
                 numa: Numa::Any,
                 container: &id.parse().unwrap(),
                 bundle: &bundle(id),
-                holder: Holder::reserved_by([0; 16].into(), None),
+                holder: Holder::new_reservation([0; 16].into(), None),
                 token: None,
                 claim: None,
                 entry_point: "container explain",
             };
-            let user = |_: &Device, _: &Holders<'_>| user.map(str::to_owned);
+            let user = |_: &DeviceId, _: &LeaseSnapshot<'_>| user.map(str::to_owned);
             let would = host.leases.would_claim(&request, &user);
             would.map(drop).map_err(|error| format!("{error:#}"))
         };
@@ -733,10 +749,11 @@ mod tests {
 
     /// `count` members of the pool `fast` of class vfio.
     fn device_request(count: u32, members: &[&str], share: u32) -> MemberRequest {
-        let member = |name: &&str| Member { name: (*name).try_into().unwrap(), numa_node: None };
+        let member =
+            |name: &&str| PoolMember { name: (*name).try_into().unwrap(), numa_node: None };
         let members = members.iter().map(member).collect();
         let name = "fast".try_into().unwrap();
-        MemberRequest::of_pool(Class::Vfio, name, count, Pool { members, share })
+        MemberRequest::for_pool(Class::Vfio, name, count, Pool { members, share })
     }
 
     fn take(
@@ -754,7 +771,7 @@ mod tests {
         id: &str,
         holder: Holder,
         device_request: MemberRequest,
-        user: User<'_>,
+        user: UserLookup<'_>,
     ) -> Result<Vec<String>, String> {
         let request = LeaseRequest {
             devices: &[device_request],
@@ -768,8 +785,8 @@ mod tests {
         };
         let would = host.leases.would_claim(&request, user);
         let taken = host.leases.claim(&request, user);
-        let text = |result: Result<Vec<Device>>| {
-            let names = |devices: Vec<Device>| devices.iter().map(ToString::to_string).collect();
+        let text = |result: Result<Vec<DeviceId>>| {
+            let names = |devices: Vec<DeviceId>| devices.iter().map(ToString::to_string).collect();
             result.map(names).map_err(|error| format!("{error:#}"))
         };
         let taken = text(taken.map_err(Error::from));
@@ -826,7 +843,7 @@ mod tests {
     fn who_has_a_device_keeps_it_when_it_is_drained_and_the_next_start_is_refused() {
         let host = Host::new();
         let token: Token = "0123456789abcdef0123456789abcdef".parse().unwrap();
-        let reserved = Holder::reserved_by(token.clone(), None);
+        let reserved = Holder::new_reservation(token.clone(), None);
         host.claim_by("web", reserved, None).unwrap();
         drain(&host, &["0000:81:10.0"]);
         let web = host.start(1, 10);
@@ -991,7 +1008,7 @@ mod tests {
     #[test]
     fn a_member_that_somebody_uses_without_a_lease_is_passed_over() {
         let host = Host::new();
-        let user = |device: &Device, _: &Holders<'_>| {
+        let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
             let is_used = device.name.as_str() != "c";
             is_used.then(|| "process 7 (\"qemu\")".to_owned())
         };
@@ -1025,11 +1042,11 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let numbers = |device: &Device| match device.name.as_str() {
+        let numbers = |device: &DeviceId| match device.name.as_str() {
             "a" => "241:0",
             _ => "241:1",
         };
-        let user = |device: &Device, holders: &Holders<'_>| {
+        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
             holders.opener(&request, device, numbers(device))
         };
         let given = host.leases.claim(&request, &user).unwrap();
@@ -1075,7 +1092,7 @@ mod tests {
     fn a_device_is_the_container_s_before_it_is_asked_who_uses_it() {
         let host = Host::new();
         let found = RefCell::new(Vec::new());
-        let user = |device: &Device, _: &Holders<'_>| {
+        let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
             let taken = host.claim_all("two", host.start(2, 20), None, &[claimed(device.clone())]);
             found.borrow_mut().push(taken.unwrap_err());
             None
@@ -1094,7 +1111,7 @@ mod tests {
     fn a_reservation_stays_as_it_was_where_its_device_turns_out_to_be_in_use() {
         let host = Host::new();
         let token: Token = [5; 16].into();
-        let reservation = Holder::reserved_by(token.clone(), None);
+        let reservation = Holder::new_reservation(token.clone(), None);
         host.claim_by("one", reservation.clone(), None).unwrap();
         let request = LeaseRequest {
             token: Some(&token),
@@ -1106,7 +1123,7 @@ mod tests {
             claim: None,
             entry_point: "createRuntime",
         };
-        let busy = |_: &Device, _: &Holders<'_>| Some("process 7".to_owned());
+        let busy = |_: &DeviceId, _: &LeaseSnapshot<'_>| Some("process 7".to_owned());
         assert!(host.leases.claim(&request, &busy).is_err());
         let kept = host.leases.list().unwrap().remove(0).lease.unwrap();
         assert_eq!(kept.holder, reservation);
@@ -1116,7 +1133,7 @@ mod tests {
     #[test]
     fn what_another_took_meanwhile_is_not_given_back() {
         let host = Host::new();
-        let user = |device: &Device, _: &Holders<'_>| {
+        let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
             // As if the first had been stopped until its reservation expired.
             host.leases.release_all(device).unwrap();
             host.claim("two", &host.start(2, 20)).unwrap();
@@ -1137,19 +1154,19 @@ mod tests {
             numa: Numa::Any,
             container: &container,
             bundle: &bundle,
-            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            holder: Holder::new_reservation(Token::new().unwrap(), None),
             token: None,
             claim: None,
             entry_point: "onload-container-runtime",
         };
         let asked = [device_request(1, &["a", "b"], 1)];
-        let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
+        let chosen = host.leases.choose(&of(&asked), &UsedMembers::new()).unwrap();
         assert_eq!(host.files(), [""; 0]);
         take_once(&host, "two", &asked, &|_, _| None).unwrap();
         assert_eq!(host.files(), ["vfio=a#0"]);
         let late = host.leases.claim(&of(&chosen), &|_, _| None);
         assert!(matches!(late, Err(LeaseError::NoneFree(_))), "{late:?}");
-        let chosen = host.leases.choose(&of(&asked), &Used::new()).unwrap();
+        let chosen = host.leases.choose(&of(&asked), &UsedMembers::new()).unwrap();
         let given = host.leases.claim(&of(&chosen), &|_, _| None).unwrap();
         assert_eq!(given, ["vfio:b".parse().unwrap()]);
     }
@@ -1159,14 +1176,14 @@ mod tests {
         host: &Host,
         id: &str,
         device_requests: &[MemberRequest],
-        user: User<'_>,
+        user: UserLookup<'_>,
     ) -> Result<(), String> {
         let request = LeaseRequest {
             devices: device_requests,
             numa: Numa::Any,
             container: &id.parse().unwrap(),
             bundle: &bundle(id),
-            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            holder: Holder::new_reservation(Token::new().unwrap(), None),
             token: None,
             claim: None,
             entry_point: "onload-container-runtime",
@@ -1181,7 +1198,7 @@ mod tests {
         let members: Vec<String> = (0..16).map(|number| format!("m{number}")).collect();
         let members: Vec<&str> = members.iter().map(String::as_str).collect();
         let holders: Vec<Holder> = (1..=40).map(|pid| host.start(pid, 10)).collect();
-        let taken: Vec<Result<Vec<Device>, LeaseError>> = std::thread::scope(|scope| {
+        let taken: Vec<Result<Vec<DeviceId>, LeaseError>> = std::thread::scope(|scope| {
             let tries = holders.iter().enumerate().map(|(index, holder)| {
                 let (host, device_request) = (&host, device_request(1, &members, 1));
                 scope.spawn(move || {
@@ -1203,7 +1220,7 @@ mod tests {
             tries.into_iter().map(|one| one.join().unwrap()).collect()
         });
         let (given, refused): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);
-        let mut given: Vec<Device> = given.into_iter().flat_map(Result::unwrap).collect();
+        let mut given: Vec<DeviceId> = given.into_iter().flat_map(Result::unwrap).collect();
         given.sort();
         given.dedup();
         assert_eq!((given.len(), refused.len()), (16, 24));

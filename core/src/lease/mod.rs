@@ -15,14 +15,14 @@ mod store;
 mod test_host;
 
 pub use choice::in_use_error;
-pub use claim::{Holders, Used, take_unleased};
-pub use file::{ClaimUid, Device, Holder, Lease, NODES, POD, Token, is_pod};
+pub use claim::{LeaseSnapshot, UsedMembers, take_unleased};
+pub use file::{ClaimUid, DeviceId, Holder, Lease, NODES, POD, Token, is_pod_name};
 pub use moved::{
-    Facts, FunctionFacts, InterfaceFacts, Moved, Queues, RdmaFacts, Registration, STAYS, Spread,
-    VfFacts,
+    MoveRecord, OnloadRegistration, STAYS, SavedFunction, SavedInterface, SavedQueues, SavedRdma,
+    SavedRss, SavedState, SavedVf,
 };
 pub use request::{LeaseRequest, MemberRequest, Numa};
-pub use store::{LeaseError, Leases, Listed};
+pub use store::{LeaseEntry, LeaseError, Leases};
 
 /// Gives the parsers of a lease file's name and content something foreign. They are private, so only a
 /// fuzzer sees them.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::versioned::Understood;
+use crate::versioned::LenientValue;
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 
@@ -16,10 +16,10 @@ pub const STAYS: u64 = 0;
 /// A device that is with a container, or on its way back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Moved {
+pub struct MoveRecord {
     /// What it was on the host.
     #[serde(flatten)]
-    pub facts: Facts,
+    pub facts: SavedState,
     /// The network namespace that it moved to (SO_NETNS_COOKIE, Linux 5.14). All containers of it are one holder.
     pub namespace: u64,
     /// The addresses that it has there. No other container gets one of them meanwhile.
@@ -40,16 +40,16 @@ pub struct Moved {
 /// What a device was, by its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Facts {
-    Interface(InterfaceFacts),
-    Rdma(RdmaFacts),
-    Function(FunctionFacts),
+pub enum SavedState {
+    Interface(SavedInterface),
+    Rdma(SavedRdma),
+    Function(SavedFunction),
 }
 
 /// What an interface was on the host before it moved, and is to be again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InterfaceFacts {
+pub struct SavedInterface {
     pub name: String,
     #[serde(default)]
     pub alternative_names: Vec<String>,
@@ -80,36 +80,40 @@ pub struct InterfaceFacts {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
     /// How packets come to its queues; none in leases of before.
-    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
-    pub queues: Option<Box<Queues>>,
+    #[serde(
+        default,
+        deserialize_with = "deserialize_known",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub queues: Option<Box<SavedQueues>>,
     /// Its registration with Onload, which reached it by AF_XDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub onload: Option<Registration>,
+    pub onload: Option<OnloadRegistration>,
     /// Its virtual function, where that is set up for the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vf: Option<Box<VfFacts>>,
+    pub vf: Option<Box<SavedVf>>,
     /// The PCI function that it belongs to: it is found by that again, whatever it is called.
     pub pci: PciAddress,
 }
 
 /// How a virtual function is set up for a container through its physical function, and what it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VfFacts {
+pub struct SavedVf {
     pub given: VfSettings,
     pub before: VfSettings,
 }
 
 /// A virtual function that is set up for a container, which opens it by nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FunctionFacts {
+pub struct SavedFunction {
     pub pci: PciAddress,
-    pub vf: VfFacts,
+    pub vf: SavedVf,
 }
 
 /// How packets come to the queues of an interface, as far as that is known: what is not is not restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Queues {
+pub struct SavedQueues {
     /// Attributes of sysfs, by their paths below the interface's directory. Those of a queue whose value is nothing but
     /// zeros are left out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +123,7 @@ pub struct Queues {
     pub channels: Option<[u32; 4]>,
     /// How packets are spread over them (RSS).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub spread: Option<Spread>,
+    pub spread: Option<SavedRss>,
     /// The rules that give packets to queues (ntuple), in hexadecimal digits (`struct ethtool_rx_flow_spec`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<String>>,
@@ -130,7 +134,7 @@ pub struct Queues {
 
 /// The registration of an interface with Onload, for AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registration {
+pub struct OnloadRegistration {
     /// When it was made, in nanoseconds since 1970: one after the modules were loaded anew is another.
     pub since: u64,
     /// The number of Onload's BPF program there, where that is known.
@@ -140,7 +144,7 @@ pub struct Registration {
 
 /// How an interface spreads packets (`struct ethtool_rxfh`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct SavedRss {
     /// A queue for each value of the hash.
     pub table: Vec<u32>,
     /// The key of the hash, in hexadecimal digits.
@@ -152,7 +156,7 @@ pub struct Spread {
 /// What an RDMA device was on the host before it moved, and is to be again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RdmaFacts {
+pub struct SavedRdma {
     pub name: String,
     /// The PCI function that it belongs to.
     pub pci: PciAddress,
@@ -163,74 +167,78 @@ pub struct RdmaFacts {
     pub moved_by_other: bool,
 }
 
-impl Facts {
+impl SavedState {
     /// The PCI function of the device.
     pub fn pci(&self) -> PciAddress {
         match self {
-            Facts::Interface(facts) => facts.pci,
-            Facts::Rdma(facts) => facts.pci,
-            Facts::Function(facts) => facts.pci,
+            SavedState::Interface(facts) => facts.pci,
+            SavedState::Rdma(facts) => facts.pci,
+            SavedState::Function(facts) => facts.pci,
         }
     }
 
     /// How its virtual function is set up.
-    pub fn vf(&self) -> Option<&VfFacts> {
+    pub fn vf(&self) -> Option<&SavedVf> {
         match self {
-            Facts::Interface(facts) => facts.vf.as_deref(),
-            Facts::Rdma(_) => None,
-            Facts::Function(facts) => Some(&facts.vf),
+            SavedState::Interface(facts) => facts.vf.as_deref(),
+            SavedState::Rdma(_) => None,
+            SavedState::Function(facts) => Some(&facts.vf),
         }
     }
 
     /// What the device was before both of two starts of its container. Its virtual function is set up as the later one
     /// asks, which may set more of it.
-    pub(crate) fn and_later(&self, later: &Facts) -> Facts {
+    pub(crate) fn merge_later(&self, later: &SavedState) -> SavedState {
         let vf = match (self.vf(), later.vf()) {
             (Some(first), Some(later)) => {
-                Some(VfFacts { given: later.given, before: first.before.or(&later.before) })
+                Some(SavedVf { given: later.given, before: first.before.or(&later.before) })
             }
             (first, later) => later.or(first).copied(),
         };
         match (self.clone(), vf) {
-            (Facts::Interface(facts), vf) => {
-                Facts::Interface(InterfaceFacts { vf: vf.map(Box::new), ..facts })
+            (SavedState::Interface(facts), vf) => {
+                SavedState::Interface(SavedInterface { vf: vf.map(Box::new), ..facts })
             }
-            (Facts::Function(facts), Some(vf)) => Facts::Function(FunctionFacts { vf, ..facts }),
+            (SavedState::Function(facts), Some(vf)) => {
+                SavedState::Function(SavedFunction { vf, ..facts })
+            }
             (facts, _) => facts,
         }
     }
 
     /// Whether whoever ends the lease brings the device back.
-    pub(crate) fn comes_back(&self) -> bool {
+    pub(crate) fn must_return(&self) -> bool {
         match self {
-            Facts::Interface(_) | Facts::Function(_) => true,
-            Facts::Rdma(facts) => !facts.moved_by_other,
+            SavedState::Interface(_) | SavedState::Function(_) => true,
+            SavedState::Rdma(facts) => !facts.moved_by_other,
         }
     }
 }
 
-impl From<InterfaceFacts> for Facts {
-    fn from(facts: InterfaceFacts) -> Self {
-        Facts::Interface(facts)
+impl From<SavedInterface> for SavedState {
+    fn from(facts: SavedInterface) -> Self {
+        SavedState::Interface(facts)
     }
 }
 
-impl From<RdmaFacts> for Facts {
-    fn from(facts: RdmaFacts) -> Self {
-        Facts::Rdma(facts)
+impl From<SavedRdma> for SavedState {
+    fn from(facts: SavedRdma) -> Self {
+        SavedState::Rdma(facts)
     }
 }
 
-impl From<FunctionFacts> for Facts {
-    fn from(facts: FunctionFacts) -> Self {
-        Facts::Function(facts)
+impl From<SavedFunction> for SavedState {
+    fn from(facts: SavedFunction) -> Self {
+        SavedState::Function(facts)
     }
 }
 
 /// None where another version says it in another way: what is not restored for that must not keep a lease from being
 /// understood.
-fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Queues>>, D::Error> {
-    Ok(Understood::deserialize(from)?.value())
+fn deserialize_known<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Box<SavedQueues>>, D::Error> {
+    Ok(LenientValue::deserialize(from)?.value())
 }
 
 /// A map as a list of pairs: the keys of an object are texts, of which no number is read behind a flattened field.
@@ -258,9 +266,9 @@ mod pairs {
 mod tests {
     use super::*;
 
-    fn interface(moved: &Moved) -> Option<&InterfaceFacts> {
+    fn interface(moved: &MoveRecord) -> Option<&SavedInterface> {
         match &moved.facts {
-            Facts::Interface(facts) => Some(facts),
+            SavedState::Interface(facts) => Some(facts),
             _ => None,
         }
     }
@@ -269,9 +277,9 @@ mod tests {
     fn numbers_of_attributes_are_read_as_they_were_written() {
         let json = r#"{"interface":{"name":"ens1f0v3","mac":"02:00:00:00:10:01","mtu":1500,"queueLength":1000,
             "flags":3,"words":[[27,0],[41,65535]],"pci":"0000:3b:02.3"},"namespace":7}"#;
-        let moved: Moved = serde_json::from_str(json).unwrap();
+        let moved: MoveRecord = serde_json::from_str(json).unwrap();
         let again = serde_json::to_string(&moved).unwrap();
-        assert_eq!(serde_json::from_str::<Moved>(&again).unwrap(), moved);
+        assert_eq!(serde_json::from_str::<MoveRecord>(&again).unwrap(), moved);
         let interface = interface(&moved).unwrap();
         assert_eq!(interface.words, BTreeMap::from([(27, 0), (41, 65535)]));
     }
@@ -283,9 +291,9 @@ mod tests {
                 r#"{{"interface":{{"name":"a","mac":"","mtu":1500,"queueLength":1000,"flags":3{more},"pci":"0000:3b:02.3"}},
                 "namespace":7}}"#
             );
-            let moved: Moved = serde_json::from_str(&json).unwrap();
+            let moved: MoveRecord = serde_json::from_str(&json).unwrap();
             let again = serde_json::to_string(&moved).unwrap();
-            assert_eq!(serde_json::from_str::<Moved>(&again).unwrap(), moved);
+            assert_eq!(serde_json::from_str::<MoveRecord>(&again).unwrap(), moved);
             interface(&moved).unwrap().queues.clone()
         };
         assert_eq!(queues(""), None);
@@ -308,30 +316,30 @@ mod tests {
             "given":{"vlan":{"id":100},"maxRate":1000},
             "before":{"vlan":{"id":7,"priority":3,"protocol":"802.1ad"},"mac":"00:00:00:00:00:00","minRate":0,"maxRate":0}}},
             "namespace":0,"returning":true}"#;
-        let moved: Moved = serde_json::from_str(json).unwrap();
+        let moved: MoveRecord = serde_json::from_str(json).unwrap();
         let vf = moved.facts.vf().unwrap();
         assert_eq!(vf.before.mac, Some([0; 6]));
         assert_eq!(vf.before.vlan.unwrap().priority, 3);
         assert_eq!(vf.given.max_rate, Some(1000));
-        assert!(moved.facts.comes_back());
+        assert!(moved.facts.must_return());
         let again = serde_json::to_string(&moved).unwrap();
-        assert_eq!(serde_json::from_str::<Moved>(&again).unwrap(), moved);
+        assert_eq!(serde_json::from_str::<MoveRecord>(&again).unwrap(), moved);
     }
 
     #[test]
     fn a_lease_says_of_what_kind_the_device_is() {
         let json = r#"{"rdma":{"name":"mlx5_3","pci":"0000:3b:00.3","index":3},"namespace":7}"#;
-        let moved: Moved = serde_json::from_str(json).unwrap();
-        let Facts::Rdma(rdma) = &moved.facts else {
+        let moved: MoveRecord = serde_json::from_str(json).unwrap();
+        let SavedState::Rdma(rdma) = &moved.facts else {
             panic!("{moved:?}");
         };
         assert_eq!((rdma.name.as_str(), rdma.index), ("mlx5_3", 3));
-        assert!(moved.facts.comes_back());
+        assert!(moved.facts.must_return());
         let again = serde_json::to_value(&moved).unwrap();
         assert_eq!(again["rdma"]["pci"], "0000:3b:00.3");
         // A kind that this version does not know is no lease that it could end.
         for other in [r#"{"gpu":{"name":"x"},"namespace":7}"#, r#"{"namespace":7}"#] {
-            assert!(serde_json::from_str::<Moved>(other).is_err());
+            assert!(serde_json::from_str::<MoveRecord>(other).is_err());
         }
     }
 }

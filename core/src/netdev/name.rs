@@ -13,28 +13,28 @@ const RESERVED: [&str; 4] = ["eth0", "lo", "all", "default"];
 /// Fewer names than the kernel takes (`dev_valid_name` in net/core/dev.c): none needs quotes, and none is a pattern, as
 /// `net%d` is to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NewName(String);
+pub struct NewInterfaceName(String);
 
-impl NewName {
+impl NewInterfaceName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for NewName {
+impl fmt::Display for NewInterfaceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl FromStr for NewName {
+impl FromStr for NewInterfaceName {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
         let begins = name.starts_with(|first: char| first.is_ascii_alphanumeric());
         let is_legal = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         if begins && name.len() < 16 && name.chars().all(is_legal) && !RESERVED.contains(&name) {
-            return Ok(NewName(name.to_owned()));
+            return Ok(NewInterfaceName(name.to_owned()));
         }
         bail!(
             "{} is no name for an interface in a container: it has at most 15 letters, digits, \".\", \"-\" and \"_\", begins with a letter or digit, and is none of {}",
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn a_name_is_kept_as_it_is() {
         for name in ["net1", "a", "Feed.0-b_c", "0a", "fifteen-letters"] {
-            assert_eq!(name.parse::<NewName>().unwrap().to_string(), name);
+            assert_eq!(name.parse::<NewInterfaceName>().unwrap().to_string(), name);
         }
     }
 
@@ -77,7 +77,7 @@ mod tests {
             "a@b",
             "sixteen-letters-",
         ] {
-            let refused = name.parse::<NewName>().unwrap_err().to_string();
+            let refused = name.parse::<NewInterfaceName>().unwrap_err().to_string();
             assert!(refused.contains(" is no name for an interface"), "{refused}");
         }
     }

@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::drivers::provider;
+use super::drivers::provider_name;
 
 /// Bytes of an attribute of sysfs; a page is the most that the kernel gives.
 const MAX_ATTRIBUTE: u64 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RdmaDevice {
+pub struct VerbsDevice {
     /// For instance `mlx5_0`.
     pub name: String,
     /// The kernel driver: the name of its module, for instance `mlx5_core`, `mlx5_ib` or `rdma_rxe`, or of its
@@ -20,16 +20,16 @@ pub struct RdmaDevice {
     pub kernel_abi: Option<u32>,
 }
 
-impl RdmaDevice {
+impl VerbsDevice {
     /// Whether it is known which provider library its driver needs.
     pub fn has_known_driver(&self) -> bool {
-        provider(&self.driver).is_some()
+        provider_name(&self.driver).is_some()
     }
 
     /// As `sysfs`, the directory, shows it; `None` if there is no such device. One that is in another network namespace is
     /// not in the class of devices, and its node is in that of nodes, below the same function (`ib_class` and
     /// `uverbs_class`, drivers/infiniband/core).
-    pub fn read(sysfs: &Path, name: &str) -> Option<RdmaDevice> {
+    pub fn read(sysfs: &Path, name: &str) -> Option<VerbsDevice> {
         let device = sysfs.join("class/infiniband").join(name);
         // On a bus, those of its function; else those of all devices.
         let of_function = device.join("device/infiniband_verbs");
@@ -38,7 +38,7 @@ impl RdmaDevice {
         let nodes = listed.into_iter().flatten().filter_map(Result::ok);
         let mut nodes = nodes.map(|node| node.path());
         let is_own =
-            |node: &PathBuf| attribute(&node.join("ibdev")).is_ok_and(|owner| owner == name);
+            |node: &PathBuf| read_attribute(&node.join("ibdev")).is_ok_and(|owner| owner == name);
         let node = nodes.find(is_own);
         let of = |path: &Path| fs::read_link(path.join("device/driver")).ok();
         let driver = match of(&device).or_else(|| of(node.as_ref()?)) {
@@ -49,13 +49,13 @@ impl RdmaDevice {
             }
             // One in software is on no bus. That of siw is an RNIC, that of rxe a CA
             // (Documentation/ABI/stable/sysfs-class-infiniband, `node_type`).
-            None => match attribute(&device.join("node_type")).ok()?.split_once(':')? {
+            None => match read_attribute(&device.join("node_type")).ok()?.split_once(':')? {
                 ("4", _) => "siw".to_owned(),
                 _ => "rxe".to_owned(),
             },
         };
-        let abi = node.and_then(|node| attribute(&node.join("abi_version")).ok());
-        Some(RdmaDevice {
+        let abi = node.and_then(|node| read_attribute(&node.join("abi_version")).ok());
+        Some(VerbsDevice {
             name: name.to_owned(),
             driver,
             kernel_abi: abi.and_then(|abi| abi.parse().ok()),
@@ -63,7 +63,7 @@ impl RdmaDevice {
     }
 }
 
-fn attribute(path: &Path) -> io::Result<String> {
+fn read_attribute(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(MAX_ATTRIBUTE).read_to_string(&mut text)?;
     text.truncate(text.trim_end().len());
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn found(tree: &Tree, name: &str) -> Option<(String, Option<u32>)> {
-        let device = RdmaDevice::read(&tree.path("/sys"), name)?;
+        let device = VerbsDevice::read(&tree.path("/sys"), name)?;
         Some((device.driver, device.kernel_abi))
     }
 

@@ -38,7 +38,7 @@ pub(super) const PUBLIC_LIBRARIES: [&str; 7] = [
 ];
 
 /// The provider's name, as in `libmlx5-rdmav34.so` and `driver mlx5`.
-pub(super) fn provider(driver: &str) -> Option<&'static str> {
+pub(super) fn provider_name(driver: &str) -> Option<&'static str> {
     let serves =
         |(provider, drivers): &&(&str, &[&str])| *provider == driver || drivers.contains(&driver);
     Some(PROVIDERS.iter().find(serves)?.0)
@@ -63,9 +63,9 @@ mod tests {
             ("be2net", "ocrdma"),
             ("vmw_pvrdma", "vmw_pvrdma"),
         ] {
-            assert_eq!(provider(driver), Some(wanted));
+            assert_eq!(provider_name(driver), Some(wanted));
         }
-        assert_eq!(provider("of_tomorrow"), None);
-        assert_eq!(provider(""), None);
+        assert_eq!(provider_name("of_tomorrow"), None);
+        assert_eq!(provider_name(""), None);
     }
 }

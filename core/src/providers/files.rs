@@ -6,29 +6,29 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use onload_sys::bail;
-use onload_sys::elf::{self, DynamicSymbol, ElfError, Summary};
+use onload_sys::elf::{self, DynamicSymbol, ElfError, ElfSummary};
 use onload_sys::error::{Context, Result};
-use onload_sys::fs::trust::Trusted;
+use onload_sys::fs::trust::TrustedTree;
 
 use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 
-use super::device::RdmaDevice;
+use super::device::VerbsDevice;
 
 /// The image, with nothing of ours mounted.
-pub struct Image<'a> {
+pub struct ImageFiles<'a> {
     pub root: &'a ContainerRoot,
     /// Whether nothing can be made in it.
     pub read_only: bool,
     /// `LD_LIBRARY_PATH` of the container's configuration.
     pub library_path: Option<&'a str>,
     /// The file of the program that the container starts, and what that needs; `None` where it is not known.
-    pub program: &'a dyn Fn() -> Option<(PathBuf, Summary)>,
+    pub program: &'a dyn Fn() -> Option<(PathBuf, ElfSummary)>,
     /// Whether one of the container's mounts hides a path.
     pub covered: &'a dyn Fn(&Path) -> bool,
 }
 
 /// What a running container sees, the mounts in it included.
-pub struct Running(pub ContainerRoot);
+pub struct RunningFiles(pub ContainerRoot);
 
 /// A file whose content counts.
 pub struct OpenFile {
@@ -50,20 +50,20 @@ impl OpenFile {
     }
 }
 
-pub trait Files {
+pub trait LibraryFiles {
     /// `None` if there is nothing, or an empty file: one that a runtime made as a mount point.
     fn open(&self, path: &Path) -> Result<Option<OpenFile>>;
 
     /// Where a directory lies, with no link on the path; `None` if there is none that can be searched.
-    fn directory(&self, path: &Path) -> Option<PathBuf>;
+    fn find_directory(&self, path: &Path) -> Option<PathBuf>;
 }
 
-impl Files for Image<'_> {
+impl LibraryFiles for ImageFiles<'_> {
     fn open(&self, path: &Path) -> Result<Option<OpenFile>> {
         let (file, size) = match self.root.open_file(path) {
             Ok((_, 0)) => return Ok(None),
             Ok(opened) => opened,
-            Err(error) if error.is_absent() || error.is_elsewhere() => return Ok(None),
+            Err(error) if error.is_absent() || error.is_behind_mount() => return Ok(None),
             Err(error) => return Err(error).context("examining the image"),
         };
         let path = self.resolve(path)?;
@@ -73,14 +73,14 @@ impl Files for Image<'_> {
         Ok(Some(OpenFile { file, size, path }))
     }
 
-    fn directory(&self, path: &Path) -> Option<PathBuf> {
+    fn find_directory(&self, path: &Path) -> Option<PathBuf> {
         self.root.find_on_own_mount(path).ok()?;
         let path = self.resolve(path).ok()?;
         (!(self.covered)(&path)).then_some(path)
     }
 }
 
-impl Files for Running {
+impl LibraryFiles for RunningFiles {
     fn open(&self, path: &Path) -> Result<Option<OpenFile>> {
         let (file, size) = match self.0.open_file(path) {
             Ok((_, 0)) => return Ok(None),
@@ -92,16 +92,16 @@ impl Files for Running {
         Ok(Some(OpenFile { file, size, path }))
     }
 
-    fn directory(&self, path: &Path) -> Option<PathBuf> {
+    fn find_directory(&self, path: &Path) -> Option<PathBuf> {
         self.0.find(path).ok()?;
         let path = ContainerPath::resolve(Some(&self.0), path, &|_| false);
         Some(path.ok()?.to_path())
     }
 }
 
-impl Image<'_> {
+impl ImageFiles<'_> {
     /// Whether a mount of the container hides what is at a path, or where the image's links lead from there.
-    pub(super) fn covers(&self, path: &Path) -> bool {
+    pub(super) fn is_covered(&self, path: &Path) -> bool {
         let resolved = self.resolve(path);
         (self.covered)(path) || resolved.is_ok_and(|path| (self.covered)(&path))
     }
@@ -113,7 +113,7 @@ impl Image<'_> {
     }
 }
 
-impl Files for Trusted {
+impl LibraryFiles for TrustedTree {
     fn open(&self, path: &Path) -> Result<Option<OpenFile>> {
         let (opened, path) = match self.open_resolved(path) {
             Ok((opened, _)) if opened.size() == 0 => return Ok(None),
@@ -124,22 +124,22 @@ impl Files for Trusted {
         Ok(Some(OpenFile { size: opened.size(), file: opened.file, path }))
     }
 
-    fn directory(&self, path: &Path) -> Option<PathBuf> {
+    fn find_directory(&self, path: &Path) -> Option<PathBuf> {
         self.resolve(path).ok()
     }
 }
 
 /// A shared library of this machine's architecture.
-pub(super) struct Library {
+pub(super) struct NativeLibrary {
     pub path: PathBuf,
-    pub summary: Summary,
+    pub summary: ElfSummary,
     file: File,
     size: u64,
 }
 
-impl Library {
+impl NativeLibrary {
     /// `None` if there is nothing, or a library of another architecture, which a loader skips.
-    pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Option<Library>> {
+    pub(super) fn open(files: &dyn LibraryFiles, path: &Path) -> Result<Option<NativeLibrary>> {
         let Some(opened) = files.open(path)? else {
             return Ok(None);
         };
@@ -147,32 +147,32 @@ impl Library {
         // A loader skips it by these bytes. Reading more of each would let an image have hundreds of files read.
         let mut start = [0; 20];
         let read = file.read_exact_at(&mut start, 0);
-        if read.is_ok() && start.starts_with(ELF_MAGIC) && !is_of_this_machine(&start) {
+        if read.is_ok() && start.starts_with(ELF_MAGIC) && !is_native(&start) {
             return Ok(None);
         }
         let summary = elf::summarize_file(&file, size);
         let summary = summary.with_context(|| format!("reading {path:?}"))?;
-        Ok(Some(Library { path, summary, file, size }))
+        Ok(Some(NativeLibrary { path, summary, file, size }))
     }
 
     pub(super) fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {
-        let data = elf::in_blocks(&self.file, self.size);
+        let data = elf::block_reader(&self.file, self.size);
         self.failed(elf::each_symbol(&data, look))
     }
 
-    pub(super) fn strings_with(&self, words: &[&str]) -> Result<Vec<String>> {
-        let data = elf::in_blocks(&self.file, self.size);
-        self.failed(elf::strings_with(&data, words))
+    pub(super) fn find_strings(&self, words: &[&str]) -> Result<Vec<String>> {
+        let data = elf::block_reader(&self.file, self.size);
+        self.failed(elf::find_strings(&data, words))
     }
 
     /// Why libibverbs does not take a provider for the kernel ABI of a device, as what follows its name
     /// (libibverbs/init.c, `match_device`).
-    pub(super) fn unserved(
+    pub(super) fn unserved_reason(
         &self,
         provider: &str,
-        devices: &[&RdmaDevice],
+        devices: &[&VerbsDevice],
     ) -> Result<Option<String>> {
-        let Some((least, most)) = self.kernel_abi(provider)? else {
+        let Some((least, most)) = self.read_kernel_abi(provider)? else {
             return Ok(None);
         };
         let mut abis = devices.iter().filter_map(|device| device.kernel_abi);
@@ -183,8 +183,8 @@ impl Library {
 
     /// The kernel ABIs that a provider serves: `match_min_abi_version` and `match_max_abi_version` behind its name in
     /// `struct verbs_device_ops` (libibverbs/driver.h). `None` where they cannot be told.
-    fn kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
-        let found = elf::numbers_after_name(&self.file, self.size, provider);
+    fn read_kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
+        let found = elf::find_numbers_after_name(&self.file, self.size, provider);
         let mut found = self.failed(found)?;
         found.retain(|(least, most)| least <= most);
         found.dedup();
@@ -209,7 +209,7 @@ impl Library {
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 
 /// By `EI_CLASS` (ELFCLASS64) and `e_machine`.
-fn is_of_this_machine(start: &[u8; 20]) -> bool {
+fn is_native(start: &[u8; 20]) -> bool {
     let machine = u16::from_ne_bytes([start[18], start[19]]);
     start[4] == 2 && Some(machine) == MACHINE
 }

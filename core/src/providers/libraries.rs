@@ -11,7 +11,7 @@ use onload_sys::error::Result;
 use onload_sys::fs::open::PATH_MAX;
 use onload_sys::ld_cache;
 
-use super::files::{Files, Library};
+use super::files::{LibraryFiles, NativeLibrary};
 
 /// Where a dynamic loader of glibc searches by default, one of Debian or of Red Hat.
 pub const LIBRARY_DIRS: [&str; 8] = [
@@ -35,8 +35,8 @@ const MUSL_LOADERS: [&str; 2] = ["/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch
 /// Subdirectories for processors that can do more (glibc-hwcaps), the best first.
 const CAPABILITIES: [&str; 3] = ["x86-64-v4", "x86-64-v3", "x86-64-v2"];
 
-pub(super) struct Libraries<'a> {
-    pub(super) files: &'a dyn Files,
+pub(super) struct LibrarySearch<'a> {
+    pub(super) files: &'a dyn LibraryFiles,
     /// Who has them, for a message: `the image`.
     pub(super) whose: &'static str,
     /// Searched before the cache.
@@ -44,12 +44,12 @@ pub(super) struct Libraries<'a> {
     cache: Vec<u8>,
     default_dirs: Vec<PathBuf>,
     /// What was found at a path: libraries that others need are asked for again and again.
-    opened: RefCell<BTreeMap<PathBuf, Option<Rc<Library>>>>,
+    opened: RefCell<BTreeMap<PathBuf, Option<Rc<NativeLibrary>>>>,
 }
 
-impl<'a> Libraries<'a> {
+impl<'a> LibrarySearch<'a> {
     pub(super) fn new(
-        files: &'a dyn Files,
+        files: &'a dyn LibraryFiles,
         whose: &'static str,
         library_path: Option<&str>,
     ) -> Result<Self> {
@@ -61,29 +61,29 @@ impl<'a> Libraries<'a> {
         let cache = files.open(Path::new(CACHE))?;
         let is_there = |loader: &str| matches!(files.open(Path::new(loader)), Ok(Some(_)));
         let musl = MUSL_LOADERS.into_iter().any(is_there).then_some(MUSL_DIR);
-        Ok(Libraries {
+        Ok(LibrarySearch {
             files,
             whose,
-            path_dirs: directories(files, path.into_iter()),
+            path_dirs: existing_directories(files, path.into_iter()),
             cache: cache.map_or_else(|| Ok(Vec::new()), |file| file.read(MAX_CACHE_BYTES))?,
-            default_dirs: directories(files, LIBRARY_DIRS.into_iter().chain(musl)),
+            default_dirs: existing_directories(files, LIBRARY_DIRS.into_iter().chain(musl)),
             opened: RefCell::default(),
         })
     }
 
-    pub(super) fn open(&self, path: &Path) -> Result<Option<Rc<Library>>> {
+    pub(super) fn open(&self, path: &Path) -> Result<Option<Rc<NativeLibrary>>> {
         if let Some(known) = self.opened.borrow().get(path) {
             return Ok(known.clone());
         }
-        let library = Library::open(self.files, path)?.map(Rc::new);
+        let library = NativeLibrary::open(self.files, path)?.map(Rc::new);
         let mut opened = self.opened.borrow_mut();
         opened.insert(path.to_owned(), library.clone());
         Ok(library)
     }
 
     /// The library that a loader takes for a name.
-    pub(super) fn first(&self, name: &str) -> Result<Option<Rc<Library>>> {
-        for path in self.candidates(name) {
+    pub(super) fn find_first(&self, name: &str) -> Result<Option<Rc<NativeLibrary>>> {
+        for path in self.candidate_paths(name) {
             if let Some(library) = self.open(&path)? {
                 return Ok(Some(library));
             }
@@ -92,9 +92,9 @@ impl<'a> Libraries<'a> {
     }
 
     /// The first two different files that a loader could take for a name, the one that it takes first.
-    pub(super) fn two(&self, name: &str) -> Result<Vec<Rc<Library>>> {
-        let mut found: Vec<Rc<Library>> = Vec::new();
-        for path in self.candidates(name) {
+    pub(super) fn find_two(&self, name: &str) -> Result<Vec<Rc<NativeLibrary>>> {
+        let mut found: Vec<Rc<NativeLibrary>> = Vec::new();
+        for path in self.candidate_paths(name) {
             if let Some(library) = self.open(&path)?
                 && found.iter().all(|other| other.path != library.path)
             {
@@ -107,14 +107,14 @@ impl<'a> Libraries<'a> {
         Ok(found)
     }
 
-    pub(super) fn candidates(&self, name: &str) -> Vec<PathBuf> {
+    pub(super) fn candidate_paths(&self, name: &str) -> Vec<PathBuf> {
         // A name with a stroke is a path, which is not searched.
         if name.is_empty() || name.contains(['/', '\0']) {
             return Vec::new();
         }
         let below = |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.join(name)).collect();
         let mut found: Vec<PathBuf> = below(&self.path_dirs);
-        let cached = ld_cache::paths(&self.cache, name).into_iter();
+        let cached = ld_cache::find_library_paths(&self.cache, name).into_iter();
         found.extend(cached.map(PathBuf::from));
         found.extend::<Vec<_>>(below(&self.default_dirs));
         found
@@ -122,16 +122,19 @@ impl<'a> Libraries<'a> {
 }
 
 /// Those directories that are there, each once, after those of them for processors that can do more.
-fn directories<'a>(files: &dyn Files, wanted: impl Iterator<Item = &'a str>) -> Vec<PathBuf> {
+fn existing_directories<'a>(
+    files: &dyn LibraryFiles,
+    wanted: impl Iterator<Item = &'a str>,
+) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for dir in wanted {
-        let Some(dir) = files.directory(Path::new(dir)) else {
+        let Some(dir) = files.find_directory(Path::new(dir)) else {
             continue;
         };
         let capabilities = dir.join("glibc-hwcaps");
-        if !found.contains(&dir) && files.directory(&capabilities).is_some() {
+        if !found.contains(&dir) && files.find_directory(&capabilities).is_some() {
             let names = CAPABILITIES.iter().map(|name| capabilities.join(name));
-            found.extend(names.filter_map(|dir| files.directory(&dir)));
+            found.extend(names.filter_map(|dir| files.find_directory(&dir)));
         }
         if !found.contains(&dir) {
             found.push(dir);

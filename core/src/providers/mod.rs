@@ -19,19 +19,19 @@ use std::slice;
 
 use onload_sys::bail;
 use onload_sys::error::Result;
-use onload_sys::fs::trust::Trusted;
+use onload_sys::fs::trust::TrustedTree;
 
-pub use device::RdmaDevice;
-pub use files::{Files, Image, Running};
+pub use device::VerbsDevice;
+pub use files::{ImageFiles, LibraryFiles, RunningFiles};
 pub use libraries::LIBRARY_DIRS;
 
 pub use drivers::LIBRDMACM;
 use drivers::PUBLIC_LIBRARIES;
-use files::Library;
-use libraries::Libraries;
-use needs::{lost_version, unmet, unmet_by_program};
+use files::NativeLibrary;
+use libraries::LibrarySearch;
+use needs::{find_lost_version, find_unmet, find_unmet_by_program};
 pub use verbs::LIBIBVERBS;
-use verbs::{Verbs, holds_config, holds_libraries};
+use verbs::{VerbsLibrary, is_config_path, is_library_path};
 
 /// A regular file of the host, with no link on its path, and where it is mounted: read-only, nosuid, nodev.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct LibraryMount {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum MountMethod {
     /// A provider is added, and no file of the image is covered.
     Add,
     /// The image's provider is covered by the host's.
@@ -51,11 +51,11 @@ pub enum Way {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LibraryDecision {
     /// The image's own libraries serve all devices.
     Fits,
     Mount {
-        way: Way,
+        way: MountMethod,
         files: Vec<LibraryMount>,
         /// Which devices have none then, each with the reason; none where all are served.
         unserved: Option<String>,
@@ -65,29 +65,36 @@ pub enum Verdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
-    pub verdict: Verdict,
+pub struct LibraryReport {
+    pub verdict: LibraryDecision,
     /// What could not be examined and was taken to fit; for the debug log.
     pub notes: Vec<String>,
 }
 
 /// `host` is the host's file system.
-pub fn judge(image: &Image<'_>, host: &Trusted, devices: &[RdmaDevice]) -> Judgement {
+pub fn decide_libraries(
+    image: &ImageFiles<'_>,
+    host: &TrustedTree,
+    devices: &[VerbsDevice],
+) -> LibraryReport {
     let mut notes = Vec::new();
-    let providers = providers(devices, &mut notes);
+    let providers = group_by_provider(devices, &mut notes);
     let verdict = verdict(image, host, providers, &mut notes);
-    let verdict = verdict.unwrap_or_else(|error| Verdict::Unfit(format!("{error:#}")));
-    Judgement { verdict, notes }
+    let verdict = verdict.unwrap_or_else(|error| LibraryDecision::Unfit(format!("{error:#}")));
+    LibraryReport { verdict, notes }
 }
 
 /// The providers, each with the devices that it serves.
-type Providers<'a> = BTreeMap<&'static str, Vec<&'a RdmaDevice>>;
+type ProviderDevices<'a> = BTreeMap<&'static str, Vec<&'a VerbsDevice>>;
 
-fn providers<'a>(devices: &'a [RdmaDevice], notes: &mut Vec<String>) -> Providers<'a> {
-    let mut found = Providers::new();
+fn group_by_provider<'a>(
+    devices: &'a [VerbsDevice],
+    notes: &mut Vec<String>,
+) -> ProviderDevices<'a> {
+    let mut found = ProviderDevices::new();
     for device in devices {
-        let RdmaDevice { name, driver, .. } = device;
-        match drivers::provider(driver) {
+        let VerbsDevice { name, driver, .. } = device;
+        match drivers::provider_name(driver) {
             Some(provider) => found.entry(provider).or_default().push(device),
             None => notes.push(format!(
                 "the provider library of {name} is not examined: its driver {driver:?} is unknown"
@@ -98,8 +105,8 @@ fn providers<'a>(devices: &'a [RdmaDevice], notes: &mut Vec<String>) -> Provider
 }
 
 /// The names of the devices that some providers serve.
-fn names<'a>(
-    providers: &Providers<'_>,
+fn device_names<'a>(
+    providers: &ProviderDevices<'_>,
     some: impl IntoIterator<Item = &'a &'static str>,
 ) -> Vec<String> {
     let devices = some.into_iter().filter_map(|one| providers.get(one));
@@ -108,47 +115,47 @@ fn names<'a>(
 }
 
 fn verdict(
-    image: &Image<'_>,
-    host: &Trusted,
-    mut providers: Providers<'_>,
+    image: &ImageFiles<'_>,
+    host: &TrustedTree,
+    mut providers: ProviderDevices<'_>,
     notes: &mut Vec<String>,
-) -> Result<Verdict> {
+) -> Result<LibraryDecision> {
     if providers.is_empty() {
-        return Ok(Verdict::Fits);
+        return Ok(LibraryDecision::Fits);
     }
-    let libraries = Libraries::new(image, "the image", image.library_path)?;
+    let libraries = LibrarySearch::new(image, "the image", image.library_path)?;
     let mut brings = |places: &[PathBuf]| {
-        let own = places.iter().find(|path| image.covers(path));
+        let own = places.iter().find(|path| image.is_covered(path));
         notes.extend(own.map(|path| {
             format!("a mount of the container is at {path:?}: it brings its own libraries")
         }));
         own.is_some()
     };
-    if brings(&libraries.candidates(LIBIBVERBS)) {
-        return Ok(Verdict::Fits);
+    if brings(&libraries.candidate_paths(LIBIBVERBS)) {
+        return Ok(LibraryDecision::Fits);
     }
-    let verbs = Verbs::find(&libraries)?;
+    let verbs = VerbsLibrary::find(&libraries)?;
     if let Some(verbs) = &verbs {
-        providers.retain(|provider, _| !brings(&verbs.places(provider, &libraries)));
+        providers.retain(|provider, _| !brings(&verbs.provider_paths(provider, &libraries)));
     }
     let providers = &providers;
     let lacking = match &verbs {
-        Some(verbs) => lacking(verbs, providers, &libraries)?,
+        Some(verbs) => find_lacking(verbs, providers, &libraries)?,
         None => Vec::new(),
     };
     if verbs.is_some() && lacking.is_empty() {
-        return Ok(Verdict::Fits);
+        return Ok(LibraryDecision::Fits);
     }
-    let mut mounting = Mounting {
+    let mut mounting = MountBuilder {
         image,
         libraries: &libraries,
         host,
-        host_libraries: Libraries::new(host, "the host", None)?,
+        host_libraries: LibrarySearch::new(host, "the host", None)?,
         providers,
         files: BTreeMap::new(),
     };
-    let Some(host_verbs) = Verbs::find(&mounting.host_libraries)? else {
-        let why = why_lacking(&libraries, &lacking);
+    let Some(host_verbs) = VerbsLibrary::find(&mounting.host_libraries)? else {
+        let why = describe_lacking(&libraries, &lacking);
         bail!(
             "{why}, and the host has no {LIBIBVERBS}; install rdma-core in the image or on the host"
         );
@@ -163,7 +170,7 @@ fn verdict(
     // Of two that serve as many devices, the one that leaves the image its own libraries.
     let best = ways.iter().min_by_key(|way| way.unserved.len());
     let Some(best) = best.filter(|way| way.unserved.len() < providers.len()) else {
-        let mut why = why_lacking(&libraries, &lacking);
+        let mut why = describe_lacking(&libraries, &lacking);
         for (_, reason) in ways.iter().filter_map(|way| way.unserved.first()) {
             if !why.ends_with(reason) {
                 why = format!("{why}; {reason}");
@@ -171,15 +178,15 @@ fn verdict(
         }
         bail!("{why}; use an image whose rdma-core and glibc fit the host's");
     };
-    if best.way == Way::Replace && mounting.lacks(LIBRDMACM)? {
+    if best.way == MountMethod::Replace && mounting.is_missing(LIBRDMACM)? {
         notes.push(format!(
             "neither the image nor the host has {LIBRDMACM}: programs that need it, as rping does, do not load"
         ));
     }
     let unserved = best.unserved.iter().map(|(provider, reason)| {
-        let names = names(providers, [provider]).join(", ");
+        let names = device_names(providers, [provider]).join(", ");
         let own = lacking.iter().find(|(lacking, _)| lacking == provider);
-        let own = own.map(|own| why_lacking(&libraries, slice::from_ref(own)) + "; ");
+        let own = own.map(|own| describe_lacking(&libraries, slice::from_ref(own)) + "; ");
         format!("{names}: {}{reason}", own.unwrap_or_default())
     });
     let unserved: Vec<String> = unserved.collect();
@@ -187,24 +194,24 @@ fn verdict(
 }
 
 /// What one way of mounting libraries of the host does.
-struct Served {
-    way: Way,
+struct MountPlan {
+    way: MountMethod,
     files: BTreeMap<PathBuf, PathBuf>,
     /// The providers that cannot be used then, and why.
     unserved: Vec<(&'static str, String)>,
 }
 
-impl Served {
-    fn verdict(&self, unserved: &str) -> Verdict {
+impl MountPlan {
+    fn verdict(&self, unserved: &str) -> LibraryDecision {
         // The image's own libraries serve the others.
         if self.files.is_empty() {
-            return Verdict::Unfit(unserved.to_owned());
+            return LibraryDecision::Unfit(unserved.to_owned());
         }
         let files = self.files.iter().map(|(target, source)| LibraryMount {
             source: source.clone(),
             target: target.clone(),
         });
-        Verdict::Mount {
+        LibraryDecision::Mount {
             way: self.way,
             files: files.collect(),
             unserved: (!unserved.is_empty()).then(|| unserved.to_owned()),
@@ -213,7 +220,7 @@ impl Served {
 }
 
 /// What the image has for a device.
-enum State {
+enum ProviderState {
     Fits,
     /// The provider is there and is not named in the configuration.
     Unnamed,
@@ -222,40 +229,40 @@ enum State {
     Unusable(PathBuf, String),
 }
 
-impl State {
-    fn of(
-        verbs: &Verbs,
+impl ProviderState {
+    fn examine(
+        verbs: &VerbsLibrary,
         provider: &str,
-        devices: &[&RdmaDevice],
-        libraries: &Libraries<'_>,
-    ) -> Result<State> {
+        devices: &[&VerbsDevice],
+        libraries: &LibrarySearch<'_>,
+    ) -> Result<ProviderState> {
         let files = libraries.files;
-        let Some(library) = verbs.provider(provider, libraries)? else {
-            return Ok(State::Missing(verbs.layout.provider(provider)));
+        let Some(library) = verbs.find_provider(provider, libraries)? else {
+            return Ok(ProviderState::Missing(verbs.layout.provider_path(provider)));
         };
-        if let Some(reason) = unmet(&[&library], libraries)? {
-            return Ok(State::Unusable(library.path.clone(), reason));
+        if let Some(reason) = find_unmet(&[&library], libraries)? {
+            return Ok(ProviderState::Unusable(library.path.clone(), reason));
         }
-        if let Some(reason) = library.unserved(provider, devices)? {
-            return Ok(State::Unusable(library.path.clone(), reason));
+        if let Some(reason) = library.unserved_reason(provider, devices)? {
+            return Ok(ProviderState::Unusable(library.path.clone(), reason));
         }
         match files.open(&verbs.layout.driver_file(provider))? {
-            Some(_) => Ok(State::Fits),
-            None => Ok(State::Unnamed),
+            Some(_) => Ok(ProviderState::Fits),
+            None => Ok(ProviderState::Unnamed),
         }
     }
 }
 
 /// The providers of which something is missing.
-fn lacking(
-    verbs: &Verbs,
-    providers: &Providers,
-    libraries: &Libraries<'_>,
-) -> Result<Vec<(&'static str, State)>> {
+fn find_lacking(
+    verbs: &VerbsLibrary,
+    providers: &ProviderDevices,
+    libraries: &LibrarySearch<'_>,
+) -> Result<Vec<(&'static str, ProviderState)>> {
     let mut lacking = Vec::new();
     for (provider, devices) in providers {
-        let state = State::of(verbs, provider, devices, libraries)?;
-        if !matches!(state, State::Fits) {
+        let state = ProviderState::examine(verbs, provider, devices, libraries)?;
+        if !matches!(state, ProviderState::Fits) {
             lacking.push((*provider, state));
         }
     }
@@ -264,7 +271,7 @@ fn lacking(
 
 /// Why programs cannot use some devices, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct LibraryMisfit {
     pub why: String,
     /// Whether a provider is there that does not load, or not serve the driver.
     pub is_there: bool,
@@ -273,66 +280,68 @@ pub struct Misfit {
 }
 
 /// Why programs that load what is in `files` cannot use the devices; `None` if they can. `whose` is for the message.
-pub fn misfit(
-    files: &dyn Files,
+pub fn find_misfit(
+    files: &dyn LibraryFiles,
     whose: &'static str,
     library_path: Option<&str>,
-    devices: &[RdmaDevice],
-) -> Result<Option<Misfit>> {
-    let providers = providers(devices, &mut Vec::new());
+    devices: &[VerbsDevice],
+) -> Result<Option<LibraryMisfit>> {
+    let providers = group_by_provider(devices, &mut Vec::new());
     if providers.is_empty() {
         return Ok(None);
     }
-    let libraries = Libraries::new(files, whose, library_path)?;
-    let (lacking, devices) = match Verbs::find(&libraries)? {
+    let libraries = LibrarySearch::new(files, whose, library_path)?;
+    let (lacking, devices) = match VerbsLibrary::find(&libraries)? {
         Some(verbs) => {
-            let lacking = lacking(&verbs, &providers, &libraries)?;
-            let devices = names(&providers, lacking.iter().map(|(provider, _)| provider));
+            let lacking = find_lacking(&verbs, &providers, &libraries)?;
+            let devices = device_names(&providers, lacking.iter().map(|(provider, _)| provider));
             (lacking, devices)
         }
-        None => (Vec::new(), names(&providers, providers.keys())),
+        None => (Vec::new(), device_names(&providers, providers.keys())),
     };
-    let why = why_lacking(&libraries, &lacking);
+    let why = describe_lacking(&libraries, &lacking);
     let mut states = lacking.iter().map(|(_, state)| state);
-    let is_there = states.any(|state| matches!(state, State::Unusable(..)));
-    Ok((!devices.is_empty()).then_some(Misfit { why, is_there, devices }))
+    let is_there = states.any(|state| matches!(state, ProviderState::Unusable(..)));
+    Ok((!devices.is_empty()).then_some(LibraryMisfit { why, is_there, devices }))
 }
 
 /// Whether programs that load what is in `files` find no librdmacm, which many connect by.
-pub fn lacks_rdmacm(files: &dyn Files, library_path: Option<&str>) -> Result<bool> {
-    let libraries = Libraries::new(files, "", library_path)?;
-    Ok(libraries.first(LIBRDMACM)?.is_none())
+pub fn is_rdmacm_missing(files: &dyn LibraryFiles, library_path: Option<&str>) -> Result<bool> {
+    let libraries = LibrarySearch::new(files, "", library_path)?;
+    Ok(libraries.find_first(LIBRDMACM)?.is_none())
 }
 
-fn why_lacking(libraries: &Libraries<'_>, lacking: &[(&str, State)]) -> String {
+fn describe_lacking(libraries: &LibrarySearch<'_>, lacking: &[(&str, ProviderState)]) -> String {
     let whose = libraries.whose;
     let reason = lacking.iter().find_map(|(provider, state)| match state {
-        State::Fits => None,
-        State::Unnamed => Some(format!("{whose} does not name the driver {provider}")),
-        State::Missing(path) => Some(format!("{whose} has no provider {path:?}")),
-        State::Unusable(path, reason) => Some(format!("{whose}'s provider {path:?} {reason}")),
+        ProviderState::Fits => None,
+        ProviderState::Unnamed => Some(format!("{whose} does not name the driver {provider}")),
+        ProviderState::Missing(path) => Some(format!("{whose} has no provider {path:?}")),
+        ProviderState::Unusable(path, reason) => {
+            Some(format!("{whose}'s provider {path:?} {reason}"))
+        }
     });
     reason.unwrap_or_else(|| format!("{whose} has no {LIBIBVERBS}"))
 }
 
-fn is_public(name: &str) -> bool {
+fn is_public_library(name: &str) -> bool {
     !name.contains("-rdmav")
 }
 
 /// Files of the host on their way into the image, by their targets.
-struct Mounting<'a> {
-    image: &'a Image<'a>,
-    libraries: &'a Libraries<'a>,
-    host: &'a Trusted,
-    host_libraries: Libraries<'a>,
-    providers: &'a Providers<'a>,
+struct MountBuilder<'a> {
+    image: &'a ImageFiles<'a>,
+    libraries: &'a LibrarySearch<'a>,
+    host: &'a TrustedTree,
+    host_libraries: LibrarySearch<'a>,
+    providers: &'a ProviderDevices<'a>,
     files: BTreeMap<PathBuf, PathBuf>,
 }
 
-impl Mounting<'_> {
-    fn lacks(&self, name: &str) -> Result<bool> {
-        let own = self.libraries.first(name)?;
-        Ok(own.is_none() && self.host_libraries.first(name)?.is_none())
+impl MountBuilder<'_> {
+    fn is_missing(&self, name: &str) -> Result<bool> {
+        let own = self.libraries.find_first(name)?;
+        Ok(own.is_none() && self.host_libraries.find_first(name)?.is_none())
     }
 
     /// Mounts `source` at a path of the image, or over what is at the end of the links there.
@@ -347,7 +356,7 @@ impl Mounting<'_> {
         if (self.image.covered)(&target) {
             bail!("a mount of the container hides {target:?}");
         }
-        if self.image.read_only && self.image.root.lacks(&target) {
+        if self.image.read_only && self.image.root.is_missing(&target) {
             bail!("the image's file system is read-only and has no {target:?} to mount at");
         }
         self.files.insert(target, source.to_owned());
@@ -355,19 +364,24 @@ impl Mounting<'_> {
     }
 
     /// Mounts the host's providers that are lacking under the names that the image's libibverbs opens.
-    fn add(&mut self, verbs: &Verbs, host: &Verbs, lacking: &[(&'static str, State)]) -> Served {
-        let (mut way, mut unserved) = (Way::Add, Vec::new());
+    fn add(
+        &mut self,
+        verbs: &VerbsLibrary,
+        host: &VerbsLibrary,
+        lacking: &[(&'static str, ProviderState)],
+    ) -> MountPlan {
+        let (mut way, mut unserved) = (MountMethod::Add, Vec::new());
         for (provider, state) in lacking {
-            match self.attempt(|own| own.add_one(verbs, host, provider, state)) {
+            match self.try_mount(|own| own.add_one(verbs, host, provider, state)) {
                 Ok(own) => way = way.max(own),
                 Err(error) => unserved.push((*provider, format!("{error:#}"))),
             }
         }
-        Served { way, files: std::mem::take(&mut self.files), unserved }
+        MountPlan { way, files: std::mem::take(&mut self.files), unserved }
     }
 
     /// Mounts nothing of what fails.
-    fn attempt<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    fn try_mount<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let before = self.files.clone();
         let done = act(self);
         if done.is_err() {
@@ -378,44 +392,44 @@ impl Mounting<'_> {
 
     fn add_one(
         &mut self,
-        verbs: &Verbs,
-        host: &Verbs,
+        verbs: &VerbsLibrary,
+        host: &VerbsLibrary,
         provider: &str,
-        state: &State,
-    ) -> Result<Way> {
-        let mut way = Way::Add;
-        if !matches!(state, State::Unnamed) {
-            let library = self.host_provider(host, provider)?;
-            if let Some(reason) = unmet(&[&library], self.libraries)? {
+        state: &ProviderState,
+    ) -> Result<MountMethod> {
+        let mut way = MountMethod::Add;
+        if !matches!(state, ProviderState::Unnamed) {
+            let library = self.find_host_provider(host, provider)?;
+            if let Some(reason) = find_unmet(&[&library], self.libraries)? {
                 bail!("the host's {:?} {reason}", library.path);
             }
             let path = match state {
-                State::Unusable(own, _) => own.clone(),
-                _ => verbs.layout.provider(provider),
+                ProviderState::Unusable(own, _) => own.clone(),
+                _ => verbs.layout.provider_path(provider),
             };
-            if matches!(state, State::Unusable(..)) {
-                way = Way::Cover;
+            if matches!(state, ProviderState::Unusable(..)) {
+                way = MountMethod::Cover;
             }
-            self.mount(&library.path, &path, holds_libraries)?;
-            if is_public(&library.name()) {
+            self.mount(&library.path, &path, is_library_path)?;
+            if is_public_library(&library.name()) {
                 let beside = verbs.library.path.parent().unwrap_or(Path::new("/"));
                 if self.mount_by_name(&library, beside)? {
-                    way = Way::Cover;
+                    way = MountMethod::Cover;
                 }
             }
         }
-        self.name_driver(host, provider, &verbs.layout.driver_file(provider))?;
+        self.mount_driver_file(host, provider, &verbs.layout.driver_file(provider))?;
         Ok(way)
     }
 
     /// One that serves the kernel's driver.
-    fn host_provider(&self, host: &Verbs, provider: &str) -> Result<Rc<Library>> {
-        let Some(library) = host.provider(provider, &self.host_libraries)? else {
-            let path = host.layout.provider(provider);
+    fn find_host_provider(&self, host: &VerbsLibrary, provider: &str) -> Result<Rc<NativeLibrary>> {
+        let Some(library) = host.find_provider(provider, &self.host_libraries)? else {
+            let path = host.layout.provider_path(provider);
             bail!("the host has no provider {path:?}; install it there");
         };
         if let Some(devices) = self.providers.get(provider)
-            && let Some(reason) = library.unserved(provider, devices)?
+            && let Some(reason) = library.unserved_reason(provider, devices)?
         {
             let path = &library.path;
             bail!(
@@ -427,61 +441,66 @@ impl Mounting<'_> {
 
     /// Mounts a library under the name by which others need it: over the image's, and whether there is one, or else
     /// in a directory.
-    fn mount_by_name(&mut self, library: &Library, directory: &Path) -> Result<bool> {
+    fn mount_by_name(&mut self, library: &NativeLibrary, directory: &Path) -> Result<bool> {
         let name = library.name();
-        let Some(own) = self.libraries.first(&name)? else {
-            self.mount(&library.path, &directory.join(name), holds_libraries)?;
+        let Some(own) = self.libraries.find_first(&name)? else {
+            self.mount(&library.path, &directory.join(name), is_library_path)?;
             return Ok(false);
         };
-        if let Some(version) = lost_version(library, &own) {
+        if let Some(version) = find_lost_version(library, &own) {
             bail!(
                 "the host's {:?} does not define {version}, as the image's {:?} does",
                 library.path,
                 own.path
             );
         }
-        self.mount(&library.path, &own.path, holds_libraries)?;
+        self.mount(&library.path, &own.path, is_library_path)?;
         Ok(true)
     }
 
     /// Mounts the host's file that names a driver, where the image has none.
-    fn name_driver(&mut self, host: &Verbs, provider: &str, path: &Path) -> Result<()> {
-        if Files::open(self.image, path)?.is_some() {
+    fn mount_driver_file(
+        &mut self,
+        host: &VerbsLibrary,
+        provider: &str,
+        path: &Path,
+    ) -> Result<()> {
+        if LibraryFiles::open(self.image, path)?.is_some() {
             return Ok(());
         }
         let own = host.layout.driver_file(provider);
-        if Files::open(self.host, &own)?.is_none() {
+        if LibraryFiles::open(self.host, &own)?.is_none() {
             bail!("the host has no {own:?}; install it there");
         }
         let source = self.host.resolve(&own)?;
-        self.mount(&source, path, holds_config)
+        self.mount(&source, path, is_config_path)
     }
 
     /// Mounts the host's libibverbs, with all that has to be of the same rdma-core.
-    fn replace(&mut self, host: &Verbs) -> Served {
+    fn replace(&mut self, host: &VerbsLibrary) -> MountPlan {
         let mut unserved = Vec::new();
-        if let Err(error) = self.attempt(|own| own.replace_all(host, &mut unserved)) {
+        if let Err(error) = self.try_mount(|own| own.replace_all(host, &mut unserved)) {
             let reason = format!("{error:#}");
             let all = self.providers.keys();
             unserved = all.map(|provider| (*provider, reason.clone())).collect();
         }
-        Served { way: Way::Replace, files: std::mem::take(&mut self.files), unserved }
+        MountPlan { way: MountMethod::Replace, files: std::mem::take(&mut self.files), unserved }
     }
 
     fn replace_all(
         &mut self,
-        host: &Verbs,
+        host: &VerbsLibrary,
         unserved: &mut Vec<(&'static str, String)>,
     ) -> Result<()> {
-        let Some(libc) = self.libraries.first("libc.so.6")? else {
+        let Some(libc) = self.libraries.find_first("libc.so.6")? else {
             bail!("the host's libraries need glibc, and the image has no libc.so.6");
         };
         let directory = libc.path.parent().unwrap_or(Path::new("/"));
-        let mut set = self.whole_set()?;
+        let mut set = self.collect_whole_set()?;
         let mut public = Vec::new();
         for provider in self.providers.keys() {
-            match self.attempt(|own| own.replace_one(host, provider, &set)) {
-                Ok(library) if is_public(&library.name()) => public.push(library),
+            match self.try_mount(|own| own.replace_one(host, provider, &set)) {
+                Ok(library) if is_public_library(&library.name()) => public.push(library),
                 Ok(_) => {}
                 Err(error) => unserved.push((*provider, format!("{error:#}"))),
             }
@@ -491,7 +510,7 @@ impl Mounting<'_> {
         }
         set.extend(public);
         if let Some((path, program)) = (self.image.program)()
-            && let Some(reason) = unmet_by_program(&program, &set, self.libraries)?
+            && let Some(reason) = find_unmet_by_program(&program, &set, self.libraries)?
         {
             bail!("the program {path:?} {reason}");
         }
@@ -503,18 +522,18 @@ impl Mounting<'_> {
 
     fn replace_one(
         &mut self,
-        host: &Verbs,
+        host: &VerbsLibrary,
         provider: &str,
-        set: &[Rc<Library>],
-    ) -> Result<Rc<Library>> {
-        let library = self.host_provider(host, provider)?;
-        let path = host.layout.provider(provider);
-        self.mount(&library.path, &path, holds_libraries)?;
+        set: &[Rc<NativeLibrary>],
+    ) -> Result<Rc<NativeLibrary>> {
+        let library = self.find_host_provider(host, provider)?;
+        let path = host.layout.provider_path(provider);
+        self.mount(&library.path, &path, is_library_path)?;
         let file = host.layout.driver_file(provider);
-        self.name_driver(host, provider, &file)?;
+        self.mount_driver_file(host, provider, &file)?;
         let all = set.iter().map(Rc::as_ref).chain([&*library]);
-        let all: Vec<&Library> = all.collect();
-        if let Some(reason) = unmet(&all, self.libraries)? {
+        let all: Vec<&NativeLibrary> = all.collect();
+        if let Some(reason) = find_unmet(&all, self.libraries)? {
             bail!("the host's RDMA libraries need more than the image has: one {reason}");
         }
         Ok(library)
@@ -522,18 +541,18 @@ impl Mounting<'_> {
 
     /// The host's libibverbs and librdmacm, its version of each public library of the image, and libnl where the image
     /// has none.
-    fn whole_set(&self) -> Result<Vec<Rc<Library>>> {
+    fn collect_whole_set(&self) -> Result<Vec<Rc<NativeLibrary>>> {
         let mut names = vec![LIBIBVERBS.to_owned()];
         names.extend(PUBLIC_LIBRARIES.map(str::to_owned));
         let mut set = Vec::new();
         let mut at = 0;
         while let Some(name) = names.get(at).cloned() {
             at += 1;
-            let own = self.libraries.first(&name)?;
+            let own = self.libraries.find_first(&name)?;
             if own.is_none() && PUBLIC_LIBRARIES.contains(&&*name) && name != LIBRDMACM {
                 continue;
             }
-            let Some(library) = self.host_libraries.first(&name)? else {
+            let Some(library) = self.host_libraries.find_first(&name)? else {
                 match own {
                     Some(own) => bail!(
                         "{:?} of the image would not load with the host's {LIBIBVERBS}, and the host has no {name}",
@@ -544,7 +563,7 @@ impl Mounting<'_> {
             };
             for needed in &library.summary.needed {
                 let is_libnl = needed.starts_with("libnl-") && !names.contains(needed);
-                if is_libnl && self.libraries.first(needed)?.is_none() {
+                if is_libnl && self.libraries.find_first(needed)?.is_none() {
                     names.push(needed.clone());
                 }
             }

@@ -5,24 +5,27 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use onload_sys::bail;
-use onload_sys::elf::{Summary, VersionNeed};
+use onload_sys::elf::{ElfSummary, VersionNeed};
 use onload_sys::error::Result;
 
 use super::drivers::PUBLIC_LIBRARIES;
-use super::files::Library;
-use super::libraries::Libraries;
+use super::files::NativeLibrary;
+use super::libraries::LibrarySearch;
 use super::verbs::LIBIBVERBS;
 
 /// Libraries that are loaded for one provider; libibverbs, libnl and libc bring about eight.
 const MAX_LIBRARIES: usize = 64;
 
 /// Names of symbols, with the versions in which they are needed.
-type Symbols = HashMap<String, BTreeSet<Option<String>>>;
+type NeededSymbols = HashMap<String, BTreeSet<Option<String>>>;
 
 /// The first thing that `loaded` need and do not get in the image, as what follows a name: `needs …`.
-pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option<String>> {
+pub(super) fn find_unmet(
+    loaded: &[&NativeLibrary],
+    image: &LibrarySearch<'_>,
+) -> Result<Option<String>> {
     let whose = image.whose;
-    let mut symbols = Symbols::new();
+    let mut symbols = NeededSymbols::new();
     for library in loaded {
         library.each_symbol(&mut |symbol| {
             if !symbol.is_defined && !symbol.is_weak {
@@ -39,24 +42,24 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
     let mut names: BTreeSet<String> = loaded.iter().map(|library| library.name()).collect();
     let mut ahead: Vec<String> = Vec::new();
     for library in loaded {
-        if let Some(missing) = missing_version(&needs, library) {
+        if let Some(missing) = find_missing_version(&needs, library) {
             return Ok(Some(missing));
         }
         remove_defined(&mut symbols, library)?;
-        put_ahead(&mut ahead, &names, &library.summary.needed)?;
+        enqueue_needed(&mut ahead, &names, &library.summary.needed)?;
     }
     while let Some(name) = ahead.pop() {
         if !names.insert(name.clone()) {
             continue;
         }
-        let Some(library) = image.first(&name)? else {
+        let Some(library) = image.find_first(&name)? else {
             return Ok(Some(format!("needs {name}, which {whose} does not have")));
         };
-        if let Some(missing) = missing_version(&needs, &library) {
+        if let Some(missing) = find_missing_version(&needs, &library) {
             return Ok(Some(missing));
         }
         remove_defined(&mut symbols, &library)?;
-        put_ahead(&mut ahead, &names, &library.summary.needed)?;
+        enqueue_needed(&mut ahead, &names, &library.summary.needed)?;
     }
     let unmet = symbols.into_iter().filter_map(|(name, versions)| {
         let version = versions.into_iter().next()?;
@@ -69,7 +72,11 @@ pub(super) fn unmet(loaded: &[&Library], image: &Libraries<'_>) -> Result<Option
 }
 
 /// Adds what is to be loaded and is not yet.
-fn put_ahead(ahead: &mut Vec<String>, names: &BTreeSet<String>, needed: &[String]) -> Result<()> {
+fn enqueue_needed(
+    ahead: &mut Vec<String>,
+    names: &BTreeSet<String>,
+    needed: &[String],
+) -> Result<()> {
     for name in needed {
         if !names.contains(name) && !ahead.contains(name) {
             ahead.push(name.clone());
@@ -81,7 +88,7 @@ fn put_ahead(ahead: &mut Vec<String>, names: &BTreeSet<String>, needed: &[String
     Ok(())
 }
 
-fn remove_defined(symbols: &mut Symbols, library: &Library) -> Result<()> {
+fn remove_defined(symbols: &mut NeededSymbols, library: &NativeLibrary) -> Result<()> {
     library.each_symbol(&mut |symbol| {
         if symbol.is_defined
             && let Some(versions) = symbols.get_mut(symbol.name)
@@ -97,23 +104,23 @@ fn remove_defined(symbols: &mut Symbols, library: &Library) -> Result<()> {
 
 /// What a program needs of one of these libraries and does not get, or of another of their kind that is in neither
 /// place. One that has a search path of its own may find them elsewhere.
-pub(super) fn unmet_by_program(
-    program: &Summary,
-    set: &[Rc<Library>],
-    image: &Libraries<'_>,
+pub(super) fn find_unmet_by_program(
+    program: &ElfSummary,
+    set: &[Rc<NativeLibrary>],
+    image: &LibrarySearch<'_>,
 ) -> Result<Option<String>> {
     if program.search_path.is_some() {
         return Ok(None);
     }
     let needs = program.version_needs.iter();
     let needs: Vec<&VersionNeed> = needs.filter(|need| !need.weak).collect();
-    if let Some(missing) = set.iter().find_map(|library| missing_version(&needs, library)) {
+    if let Some(missing) = set.iter().find_map(|library| find_missing_version(&needs, library)) {
         return Ok(Some(missing));
     }
     for name in &program.needed {
         let is_one = name == LIBIBVERBS || PUBLIC_LIBRARIES.contains(&&**name);
         let is_mounted = set.iter().any(|library| library.name() == *name);
-        if is_one && !is_mounted && image.first(name)?.is_none() {
+        if is_one && !is_mounted && image.find_first(name)?.is_none() {
             return Ok(Some(format!("needs {name}, which neither the image nor the host has")));
         }
     }
@@ -121,34 +128,37 @@ pub(super) fn unmet_by_program(
 }
 
 /// The loader refuses a library whose needed versions are not defined, whichever symbols it uses.
-fn missing_version(needs: &[&VersionNeed], library: &Library) -> Option<String> {
+fn find_missing_version(needs: &[&VersionNeed], library: &NativeLibrary) -> Option<String> {
     let name = library.name();
     let defined = &library.summary.version_definitions;
     let missing = needs
         .iter()
         .filter(|need| need.library == name && !defined.contains(&need.version))
-        .max_by_key(|need| number(&need.version))?;
-    let kind = kind(&missing.version);
-    let same = defined.iter().filter(|version| self::kind(version) == kind);
-    let has = same.max_by_key(|version| number(version));
+        .max_by_key(|need| version_numbers(&need.version))?;
+    let kind = version_prefix(&missing.version);
+    let same = defined.iter().filter(|version| self::version_prefix(version) == kind);
+    let has = same.max_by_key(|version| version_numbers(version));
     let has = has.map_or("no such version", String::as_str);
     let (version, path) = (&missing.version, &library.path);
     Some(format!("needs {version} of {name}, and {path:?} has {has}"))
 }
 
 /// `GLIBC_` of `GLIBC_2.38`.
-fn kind(version: &str) -> &str {
+fn version_prefix(version: &str) -> &str {
     version.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.')
 }
 
 /// 2 and 38 of `GLIBC_2.38`.
-fn number(version: &str) -> Vec<u32> {
-    let parts = version[kind(version).len()..].split('.');
+fn version_numbers(version: &str) -> Vec<u32> {
+    let parts = version[version_prefix(version).len()..].split('.');
     parts.map(|part| part.parse().unwrap_or_default()).collect()
 }
 
 /// The first public version that `other` defines and `library` does not.
-pub(super) fn lost_version<'a>(library: &Library, other: &'a Library) -> Option<&'a String> {
+pub(super) fn find_lost_version<'a>(
+    library: &NativeLibrary,
+    other: &'a NativeLibrary,
+) -> Option<&'a String> {
     let versions = other.summary.version_definitions.iter();
     let mut public = versions.filter(|version| !version.contains("_PRIVATE_"));
     public.find(|version| !library.summary.version_definitions.contains(*version))
@@ -160,9 +170,9 @@ mod tests {
 
     #[test]
     fn versions_are_compared_by_their_numbers() {
-        assert!(number("GLIBC_2.38") > number("GLIBC_2.4"));
-        assert!(number("IBVERBS_PRIVATE_57") > number("IBVERBS_PRIVATE_34"));
-        assert_eq!(kind("IBVERBS_PRIVATE_34"), "IBVERBS_PRIVATE_");
-        assert_eq!(number("GLIBC_ABI_DT_RELR"), [0]);
+        assert!(version_numbers("GLIBC_2.38") > version_numbers("GLIBC_2.4"));
+        assert!(version_numbers("IBVERBS_PRIVATE_57") > version_numbers("IBVERBS_PRIVATE_34"));
+        assert_eq!(version_prefix("IBVERBS_PRIVATE_34"), "IBVERBS_PRIVATE_");
+        assert_eq!(version_numbers("GLIBC_ABI_DT_RELR"), [0]);
     }
 }

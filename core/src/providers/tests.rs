@@ -1,6 +1,6 @@
 //! Judgements of made-up images and hosts. Each library is a small ELF file with the symbols that matter.
 
-use onload_sys::fs::trust::Owners;
+use onload_sys::fs::trust::TrustedOwners;
 use onload_test_tree::elf::SharedLibrary;
 use onload_test_tree::{MULTIARCH, Tree};
 
@@ -65,8 +65,8 @@ fn shared_provider(tree: &Tree, abi: u32, private: &[&str], public: &str) {
     driver(tree, "mlx5");
 }
 
-fn device(driver: &str, kernel_abi: u32) -> RdmaDevice {
-    RdmaDevice {
+fn device(driver: &str, kernel_abi: u32) -> VerbsDevice {
+    VerbsDevice {
         name: format!("{driver}_0"),
         driver: driver.to_owned(),
         kernel_abi: Some(kernel_abi),
@@ -79,19 +79,19 @@ fn judged(
     driver: &str,
     path: Option<&str>,
     read_only: bool,
-) -> Judgement {
+) -> LibraryReport {
     judged_for(image, host, &[device(driver, 1)], path, read_only)
 }
 
 fn judged_for(
     image: &Tree,
     host: &Tree,
-    devices: &[RdmaDevice],
+    devices: &[VerbsDevice],
     path: Option<&str>,
     read_only: bool,
-) -> Judgement {
+) -> LibraryReport {
     let root = ContainerRoot::open(image.root()).unwrap();
-    let image = Image {
+    let image = ImageFiles {
         root: &root,
         read_only,
         library_path: path,
@@ -99,24 +99,24 @@ fn judged_for(
         covered: &|_| false,
     };
     let owner = rustix::process::geteuid().as_raw();
-    let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
-    judge(&image, &host, devices)
+    let host = TrustedTree::for_tree(host.root(), TrustedOwners::from_users(&[owner])).unwrap();
+    decide_libraries(&image, &host, devices)
 }
 
-fn verdict_of(image: &Tree, host: &Tree, driver: &str) -> Verdict {
+fn verdict_of(image: &Tree, host: &Tree, driver: &str) -> LibraryDecision {
     judged(image, host, driver, None, false).verdict
 }
 
 /// The way, and what is mounted, without the directory of libraries: `source target` or only one if they are the same.
-fn mounts(verdict: Verdict) -> (Way, Vec<String>) {
+fn mounts(verdict: LibraryDecision) -> (MountMethod, Vec<String>) {
     let (way, files, unserved) = partial_mounts(verdict);
     assert_eq!(unserved, None);
     (way, files)
 }
 
 /// The same, and why some devices have none.
-fn partial_mounts(verdict: Verdict) -> (Way, Vec<String>, Option<String>) {
-    let Verdict::Mount { way, files, unserved } = verdict else {
+fn partial_mounts(verdict: LibraryDecision) -> (MountMethod, Vec<String>, Option<String>) {
+    let LibraryDecision::Mount { way, files, unserved } = verdict else {
         panic!("{verdict:?}");
     };
     let short = |path: &Path| path.display().to_string().replace(&format!("{MULTIARCH}/"), "");
@@ -127,8 +127,8 @@ fn partial_mounts(verdict: Verdict) -> (Way, Vec<String>, Option<String>) {
     (way, files.into_iter().map(line).collect(), unserved)
 }
 
-fn reason(verdict: Verdict) -> String {
-    let Verdict::Unfit(reason) = verdict else {
+fn reason(verdict: LibraryDecision) -> String {
+    let LibraryDecision::Unfit(reason) = verdict else {
         panic!("{verdict:?}");
     };
     reason
@@ -152,14 +152,14 @@ fn an_image_with_its_own_provider_fits_whatever_the_host_has() {
     let (image, host) = (system("GLIBC_2.34"), Tree::new());
     verbs(&image, 34, OLD);
     provider(&image, "rxe", 34, OLD);
-    assert_eq!(verdict_of(&image, &host, "rdma_rxe"), Verdict::Fits);
+    assert_eq!(verdict_of(&image, &host, "rdma_rxe"), LibraryDecision::Fits);
 }
 
 #[test]
 fn a_missing_provider_is_added_under_the_image_s_name() {
     let (image, host) = without_provider();
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!(way, Way::Add);
+    assert_eq!(way, MountMethod::Add);
     assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so"]);
 }
 
@@ -168,7 +168,7 @@ fn a_shared_provider_gets_its_public_name_too() {
     let (image, host) = without_provider();
     shared_provider(&host, 34, OLD, "MLX5_1.24");
     let (way, files) = mounts(verdict_of(&image, &host, "mlx5_core"));
-    assert_eq!(way, Way::Add);
+    assert_eq!(way, MountMethod::Add);
     let expected = [
         "/etc/libibverbs.d/mlx5.driver",
         "libmlx5.so.1.24 libibverbs/libmlx5-rdmav34.so",
@@ -192,9 +192,9 @@ fn a_provider_of_the_host_that_only_its_loader_finds_is_mounted_too() {
         "/usr/local/lib/libbnxt_re-rdmav34.so libibverbs/libbnxt_re-rdmav34.so",
     ];
     let (way, files) = mounts(verdict_of(&image, &host, "bnxt_en"));
-    assert_eq!((way, &*files), (Way::Add, &expected.map(str::to_owned)[..]));
+    assert_eq!((way, &*files), (MountMethod::Add, &expected.map(str::to_owned)[..]));
     let (way, files) = mounts(verdict_of(&system("GLIBC_2.34"), &host, "bnxt_en"));
-    assert_eq!(way, Way::Replace);
+    assert_eq!(way, MountMethod::Replace);
     assert!(files.starts_with(&expected.map(str::to_owned)), "{files:?}");
 }
 
@@ -203,7 +203,7 @@ fn a_provider_newer_by_one_symbol_inside_its_private_abi_is_not_added() {
     let (image, host) = without_provider();
     shared_provider(&host, 34, NEW, "MLX5_1.24");
     let (way, files) = mounts(verdict_of(&image, &host, "mlx5"));
-    assert_eq!(way, Way::Replace);
+    assert_eq!(way, MountMethod::Replace);
     assert!(files.contains(&"libibverbs.so.1".to_owned()), "{files:?}");
     // The host's libibverbs lacks a public version that the image's has.
     let verbs = SharedLibrary::new("libibverbs.so.1")
@@ -233,7 +233,7 @@ fn a_newer_private_abi_of_the_host_replaces_the_whole_set() {
     place(&host, "librdmacm.so.1", &rdmacm.defines("RDMACM_1.1", &["rdma_new"]));
     shared_provider(&host, 57, NEW, "MLX5_1.24");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!(way, Way::Replace);
+    assert_eq!(way, MountMethod::Replace);
     let expected =
         ["libibverbs/librxe-rdmav57.so", "libibverbs.so.1", "libmlx5.so.1.24", "librdmacm.so.1"];
     assert_eq!(files, expected);
@@ -244,12 +244,16 @@ fn an_image_without_any_rdma_package_gets_the_whole_set() {
     let (_, host) = without_provider();
     let image = system("GLIBC_2.34");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!(way, Way::Replace);
+    assert_eq!(way, MountMethod::Replace);
     assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so", "libibverbs.so.1"]);
 }
 
 /// What an image without libibverbs is given whose container starts this program.
-fn verdict_for_program(host: &Tree, program: &SharedLibrary, search_path: Option<&str>) -> Verdict {
+fn verdict_for_program(
+    host: &Tree,
+    program: &SharedLibrary,
+    search_path: Option<&str>,
+) -> LibraryDecision {
     let image = system("GLIBC_2.34");
     image.file("/usr/bin/ibv_devinfo", program.bytes());
     let root = ContainerRoot::open(image.root()).unwrap();
@@ -260,7 +264,7 @@ fn verdict_for_program(host: &Tree, program: &SharedLibrary, search_path: Option
         summary.search_path = search_path.map(str::to_owned);
         Some((path, summary))
     };
-    let image = Image {
+    let image = ImageFiles {
         root: &root,
         read_only: false,
         library_path: None,
@@ -268,8 +272,8 @@ fn verdict_for_program(host: &Tree, program: &SharedLibrary, search_path: Option
         covered: &|_| false,
     };
     let owner = rustix::process::geteuid().as_raw();
-    let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
-    judge(&image, &host, &[device("rxe", 1)]).verdict
+    let host = TrustedTree::for_tree(host.root(), TrustedOwners::from_users(&[owner])).unwrap();
+    decide_libraries(&image, &host, &[device("rxe", 1)]).verdict
 }
 
 #[test]
@@ -290,7 +294,7 @@ fn a_program_that_needs_another_libibverbs_than_the_host_s_gets_nothing() {
         [("IBVERBS_PRIVATE_34", None), ("IBVERBS_PRIVATE_65", Some("/opt/lib"))]
     {
         let verdict = verdict_for_program(&host, &program(version), search_path);
-        assert_eq!(mounts(verdict).0, Way::Replace);
+        assert_eq!(mounts(verdict).0, MountMethod::Replace);
     }
 }
 
@@ -307,7 +311,7 @@ fn a_program_that_needs_librdmacm_gets_nothing_where_neither_side_has_it() {
     let rdmacm = SharedLibrary::new("librdmacm.so.1").defines("RDMACM_1.0", &["rdma_listen"]);
     place(&host, "librdmacm.so.1", &rdmacm);
     let (way, files) = mounts(verdict_for_program(&host, &rping, None));
-    assert_eq!(way, Way::Replace);
+    assert_eq!(way, MountMethod::Replace);
     assert!(files.contains(&"librdmacm.so.1".to_owned()), "{files:?}");
     assert_eq!(notes(&host), [""; 0]);
 }
@@ -331,10 +335,10 @@ fn a_provider_that_does_not_serve_the_kernel_s_abi_is_covered_where_it_lies() {
     place(&image, "libibverbs/librxe-rdmav34.so", &old);
     driver(&image, "rxe");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!((way, files), (Way::Cover, vec!["libibverbs/librxe-rdmav34.so".to_owned()]));
+    assert_eq!((way, files), (MountMethod::Cover, vec!["libibverbs/librxe-rdmav34.so".to_owned()]));
     let fits = plain_provider("rxe", 34, OLD).record("rxe", 1, 2);
     place(&image, "libibverbs/librxe-rdmav34.so", &fits);
-    assert_eq!(verdict_of(&image, &host, "rxe"), Verdict::Fits);
+    assert_eq!(verdict_of(&image, &host, "rxe"), LibraryDecision::Fits);
 }
 
 #[test]
@@ -353,7 +357,7 @@ fn a_provider_of_the_host_that_does_not_serve_the_kernel_s_abi_is_not_mounted() 
         assert_eq!(reason.matches(&why).count(), 1, "{reason}");
     }
     record(1, 3);
-    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Add);
+    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, MountMethod::Add);
 }
 
 #[test]
@@ -366,19 +370,19 @@ fn of_two_vendors_devices_one_that_cannot_be_served_keeps_nothing_from_the_other
         "bnxt_en_0: the image has no provider {missing:?}; the host has no provider {missing:?}; install it there"
     );
     let rxe = "libibverbs/librxe-rdmav34.so".to_owned();
-    let added = (Way::Add, vec![DRIVER_FILE.to_owned(), rxe.clone()], Some(why.clone()));
+    let added = (MountMethod::Add, vec![DRIVER_FILE.to_owned(), rxe.clone()], Some(why.clone()));
     assert_eq!(partial_mounts(of(&image)), added);
     // Where the image has no libibverbs, the host's serves those that it can.
     let (way, files, unserved) = partial_mounts(of(&system("GLIBC_2.34")));
     let set = [DRIVER_FILE, &rxe, "libibverbs.so.1"].map(str::to_owned);
-    assert_eq!((way, files), (Way::Replace, set.to_vec()));
+    assert_eq!((way, files), (MountMethod::Replace, set.to_vec()));
     let without = format!("bnxt_en_0: the host has no provider {missing:?}; install it there");
     assert_eq!(unserved, Some(without));
     // Where the host's set serves both, both get it.
     provider(&image, "rxe", 34, OLD);
     assert_eq!(reason(of(&image)), why);
     provider(&host, "bnxt_re", 34, NEW);
-    assert_eq!(mounts(of(&image)).0, Way::Replace);
+    assert_eq!(mounts(of(&image)).0, MountMethod::Replace);
     // One that needs more than the image has is left out alone.
     let newer = plain_provider("bnxt_re", 34, OLD).needs("libc.so.6", "GLIBC_2.99", &["malloc"]);
     place(&host, &file("bnxt_re", 34), &newer);
@@ -386,16 +390,17 @@ fn of_two_vendors_devices_one_that_cannot_be_served_keeps_nothing_from_the_other
     assert!(reason.starts_with("bnxt_en_0: the image has no provider "), "{reason}");
     assert!(reason.contains("needs GLIBC_2.99 of libc.so.6"), "{reason}");
     let (way, files, _) = partial_mounts(of(&system("GLIBC_2.34")));
-    assert_eq!((way, files), (Way::Replace, set.to_vec()));
+    assert_eq!((way, files), (MountMethod::Replace, set.to_vec()));
 }
 
 #[test]
 fn programs_are_said_to_lack_the_devices_that_are_not_served() {
     let (image, host) = without_provider();
     let owner = rustix::process::geteuid().as_raw();
-    let lacking = |tree: &Tree, devices: &[RdmaDevice]| {
-        let files = Trusted::below(tree.root(), Owners::of(&[owner])).unwrap();
-        let misfit = misfit(&files, "it", None, devices).unwrap()?;
+    let lacking = |tree: &Tree, devices: &[VerbsDevice]| {
+        let files =
+            TrustedTree::for_tree(tree.root(), TrustedOwners::from_users(&[owner])).unwrap();
+        let misfit = find_misfit(&files, "it", None, devices).unwrap()?;
         Some(misfit.devices)
     };
     let (rxe, bnxt) = (device("rxe", 1), device("bnxt_en", 6));
@@ -413,9 +418,9 @@ fn an_empty_file_that_a_runtime_left_counts_as_missing() {
     let target = format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so");
     image.file(&target, "").file(DRIVER_FILE, "");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!((way, files.len()), (Way::Add, 2));
+    assert_eq!((way, files.len()), (MountMethod::Add, 2));
     image.file(&format!("{MULTIARCH}/libibverbs.so.1"), "");
-    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Replace);
+    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, MountMethod::Replace);
 }
 
 #[test]
@@ -425,7 +430,7 @@ fn a_read_only_root_gets_what_it_has_a_place_for() {
     assert!(reason.contains("read-only and has no"), "{reason}");
     image.file(DRIVER_FILE, "");
     image.file(&format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so"), "");
-    assert_eq!(mounts(judged(&image, &host, "rxe", None, true).verdict).0, Way::Add);
+    assert_eq!(mounts(judged(&image, &host, "rxe", None, true).verdict).0, MountMethod::Add);
 }
 
 #[test]
@@ -433,7 +438,7 @@ fn two_different_libibverbs_are_refused_by_their_paths() {
     let (image, host) = without_provider();
     image.file("/opt/x/lib/libibverbs.so.1", SharedLibrary::new("libibverbs.so.1").bytes());
     image.link("/opt/y", "x/lib");
-    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, Way::Add);
+    assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, MountMethod::Add);
     let reason = reason(judged(&image, &host, "rxe", Some("/opt/y"), false).verdict);
     assert!(reason.contains("\"/opt/x/lib/libibverbs.so.1\""), "{reason}");
     assert!(reason.contains(&format!("\"{MULTIARCH}/libibverbs.so.1\"")), "{reason}");
@@ -443,15 +448,20 @@ fn two_different_libibverbs_are_refused_by_their_paths() {
 fn judged_beside(
     image: &Tree,
     host: &Tree,
-    devices: &[RdmaDevice],
+    devices: &[VerbsDevice],
     covered: &dyn Fn(&Path) -> bool,
-) -> Judgement {
+) -> LibraryReport {
     let root = ContainerRoot::open(image.root()).unwrap();
-    let image =
-        Image { root: &root, read_only: false, library_path: None, program: &|| None, covered };
+    let image = ImageFiles {
+        root: &root,
+        read_only: false,
+        library_path: None,
+        program: &|| None,
+        covered,
+    };
     let owner = rustix::process::geteuid().as_raw();
-    let host = Trusted::below(host.root(), Owners::of(&[owner])).unwrap();
-    judge(&image, &host, devices)
+    let host = TrustedTree::for_tree(host.root(), TrustedOwners::from_users(&[owner])).unwrap();
+    decide_libraries(&image, &host, devices)
 }
 
 #[test]
@@ -461,14 +471,14 @@ fn libraries_that_the_user_mounts_are_left_alone() {
     let covered = |path: &Path| path == Path::new(&own);
     let devices = [device("rxe", 1), device("of_tomorrow", 1)];
     let judgement = judged_beside(&image, &host, &devices, &covered);
-    assert_eq!(judgement.verdict, Verdict::Fits);
+    assert_eq!(judgement.verdict, LibraryDecision::Fits);
     assert_eq!(judgement.notes.len(), 2, "{:?}", judgement.notes);
 }
 
 #[test]
 fn a_provider_that_the_user_mounts_is_left_alone_and_the_others_are_served() {
     let (image, host) = without_provider();
-    let judge = |own: &str, devices: &[RdmaDevice]| {
+    let judge = |own: &str, devices: &[VerbsDevice]| {
         judged_beside(&image, &host, devices, &|path| path.starts_with(own))
     };
     // In libibverbs' own directory, where a loader searches, and at the end of the image's link.
@@ -481,7 +491,7 @@ fn a_provider_that_the_user_mounts_is_left_alone_and_the_others_are_served() {
         &format!("{MULTIARCH}/libbnxt.so.1"),
     ] {
         let judgement = judge(own, &[device("bnxt_en", 6)]);
-        assert_eq!(judgement.verdict, Verdict::Fits, "{own}");
+        assert_eq!(judgement.verdict, LibraryDecision::Fits, "{own}");
         let [note] = &judgement.notes[..] else {
             panic!("{:?}", judgement.notes);
         };
@@ -489,7 +499,7 @@ fn a_provider_that_the_user_mounts_is_left_alone_and_the_others_are_served() {
     }
     let both = [device("rxe", 1), device("bnxt_en", 6)];
     let (way, files) = mounts(judge(&own, &both).verdict);
-    assert_eq!(way, Way::Add);
+    assert_eq!(way, MountMethod::Add);
     assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so"]);
     let other = judge(&format!("{MULTIARCH}/libother.so"), &[device("bnxt_en", 6)]);
     assert!(reason(other.verdict).contains("has no provider"));
@@ -512,7 +522,7 @@ fn a_hostile_image_costs_a_refusal() {
     image.directory("/etc/init.d").directory("/usr/share");
     image.link("/usr/share/p", "/../../etc/init.d");
     let (way, files) = mounts(verdict_of(&image, &host, "rxe"));
-    assert_eq!(way, Way::Replace);
+    assert_eq!(way, MountMethod::Replace);
     assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so", "libibverbs.so.1"]);
     // A cycle of links.
     image.link("/usr/share/a", "b").link("/usr/share/b", "a");

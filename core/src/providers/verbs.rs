@@ -6,8 +6,8 @@ use std::rc::Rc;
 use onload_sys::bail;
 use onload_sys::error::Result;
 
-use super::files::Library;
-use super::libraries::Libraries;
+use super::files::NativeLibrary;
+use super::libraries::LibrarySearch;
 
 pub const LIBIBVERBS: &str = "libibverbs.so.1";
 
@@ -17,23 +17,23 @@ const CONFIG_DIR: &str = "/etc/libibverbs.d";
 
 /// What the code of libibverbs was compiled with (libibverbs/dynamic_driver.c, `load_driver` and `read_config`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct VerbsLayout {
     pub providers: PathBuf,
     /// The number in `-rdmav34.so`.
     pub private_abi: u32,
     pub config: PathBuf,
 }
 
-pub(super) struct Verbs {
-    pub library: Rc<Library>,
-    pub layout: Layout,
+pub(super) struct VerbsLibrary {
+    pub library: Rc<NativeLibrary>,
+    pub layout: VerbsLayout,
 }
 
-impl Verbs {
+impl VerbsLibrary {
     /// The libibverbs that a loader finds; more than one is refused.
-    pub(super) fn find(libraries: &Libraries<'_>) -> Result<Option<Verbs>> {
+    pub(super) fn find(libraries: &LibrarySearch<'_>) -> Result<Option<VerbsLibrary>> {
         let whose = libraries.whose;
-        let mut found = libraries.two(LIBIBVERBS)?.into_iter();
+        let mut found = libraries.find_two(LIBIBVERBS)?.into_iter();
         let Some(library) = found.next() else {
             return Ok(None);
         };
@@ -44,39 +44,39 @@ impl Verbs {
                 other.path
             );
         }
-        let strings = library.strings_with(&["/lib%s-rdmav", "/libibverbs.d"])?;
-        let Some(layout) = Layout::new(&strings) else {
+        let strings = library.find_strings(&["/lib%s-rdmav", "/libibverbs.d"])?;
+        let Some(layout) = VerbsLayout::new(&strings) else {
             bail!(
                 "{:?} of {whose} does not name a directory of providers below /usr, /lib or /opt",
                 library.path
             );
         };
-        Ok(Some(Verbs { library, layout }))
+        Ok(Some(VerbsLibrary { library, layout }))
     }
 
     /// Where a provider may be that it opens, in its order.
-    pub(super) fn places(&self, name: &str, libraries: &Libraries<'_>) -> Vec<PathBuf> {
-        let mut places = vec![self.layout.provider(name)];
-        places.extend(libraries.candidates(&self.layout.provider_file(name)));
+    pub(super) fn provider_paths(&self, name: &str, libraries: &LibrarySearch<'_>) -> Vec<PathBuf> {
+        let mut places = vec![self.layout.provider_path(name)];
+        places.extend(libraries.candidate_paths(&self.layout.provider_file(name)));
         places
     }
 
     /// The provider that it opens: the one in its own directory, or else the one that the loader finds
     /// (libibverbs/dynamic_driver.c, `load_driver`).
-    pub(super) fn provider(
+    pub(super) fn find_provider(
         &self,
         name: &str,
-        libraries: &Libraries<'_>,
-    ) -> Result<Option<Rc<Library>>> {
-        match libraries.open(&self.layout.provider(name))? {
+        libraries: &LibrarySearch<'_>,
+    ) -> Result<Option<Rc<NativeLibrary>>> {
+        match libraries.open(&self.layout.provider_path(name))? {
             Some(library) => Ok(Some(library)),
-            None => libraries.first(&self.layout.provider_file(name)),
+            None => libraries.find_first(&self.layout.provider_file(name)),
         }
     }
 }
 
-impl Layout {
-    fn new(strings: &[String]) -> Option<Layout> {
+impl VerbsLayout {
+    fn new(strings: &[String]) -> Option<VerbsLayout> {
         let (providers, private_abi) = strings.iter().find_map(|string| {
             let (directory, suffix) = string.split_once("/lib%s-rdmav")?;
             let number = suffix.strip_suffix(".so")?;
@@ -85,16 +85,16 @@ impl Layout {
         })?;
         let is_config = |string: &&String| string.ends_with("/libibverbs.d");
         let config = strings.iter().find(is_config).map_or(CONFIG_DIR, |at| at);
-        let layout = Layout {
+        let layout = VerbsLayout {
             providers: PathBuf::from(providers),
             private_abi,
             config: PathBuf::from(config),
         };
-        let may_be = holds_libraries(&layout.providers) && holds_config(&layout.config);
+        let may_be = is_library_path(&layout.providers) && is_config_path(&layout.config);
         may_be.then_some(layout)
     }
 
-    pub(super) fn provider(&self, name: &str) -> PathBuf {
+    pub(super) fn provider_path(&self, name: &str) -> PathBuf {
         self.providers.join(self.provider_file(name))
     }
 
@@ -108,14 +108,14 @@ impl Layout {
 }
 
 /// Whether libraries may be mounted at a path, or taken from there.
-pub(super) fn holds_libraries(path: &Path) -> bool {
+pub(super) fn is_library_path(path: &Path) -> bool {
     let is_below = |root: &str| path != Path::new(root) && path.starts_with(root);
     is_plain(path) && LIBRARY_ROOTS.iter().any(|root| is_below(root))
 }
 
 /// The same for the files that name drivers.
-pub(super) fn holds_config(path: &Path) -> bool {
-    is_plain(path) && path.starts_with(CONFIG_DIR) || holds_libraries(path)
+pub(super) fn is_config_path(path: &Path) -> bool {
+    is_plain(path) && path.starts_with(CONFIG_DIR) || is_library_path(path)
 }
 
 /// Each missing directory of a path is made and recorded, and the longest name that file systems take has 255 bytes.
@@ -133,8 +133,8 @@ fn is_plain(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn layout(strings: &[&str]) -> Option<Layout> {
-        Layout::new(&strings.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+    fn layout(strings: &[&str]) -> Option<VerbsLayout> {
+        VerbsLayout::new(&strings.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
             layout(&["/etc/libibverbs.d", "/usr/lib/x86_64-linux-gnu/libibverbs/lib%s-rdmav34.so"])
                 .unwrap();
         assert_eq!(
-            debian.provider("rxe"),
+            debian.provider_path("rxe"),
             Path::new("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so")
         );
         let file = Path::new("/etc/libibverbs.d/rxe.driver");

@@ -20,7 +20,7 @@ use onload_hooks::entry::hook;
 use onload_hooks::moves::{self, Devices, Restored, StandIns};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 const USAGE: &str =
     "usage: stand-ins netdev|rdma|vfio INDEX=PCI…|vf=DIRECTORY[,…] restore|STAGE [OPTION]…";
@@ -91,7 +91,7 @@ fn told(restored: Vec<Restored>) -> ExitCode {
         match one.result {
             Ok(()) => println!("{} is back", one.device),
             Err(error) => {
-                println!("{}: {}", one.device, Chain(&error));
+                println!("{}: {}", one.device, ErrorChain(&error));
                 status = ExitCode::FAILURE;
             }
         }

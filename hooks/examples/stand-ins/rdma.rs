@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use onload_hooks::moves::{Netns, Node, RdmaAccess, RdmaDevice};
 use onload_sys::error::Result;
-use onload_sys::netlink::link::{self, Change, Link};
-use onload_sys::netlink::nldev::NetnsMode;
-use onload_sys::netlink::socket::Socket;
-use onload_sys::numbers::Numbers;
+use onload_sys::netlink::link::{self, Link, LinkChange};
+use onload_sys::netlink::nldev::RdmaNetnsMode;
+use onload_sys::netlink::socket::NetlinkSocket;
+use onload_sys::numbers::DeviceNumber;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
@@ -41,15 +41,19 @@ impl Pairs {
 }
 
 impl RdmaAccess for Pairs {
-    fn mode(&self, _: &Netns) -> io::Result<Option<NetnsMode>> {
-        Ok(Some(NetnsMode::Exclusive))
+    fn mode(&self, _: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+        Ok(Some(RdmaNetnsMode::Exclusive))
     }
 
     fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
         let links = netns.links().map_err(io::Error::other)?;
         let found = links.iter().filter_map(|link| {
             let end = link.lower.filter(|_| link.kind == b"veth")?;
-            Some(RdmaDevice { index: end, name: link.shown(), pci: Some(self.pair(end).ok()?.pci) })
+            Some(RdmaDevice {
+                index: end,
+                name: link.display_name(),
+                pci: Some(self.pair(end).ok()?.pci),
+            })
         });
         Ok(found.collect())
     }
@@ -60,22 +64,22 @@ impl RdmaAccess for Pairs {
         if self.pair(index)?.is_fixed {
             return Err(Errno::OPNOTSUPP.into());
         }
-        let here = Socket::open(None)?;
-        let links = here.list(link::GET, &link::all(), &link::parse)?;
+        let here = NetlinkSocket::open(None)?;
+        let links = here.list(link::GET, &link::dump_payload(), &link::parse)?;
         let moving = link_of(&links, index).ok_or(Errno::NODEV)?;
-        here.tell(link::SET, 0, &link::to_namespace(moving, to, None))
+        here.execute(link::SET, 0, &link::to_namespace(moving, to, None))
     }
 
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
         let links = netns.links().map_err(io::Error::other)?;
         let renamed = link_of(&links, index).ok_or(Errno::INVAL)?;
-        netns.change(renamed, &Change::Name(name.as_bytes()))
+        netns.change(renamed, &LinkChange::Name(name.as_bytes()))
     }
 
     fn nodes(&self, _: &Netns, index: u32) -> io::Result<Vec<Node>> {
         let path = Path::new(NODES).join(&self.pair(index)?.node);
         let stat = rustix::fs::stat(&path)?;
-        let numbers = Numbers {
+        let numbers = DeviceNumber {
             major: rustix::fs::major(stat.st_rdev),
             minor: rustix::fs::minor(stat.st_rdev),
         };
@@ -86,7 +90,7 @@ impl RdmaAccess for Pairs {
     fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>> {
         let name = format!("ib{}", device.index);
         let links = netns.links()?.into_iter();
-        Ok(links.filter(|link| link.is_called(name.as_bytes())).collect())
+        Ok(links.filter(|link| link.has_name(name.as_bytes())).collect())
     }
 
     fn kernel_users(&self, _: &Netns, _: u32) -> io::Result<BTreeSet<String>> {

@@ -91,7 +91,7 @@ pub fn adjust(
     };
     let settings = host.settings()?;
     let mut request = input.request;
-    request.open_bundles(&settings.config.bundles)?;
+    request.expand_bundles(&settings.config.bundles)?;
     let mut filter = Filter {
         container: Container { bundle: Path::new(""), id: Some(id), sees_exec: false },
         host,
@@ -116,7 +116,7 @@ fn adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment>
     let mut decision = filter.decide(config, &|_| false)?;
     let (keys, memlock) = (decision.keys.clone(), decision.memlock);
     let given = std::mem::take(&mut decision.given);
-    let why = if request::is_of_pod(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
+    let why = if request::is_pod_container(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
     let not_set = cpuset::not_set(&decision.placements, why);
     filter.outcome.report.warnings.extend(not_set);
     let names = names(&mut decision, config).context(CONFIG_JSON)?;
@@ -193,7 +193,7 @@ fn edits(edits: ContainerEdits) -> Result<Edits> {
 /// Whether a hook does no more than what is done here: the limit goes beside the edits, and the nodes were
 /// checked just now. An engine may refuse hooks altogether, so none is sent in vain.
 fn only_raises_limits(hook: &Hook) -> bool {
-    HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
+    HookArguments::from_command(&hook.args).is_some_and(|(stage, asked)| {
         let rest = HookArguments { memlock: None, expect: Vec::new(), ..asked.clone() };
         let raises = asked.memlock.is_some();
         stage == "createRuntime" && raises && rest == HookArguments::default()

@@ -8,8 +8,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use onload_core::expect::Expect;
-use onload_sys::numbers::Numbers;
+use onload_core::expect::Expectation;
+use onload_sys::numbers::DeviceNumber;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -44,12 +44,15 @@ struct NodeMount {
 
 impl DeviceEntry {
     /// The numbers of a character device.
-    pub(crate) fn numbers(&self) -> Option<Numbers> {
+    pub(crate) fn numbers(&self) -> Option<DeviceNumber> {
         // "u" is an unbuffered character device. Linux makes no difference.
         if !matches!(self.type_.as_deref(), Some("c" | "u")) {
             return None;
         }
-        Some(Numbers { major: self.major?.try_into().ok()?, minor: self.minor?.try_into().ok()? })
+        Some(DeviceNumber {
+            major: self.major?.try_into().ok()?,
+            minor: self.minor?.try_into().ok()?,
+        })
     }
 }
 
@@ -57,7 +60,7 @@ impl ListedNodes {
     /// A configuration in memory is read several times as fast as one from a file.
     pub(crate) fn parse<'de, R: serde_json::de::Read<'de>>(
         mut json: serde_json::Deserializer<R>,
-        wanted: &[Expect],
+        wanted: &[Expectation],
     ) -> Result<ListedNodes, serde_json::Error> {
         let mut listed = ListedNodes::default();
         let config = Part { is_linux: false, wanted, listed: &mut listed };
@@ -92,7 +95,7 @@ fn below<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
 /// What concerns the requested nodes of a configuration, or of its `linux`.
 struct Part<'a> {
     is_linux: bool,
-    wanted: &'a [Expect],
+    wanted: &'a [Expectation],
     listed: &'a mut ListedNodes,
 }
 
@@ -242,7 +245,7 @@ mod tests {
             "mounts":[{"destination":"/proc"},{"destination":"/dev"},{"destination":"/dev/ab"}]}"#;
         let found = listed(json);
         assert_eq!((found.devices.len(), found.mounts.len()), (1, 1));
-        assert_eq!(found.devices[0].numbers(), Some(Numbers { major: 1, minor: 2 }));
+        assert_eq!(found.devices[0].numbers(), Some(DeviceNumber { major: 1, minor: 2 }));
         for nothing in ["{}", r#"{"linux":null,"mounts":null}"#, r#"{"linux":{"devices":null}}"#] {
             let found = listed(nothing);
             assert_eq!(found.entries("/dev/a").count(), 0);

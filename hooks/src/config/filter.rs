@@ -10,12 +10,12 @@ use std::path::Path;
 
 use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawError;
-use onload_cdi::oci::{self, Node, NodeInfo};
+use onload_cdi::oci::{self, HostNode, NodeLookup};
 use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload, RootWithOnload};
 use onload_core::lease::Token;
-use onload_core::policy::HostRoot;
+use onload_core::policy::HostRootAccess;
 use onload_core::request::{self, Origin, Request};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
@@ -94,7 +94,7 @@ pub(crate) fn give(
     if request == Request::default() && !input.moves_interfaces {
         return Ok(outcome);
     }
-    request.open_bundles(&settings.config.bundles)?;
+    request.expand_bundles(&settings.config.bundles)?;
     let mut filter = Filter {
         container,
         host,
@@ -126,7 +126,7 @@ impl Filter<'_> {
         self.guard_exec(&mut config).context(CONFIG_JSON)?;
         let gives_devices = !self.request.devices.is_empty();
         let root = gives_devices.then(|| image::open_root(self.container.bundle, &config));
-        let lacks = |dir: &Path| matches!(&root, Some(Ok(Some(root))) if root.lacks(dir));
+        let lacks = |dir: &Path| matches!(&root, Some(Ok(Some(root))) if root.is_missing(dir));
         let mut decision = self.decide(&config, &lacks)?;
         let given = std::mem::take(&mut decision.given);
         let memlock = decision.memlock;
@@ -186,13 +186,13 @@ impl Filter<'_> {
         self.outcome.guards_exec = policy.root_with_onload == RootWithOnload::Refuse
             && self.container.sees_exec
             && self.privilege.is_initial_namespace
-            && self.request.wants(&Class::ONLOAD);
+            && self.request.requests_any(&Class::ONLOAD);
         if !self.outcome.guards_exec
-            || host_root::look(config, self.host)? != HostRoot::ByCapability(CAP_SETUID)
+            || host_root::look(config, self.host)? != HostRootAccess::ByCapability(CAP_SETUID)
         {
             return Ok(());
         }
-        let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
+        let in_process = |error: RawError| OciConfigError::Change(error.with_key("process"));
         if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.report.warnings.push(format!(
                 "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
@@ -346,7 +346,7 @@ impl Filter<'_> {
         let limit =
             Rlimit { type_: NAME.to_owned(), soft: soft.max(reachable), hard: hard.max(reachable) };
         if held.as_ref() != Some(&limit) {
-            config.rlimit_set(&limit)?;
+            config.set_rlimit(&limit)?;
             let set = match limit.soft {
                 u64::MAX => "unlimited".to_owned(),
                 bytes => format!("{bytes} bytes"),
@@ -372,7 +372,7 @@ impl Filter<'_> {
         } else {
             &[Bounding, Effective, Permitted, Inheritable, Ambient]
         };
-        config.capability_add(sets, CAP_IPC_LOCK)?;
+        config.add_capability(sets, CAP_IPC_LOCK)?;
         self.outcome.report.reasons.push(format!("{}: {CAP_IPC_LOCK}", reason(&asked.origin)));
         Ok(())
     }
@@ -390,7 +390,7 @@ impl Filter<'_> {
         }
         config.each_hugepage_limit(|held| limits.retain(|limit| *limit != held))?;
         if !limits.is_empty() {
-            config.hugepage_limits_set(&limits)?;
+            config.set_hugepage_limits(&limits)?;
         }
         Ok(())
     }
@@ -399,7 +399,7 @@ impl Filter<'_> {
         let Some(first) = placements.first() else {
             return Ok(());
         };
-        let is_of_pod = request::is_of_pod(config);
+        let is_of_pod = request::is_pod_container(config);
         if is_of_pod || !self.privilege.is_initial_namespace {
             let why = if is_of_pod { cpuset::OF_POD } else { cpuset::ROOTLESS };
             self.outcome.report.warnings.extend(cpuset::not_set(placements, why));
@@ -418,7 +418,7 @@ impl Filter<'_> {
         }
         if chosen.cpus.is_some() || chosen.mems.is_some() {
             let (cpus, mems) = (chosen.cpus, chosen.mems);
-            config.cpuset_set(&Cpuset { cpus, mems }).context(CONFIG_JSON)?;
+            config.set_cpuset(&Cpuset { cpus, mems }).context(CONFIG_JSON)?;
         }
         Ok(())
     }
@@ -462,7 +462,7 @@ fn check_targets(
     }
     // In the order in which the runtime makes them, since a link may lie in an earlier one.
     if !edits.mounts.is_empty() {
-        overmounts.sort_by_cached_key(|mount| oci::depth(&mount.destination));
+        overmounts.sort_by_cached_key(|mount| oci::mount_depth(&mount.destination));
     }
     let overmounts = Overmounts::new(root, overmounts)?;
     overmounts.none_astray()?;
@@ -476,7 +476,7 @@ fn check_targets(
 }
 
 fn reason(origin: &Origin) -> String {
-    match origin.asked() {
+    match origin.outermost() {
         Origin::Annotation(key) => key.clone(),
         _ => origin.to_string(),
     }
@@ -484,8 +484,8 @@ fn reason(origin: &Origin) -> String {
 
 struct CheckedNodes<'a>(&'a [Device]);
 
-impl NodeInfo for CheckedNodes<'_> {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for CheckedNodes<'_> {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         let device = self.0.iter().find(|device| device.source() == host_path);
         device.map(|device| device.found).ok_or_else(|| io::ErrorKind::NotFound.into())
     }

@@ -7,8 +7,8 @@ use std::iter;
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{Hook, HookName};
 use onload_core::class::Class;
-use onload_core::hook_arguments::{Given, HookArguments};
-use onload_core::netdev::name::NewName;
+use onload_core::hook_arguments::{HookArguments, InterfaceValue};
+use onload_core::netdev::name::NewInterfaceName;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::netlink::link::Link;
@@ -35,8 +35,8 @@ pub(super) fn take_over(
     let (specs, interfaces) = (host.specs(&[Class::Netdev])?, host.interfaces()?);
     for (key, inside) in moved {
         // The kernel finds it by each of its names.
-        let called = interfaces.iter().find(|link| link.is_called(key.as_bytes()));
-        let name = called.map_or_else(|| key.clone(), Link::shown);
+        let called = interfaces.iter().find(|link| link.has_name(key.as_bytes()));
+        let name = called.map_or_else(|| key.clone(), Link::display_name);
         let Some(found) = specs.find(Class::Netdev, &name) else {
             if let Some(drained) = host.drain()?.find(Class::Netdev, &name) {
                 bail!("{ORIGIN}: netdev {} is {drained}", Quoted(&name));
@@ -58,8 +58,8 @@ pub(super) fn take_over(
                 Quoted(&name)
             );
         }
-        config.net_device_remove(&key).context(CONFIG_JSON)?;
-        config.hooks_add(&hooks).context(CONFIG_JSON)?;
+        config.remove_net_device(&key).context(CONFIG_JSON)?;
+        config.add_hooks(&hooks).context(CONFIG_JSON)?;
         reasons.push(format!(
             "{ORIGIN}: {name} is offered as netdev, so onload-hook moves and leases it"
         ));
@@ -69,7 +69,7 @@ pub(super) fn take_over(
 
 /// A hook of a specification if it moves the interface, by its name in the container.
 fn of_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<Hook>> {
-    let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+    let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
         return Ok(None);
     };
     let [moved] = arguments.netdev.as_slice() else {
@@ -81,8 +81,8 @@ fn of_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<
     }
     let mut hook = hook.clone();
     if let Some(inside) = inside.filter(|inside| *inside != name) {
-        let value: NewName = inside.parse().context(ORIGIN)?;
-        arguments.rename = iter::once(Given { interface, value }).collect();
+        let value: NewInterfaceName = inside.parse().context(ORIGIN)?;
+        arguments.rename = iter::once(InterfaceValue { interface, value }).collect();
         arguments.replace_in(&mut hook.args);
     }
     Ok(Some(hook))
@@ -93,7 +93,7 @@ fn is_moved_by_hook(config: &OciConfig, name: &str) -> Result<bool, OciConfigErr
     let mut is_moved = false;
     for stage in [HookName::CreateRuntime, HookName::Prestart] {
         config.each_hook(stage, |hook| {
-            let asked = HookArguments::of_command(hook.args.as_deref().unwrap_or_default());
+            let asked = HookArguments::from_command(hook.args.as_deref().unwrap_or_default());
             let mut interfaces = asked.iter().flat_map(|(_, asked)| &asked.netdev);
             is_moved |= interfaces.any(|moved| moved.name.to_string() == name);
         })?;

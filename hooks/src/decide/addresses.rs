@@ -2,9 +2,9 @@
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
-use onload_core::hook_arguments::{Given, HookArguments};
+use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::request::{Request, WantedFor};
+use onload_core::request::{DeviceValue, Request};
 use onload_sys::bail;
 use onload_sys::error::Result;
 use onload_sys::text::Quoted;
@@ -15,9 +15,9 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<()> {
     let Some(asked) = &request.addresses else {
         return Ok(());
     };
-    let mut set: Vec<&WantedFor<InterfaceAddress>> = Vec::new();
+    let mut set: Vec<&DeviceValue<InterfaceAddress>> = Vec::new();
     for hook in &mut edits.hooks {
-        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;
         };
         // The hook of one device names one interface.
@@ -27,14 +27,15 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<()> {
         let interface = moved.name.clone();
         let mut leased = arguments.lease.iter();
         let device = leased.find(|device| device.class == Class::Netdev);
-        let is_for = |one: &&WantedFor<InterfaceAddress>| {
+        let is_for = |one: &&DeviceValue<InterfaceAddress>| {
             device.is_some_and(|device| device.name.as_str() == one.name)
         };
-        let own: Vec<&WantedFor<InterfaceAddress>> = asked.value.iter().filter(is_for).collect();
+        let own: Vec<&DeviceValue<InterfaceAddress>> = asked.value.iter().filter(is_for).collect();
         if own.is_empty() {
             continue;
         }
-        let given = own.iter().map(|one| Given { interface: interface.clone(), value: one.value });
+        let given =
+            own.iter().map(|one| InterfaceValue { interface: interface.clone(), value: one.value });
         arguments.address = given.collect();
         arguments.replace_in(&mut hook.args);
         set.extend(own);

@@ -2,12 +2,12 @@
 //! and the access that the container gets.
 
 use onload_cdi::DeviceNode;
-use onload_cdi::oci::{DeviceRule, Node};
+use onload_cdi::oci::{DeviceRule, HostNode};
 use onload_sys::bail;
 use onload_sys::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::sysfs::Numbers;
+use super::sysfs::DeviceNumber;
 
 /// Access to a device: read, write, create its node (mknod).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ pub(crate) struct Device {
     /// As its specification describes it.
     pub node: DeviceNode,
     /// As this host has it: a character device that was checked.
-    pub found: Node,
+    pub found: HostNode,
 }
 
 impl Device {
@@ -104,8 +104,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(crate) fn numbers(self) -> Numbers {
-        Numbers { major: self.major, minor: self.minor }
+    pub(crate) fn numbers(self) -> DeviceNumber {
+        DeviceNumber { major: self.major, minor: self.minor }
     }
 
     /// The part of this rule that the list of a cgroup v1 does not grant yet; that is what an undo

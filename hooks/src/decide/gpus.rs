@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use onload_cdi::oci::{MountEntry, NodeInfo, NodeKind, OciConfig, OciConfigError};
+use onload_cdi::oci::{MountEntry, NodeKind, NodeLookup, OciConfig, OciConfigError};
 use onload_core::near::Nearness;
 use onload_core::pool::Pool;
 use onload_core::{gpu_name, kfd};
 use onload_sys::error::{Context, Result, bail, error};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, Quoted, decimal};
+use onload_sys::text::{Quoted, ShortList, parse_decimal};
 
 use super::sysfs::{Sysfs, pci_of};
 
@@ -63,7 +63,7 @@ impl Gpus {
     pub(super) fn read(
         config: &OciConfig,
         sysfs: &Sysfs,
-        host: &dyn NodeInfo,
+        host: &dyn NodeLookup,
     ) -> Result<Gpus, OciConfigError> {
         let (mut nvidia, mut drm) = (BTreeSet::new(), BTreeSet::new());
         let mut keep = |major: i64, minor: i64| {
@@ -139,7 +139,7 @@ impl Gpus {
             );
         }
         let mut members: Vec<_> = std::mem::take(&mut pool.members).into_iter().map(Some).collect();
-        let order = near.order(&gpus, count).into_iter();
+        let order = near.rank_members(&gpus, count).into_iter();
         pool.members = order.filter_map(|at| members.get_mut(at)?.take()).collect();
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Gpus {
                 let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
                 bail!(
                     "the container has no GPU but nodes of {}, which no specification knows as a GPU; {GIVE_ONE}, and where that is a GPU run `onload-ctk cdi generate`",
-                    Listed(&others)
+                    ShortList(&others)
                 )
             }
             value if value.len() > MAX_VALUE_BYTES => {
@@ -269,7 +269,7 @@ fn driver(sysfs: &Sysfs) -> Vec<Nvidia> {
             let text = sysfs.text(&directory.join(&name).join("information"))?;
             Some(Nvidia {
                 address,
-                minor: field(&text, "Device Minor:").and_then(decimal),
+                minor: field(&text, "Device Minor:").and_then(parse_decimal),
                 uuid: field(&text, "GPU UUID:").map(str::to_owned),
                 is_excluded: field(&text, "GPU Excluded:") == Some("Yes"),
             })
@@ -284,7 +284,7 @@ fn partition(node: &Path) -> Option<u32> {
     let beside = node.parent()?;
     let device = beside.parent()?.file_name()?.to_str()?;
     let mut nodes = names(beside).into_iter();
-    let render = nodes.find_map(|name| decimal(name.strip_prefix("renderD")?));
+    let render = nodes.find_map(|name| parse_decimal(name.strip_prefix("renderD")?));
     render.filter(|_| device.starts_with("amdgpu_xcp"))
 }
 
@@ -327,7 +327,7 @@ fn divided(sysfs: &Sysfs) -> BTreeSet<u32> {
     for name in names(&directory) {
         let instances = names(&directory.join(&name).join("mig"));
         let has_instance = instances.iter().any(|name| name.starts_with("gi"));
-        let minor = name.strip_prefix("gpu").and_then(decimal);
+        let minor = name.strip_prefix("gpu").and_then(parse_decimal);
         divided.extend(minor.filter(|_| has_instance));
     }
     divided
@@ -345,9 +345,9 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use onload_cdi::DeviceName;
-    use onload_cdi::oci::Node;
-    use onload_core::near::{Gpu, Near};
-    use onload_core::pool::Member;
+    use onload_cdi::oci::HostNode;
+    use onload_core::near::{GpuNearness, NicRank};
+    use onload_core::pool::PoolMember;
     use onload_test_tree::Tree;
     use serde_json::{Value, json};
 
@@ -430,14 +430,14 @@ mod tests {
             let config = OciConfig::parse(config.to_string().as_bytes()).unwrap();
             let sysfs = Sysfs::at(self.0.path("/sys"));
             let gpus = Gpus::read(&config, &sysfs, &MountedNodes).context("config.json")?;
-            let member = |at: usize| Member {
+            let member = |at: usize| PoolMember {
                 name: DeviceName::try_from(format!("n{at}").as_str()).unwrap(),
                 numa_node: None,
             };
             let mut pool = Pool { members: (0..known.len()).map(member).collect(), share: 1 };
             let of_gpu = |(at, gpu): (usize, &&str)| {
-                let nics = vec![Near { nic: at, rank: 0 }];
-                (gpu.parse().unwrap(), Gpu { index: None, nics })
+                let nics = vec![NicRank { nic: at, rank: 0 }];
+                (gpu.parse().unwrap(), GpuNearness { index: None, nics })
             };
             let mut near = Nearness {
                 nics: (0..known.len()).map(|at| vec![at]).collect(),
@@ -464,8 +464,8 @@ mod tests {
     /// The nodes of a host, of which nothing else may be asked.
     struct MountedNodes;
 
-    impl NodeInfo for MountedNodes {
-        fn node(&self, host_path: &str) -> io::Result<Node> {
+    impl NodeLookup for MountedNodes {
+        fn node(&self, host_path: &str) -> io::Result<HostNode> {
             let (kind, major, minor) = match host_path {
                 "/dev/nvidia0" => (NodeKind::Char, 195, 0),
                 "/dev/dri/renderD128" => (NodeKind::Char, 226, 128),
@@ -475,7 +475,7 @@ mod tests {
                 other => panic!("{other} is asked for"),
             };
             let mode = 0o660;
-            Ok(Node { kind, major, minor, mode })
+            Ok(HostNode { kind, major, minor, mode })
         }
     }
 

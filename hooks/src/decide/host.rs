@@ -4,19 +4,19 @@ use std::cell::OnceCell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use onload_cdi::oci::{HostNodes, Node, NodeInfo};
+use onload_cdi::oci::{HostNode, HostNodes, NodeLookup};
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, HookConfig, Log, OnIncompatible};
-use onload_core::drain::Drain;
+use onload_core::config::{CONFIG_PATH, HookConfig, LogConfig, OnIncompatible};
+use onload_core::drain::DrainList;
 use onload_core::onload::PRELOAD_FILE;
 use onload_sys::bail;
-use onload_sys::elf::{self, Summary};
+use onload_sys::elf::{self, ElfSummary};
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
-use onload_sys::fs::open::is_there;
-use onload_sys::fs::trust::{Owners, Trusted};
+use onload_sys::fs::open::may_exist;
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::netlink::link::{self, Link};
-use onload_sys::netlink::socket::Socket;
+use onload_sys::netlink::socket::NetlinkSocket;
 use onload_sys::processes::Processes;
 use rustix::fs::stat;
 use rustix::process::{Resource, geteuid, getrlimit};
@@ -72,7 +72,7 @@ pub struct Privilege {
     pub nofile_hard: Option<u64>,
 }
 
-pub trait HostView: NodeInfo {
+pub trait HostView: NodeLookup {
     /// An absent file is an empty one.
     fn settings(&self) -> Result<Settings>;
 
@@ -86,16 +86,16 @@ pub trait HostView: NodeInfo {
     fn preload_file(&self) -> Result<()>;
 
     /// The host's files.
-    fn files(&self) -> &Trusted;
+    fn files(&self) -> &TrustedTree;
 
     /// What nobody new gets. It is asked only for what no specification has.
-    fn drain(&self) -> Result<Drain>;
+    fn drain(&self) -> Result<DrainList>;
 
     /// The interfaces that a runtime would find, with all of their names.
     fn interfaces(&self) -> Result<Vec<Link>>;
 
     /// What the ELF file of a library on the host needs; `None` if it cannot be read.
-    fn library(&self, path: &str) -> Option<Summary>;
+    fn library(&self, path: &str) -> Option<ElfSummary>;
 
     /// How the user namespace of a process maps users to those of this host, in the form of
     /// /proc/PID/uid_map; `None` if that cannot be read.
@@ -105,7 +105,7 @@ pub trait HostView: NodeInfo {
 #[derive(Debug)]
 pub struct ThisHost {
     root: PathBuf,
-    trusted: Trusted,
+    trusted: TrustedTree,
     config: PathBuf,
     /// The text of the configuration when it was first read, so that every caller gets the same
     /// answer.
@@ -123,11 +123,11 @@ impl ThisHost {
     pub(crate) fn with_config(config: &Path) -> Result<Self> {
         let is_initial_namespace = is_initial_namespace();
         let owners = if is_initial_namespace {
-            Owners::root()
+            TrustedOwners::root()
         } else {
-            Owners::rootless(geteuid().as_raw(), OVERFLOW_USER)
+            TrustedOwners::rootless(geteuid().as_raw(), OVERFLOW_USER)
         };
-        let trusted = Trusted::host(owners)?;
+        let trusted = TrustedTree::for_host(owners)?;
         Ok(ThisHost::at(Path::new("/"), trusted, config, is_initial_namespace))
     }
 
@@ -135,11 +135,11 @@ impl ThisHost {
     /// root's place.
     pub fn below(root: &Path, config: &Path) -> Result<Self> {
         let owner = stat(root).map_or(0, |stat| stat.st_uid);
-        let trusted = Trusted::below(root, Owners::of(&[0, owner]))?;
+        let trusted = TrustedTree::for_tree(root, TrustedOwners::from_users(&[0, owner]))?;
         Ok(ThisHost::at(root, trusted, config, true))
     }
 
-    fn at(root: &Path, trusted: Trusted, config: &Path, is_initial_namespace: bool) -> Self {
+    fn at(root: &Path, trusted: TrustedTree, config: &Path, is_initial_namespace: bool) -> Self {
         ThisHost {
             root: root.to_owned(),
             trusted,
@@ -162,7 +162,7 @@ impl ThisHost {
     }
 
     #[must_use]
-    pub(crate) fn trusted(&self) -> &Trusted {
+    pub(crate) fn trusted(&self) -> &TrustedTree {
         &self.trusted
     }
 
@@ -181,7 +181,7 @@ impl ThisHost {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
             // A link that leads nowhere is not an absent file: the operator has a configuration.
-            Err(error) if error.is_absent() && !is_there(&self.path(&self.config)) => Ok(None),
+            Err(error) if error.is_absent() && !may_exist(&self.path(&self.config)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -193,17 +193,17 @@ impl ThisHost {
 
     /// What the operator wants logged; nothing where the configuration cannot be read.
     #[must_use]
-    pub(crate) fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> LogConfig {
         if let Some(settings) = self.settings.get() {
             return settings.log.clone();
         }
         let text = self.config_text().ok().flatten();
-        text.map_or_else(Log::default, |text| Log::read(&text))
+        text.map_or_else(LogConfig::default, |text| LogConfig::read(&text))
     }
 }
 
-impl NodeInfo for ThisHost {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
+impl NodeLookup for ThisHost {
+    fn node(&self, host_path: &str) -> io::Result<HostNode> {
         HostNodes.node(&self.path(host_path).to_string_lossy())
     }
 }
@@ -253,24 +253,25 @@ impl HostView for ThisHost {
         Ok(())
     }
 
-    fn files(&self) -> &Trusted {
+    fn files(&self) -> &TrustedTree {
         &self.trusted
     }
 
-    fn drain(&self) -> Result<Drain> {
-        let boot = || Processes::at(&self.root).boot_id().ok();
-        Drain::read(&self.trusted, boot)
+    fn drain(&self) -> Result<DrainList> {
+        let boot = || Processes::at_root(&self.root).boot_id().ok();
+        DrainList::read(&self.trusted, boot)
     }
 
     fn interfaces(&self) -> Result<Vec<Link>> {
         if self.root != Path::new("/") {
             return Ok(Vec::new());
         }
-        let list = || Socket::open(None)?.list(link::GET, &link::all(), &link::parse);
+        let list =
+            || NetlinkSocket::open(None)?.list(link::GET, &link::dump_payload(), &link::parse);
         list().context("listing network interfaces")
     }
 
-    fn library(&self, path: &str) -> Option<Summary> {
+    fn library(&self, path: &str) -> Option<ElfSummary> {
         let library = self.trusted.open(Path::new(path)).ok()?;
         elf::summarize_file(&library.file, library.size()).ok()
     }

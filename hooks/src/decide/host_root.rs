@@ -6,7 +6,7 @@
 
 use onload_cdi::json::{RawError, RawObject};
 use onload_cdi::oci::{CapabilitySet, OciConfig, OciConfigError};
-use onload_core::policy::HostRoot;
+use onload_core::policy::HostRootAccess;
 use serde::Deserialize;
 
 use super::host::HostView;
@@ -41,29 +41,32 @@ const HELD: [CapabilitySet; 4] = [
     CapabilitySet::Ambient,
 ];
 
-pub(crate) fn look(config: &OciConfig, host: &dyn HostView) -> Result<HostRoot, OciConfigError> {
+pub(crate) fn look(
+    config: &OciConfig,
+    host: &dyn HostView,
+) -> Result<HostRootAccess, OciConfigError> {
     if !host.privilege().is_initial_namespace {
-        return Ok(HostRoot::No);
+        return Ok(HostRootAccess::NotRoot);
     }
     let uid = effective(config.user()?.uid);
     let users = Users::of(config, host)?;
     if users.is_root(uid) {
-        return Ok(HostRoot::Is);
+        return Ok(HostRootAccess::Root);
     }
     if !users.reach_root() {
-        return Ok(HostRoot::No);
+        return Ok(HostRootAccess::NotRoot);
     }
     if let Users::Unseen(path) = users {
-        return Ok(HostRoot::Unseen(path));
+        return Ok(HostRootAccess::Unknown(path));
     }
-    let in_process = |error: RawError| OciConfigError::Read(error.at("process"));
+    let in_process = |error: RawError| OciConfigError::Read(error.with_key("process"));
     let none = RawObject::default();
     let process = config.process().unwrap_or(&none);
     if !has_no_new_privileges(process).map_err(in_process)? {
-        return Ok(HostRoot::BySetUserId);
+        return Ok(HostRootAccess::BySetUserId);
     }
     let way = way_to_root(process).map_err(in_process)?;
-    Ok(way.map_or(HostRoot::No, HostRoot::ByCapability))
+    Ok(way.map_or(HostRootAccess::NotRoot, HostRootAccess::ByCapability))
 }
 
 /// The user that a process ends up as. To setresuid(2), -1 means "unchanged": crun leaves such a
@@ -189,7 +192,7 @@ impl Users {
         let mut mappings: Option<Vec<IdMapping>> = None;
         if let Some(linux) = config.linux() {
             let read = linux.read("uidMappings");
-            mappings = read.map_err(|error| OciConfigError::Read(error.at("linux")))?;
+            mappings = read.map_err(|error| OciConfigError::Read(error.with_key("linux")))?;
         }
         let mappings = mappings.filter(|mappings| !mappings.is_empty());
         Ok(mappings.map_or_else(|| Users::Unseen(path.clone()), Users::Mapped))

@@ -30,7 +30,7 @@ use onload_core::policy::{self, Policy};
 use onload_core::request::{Origin, Origins, Request};
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
-use onload_sys::text::{Listed, Quoted};
+use onload_sys::text::{Quoted, ShortList};
 
 use device::Device;
 use host::{HostView, Settings};
@@ -140,7 +140,7 @@ pub(crate) fn provide(
         devices,
         names: is_whole.then(|| names.collect()),
         preload,
-        memlock: request.wants(&Class::PINNING).then_some(memlock),
+        memlock: request.requests_any(&Class::PINNING).then_some(memlock),
         placements: placement::placements(request, &chosen.given, &specs, &sysfs),
         given: report::asked(request),
         reserved: chosen.reserved,
@@ -158,7 +158,7 @@ fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<Stri
         let verbs = nodes.filter(|name| name.starts_with("uverbs"));
         names.extend(verbs.filter_map(|name| sysfs.ibdev_of(name)));
         let hooks = edits.hooks.iter();
-        let moving = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+        let moving = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
         names.extend(moving.flat_map(|(_, asked)| asked.rdma_netns).map(|rdma| rdma.ibdev));
     }
     present::unique(names)
@@ -178,7 +178,7 @@ pub(crate) fn is_setting(name: &str) -> bool {
 pub(crate) fn keys(request: &Request) -> String {
     let asked = request.devices.values();
     let mut origins: Vec<&Origin> = Vec::new();
-    for origin in asked.map(|asked| asked.origin.asked()) {
+    for origin in asked.map(|asked| asked.origin.outermost()) {
         // Of a bundle, all classes stand in one place.
         if !origins.contains(&origin) {
             origins.push(origin);
@@ -202,13 +202,13 @@ fn drained(error: Error, request: &Request, specs: &Specs, host: &dyn HostView) 
                 return error!("{}: {class} {} is {drained}", asked.origin, Quoted(name));
             }
             // It may be a pool, or `all`, of which nothing is left.
-            let of_class = drain.of_class(*class);
+            let of_class = drain.for_class(*class);
             let of_class = of_class.map(|drained| drained.target.to_string());
             let of_class: Vec<String> = of_class.collect();
             if !of_class.is_empty() {
                 return error!(
                     "{error:#}; drained: {}, as \"onload-ctk drain\" shows",
-                    Listed(&of_class)
+                    ShortList(&of_class)
                 );
             }
         }

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::io;
 
 use onload_cdi::DeviceNode;
-use onload_cdi::oci::{Node, NodeInfo, NodeKind};
+use onload_cdi::oci::{HostNode, NodeKind, NodeLookup};
 use onload_core::class::Class;
-use onload_core::expect::{Expect, Expected};
+use onload_core::expect::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
 
 use super::specs::{Entry, Specs, expectations};
-use super::sysfs::{Numbers, Remedies, Sysfs, rdma_class};
+use super::sysfs::{DeviceNumber, Remedies, Sysfs, rdma_class};
 
 /// The node was examined just now, so a wrong number belongs to the node in /dev.
 const RENUMBERED: &str = "; the node in /dev is not its driver's own: remove it, then run `systemctl start onload-cdi.service`";
@@ -27,12 +27,12 @@ const REMEDIES: Remedies = Remedies {
 };
 
 /// The nodes as found, by their paths on the host, so that exactly what was checked is written.
-pub(super) type Nodes = BTreeMap<String, Node>;
+pub(super) type Nodes = BTreeMap<String, HostNode>;
 
 pub(super) fn check(
     entries: &[Entry<'_>],
     specs: &Specs,
-    host: &dyn NodeInfo,
+    host: &dyn NodeLookup,
     sysfs: &Sysfs,
 ) -> Result<Nodes> {
     let mut nodes = Nodes::default();
@@ -47,7 +47,7 @@ pub(super) fn check(
 struct NodeCheck<'a> {
     entry: &'a Entry<'a>,
     specs: &'a Specs,
-    host: &'a dyn NodeInfo,
+    host: &'a dyn NodeLookup,
     sysfs: &'a Sysfs,
 }
 
@@ -59,21 +59,21 @@ impl NodeCheck<'_> {
         for node in shared.iter().chain(own) {
             let found = self.look(node)?;
             nodes.insert(node.source().to_owned(), found);
-            let told: Vec<&Expect> = expected.iter().filter(|e| e.node == node.path).collect();
+            let told: Vec<&Expectation> = expected.iter().filter(|e| e.node == node.path).collect();
             for expect in &told {
                 self.sysfs.check(expect, numbers(found), &REMEDIES)?;
             }
             if told.is_empty()
                 && let Some(device) = self.device(node)?
             {
-                let expect = Expect { node: node.path.clone(), device, written: None };
+                let expect = Expectation { node: node.path.clone(), device, written: None };
                 self.sysfs.check(&expect, numbers(found), &REMEDIES)?;
             }
         }
         Ok(())
     }
 
-    fn look(&self, node: &DeviceNode) -> Result<Node> {
+    fn look(&self, node: &DeviceNode) -> Result<HostNode> {
         let path = node.source();
         let found = match self.host.node(path) {
             // podman takes a runtime that says "No such file or directory" for one that is missing.
@@ -103,7 +103,7 @@ impl NodeCheck<'_> {
     }
 
     /// The device that a node without an expectation belongs to: an entry is named after its device.
-    fn device(&self, node: &DeviceNode) -> Result<Option<Expected>> {
+    fn device(&self, node: &DeviceNode) -> Result<Option<ExpectedDevice>> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
         let own = self.entry.found.name.device().as_str();
         let unowned = || {
@@ -114,17 +114,17 @@ impl NodeCheck<'_> {
         };
         match self.entry.class {
             Class::Rdma if rdma_class(name).is_some() => {
-                let ibdev = if own == "all" || gpu_name::is_one(own) {
+                let ibdev = if own == "all" || gpu_name::is_gpu_name(own) {
                     self.member(&node.path, name).ok_or_else(unowned)?
                 } else {
                     own.to_owned()
                 };
                 let pci = self.sysfs.function_of(&ibdev);
-                Ok(Some(Expected::Rdma { ibdev, pci }))
+                Ok(Some(ExpectedDevice::Rdma { ibdev, pci }))
             }
-            Class::Vfio if Expected::driver("misc", name).is_none() => {
+            Class::Vfio if ExpectedDevice::find_driver("misc", name).is_none() => {
                 let pci = own.parse().map_err(|_| unowned())?;
-                Ok(Some(Expected::Vfio { pci }))
+                Ok(Some(ExpectedDevice::Vfio { pci }))
             }
             // The node of a driver or clock has the same name on every host, whatever its name in the
             // container.
@@ -132,14 +132,15 @@ impl NodeCheck<'_> {
                 let name = node.source().rsplit('/').next().unwrap_or_default();
                 Ok(match class {
                     Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-                        Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
+                        ExpectedDevice::find_driver("nic", name)
+                            .or_else(|| ExpectedDevice::find_driver("zf", name))
                     }
-                    Class::Rdma | Class::Vfio => Expected::driver("misc", name),
+                    Class::Rdma | Class::Vfio => ExpectedDevice::find_driver("misc", name),
                     Class::Ptp | Class::Pps => {
                         let pci = self.sysfs.function_of_clock(class.as_str(), name);
-                        Expected::clock(class.as_str(), name, pci)
+                        ExpectedDevice::for_clock(class.as_str(), name, pci)
                     }
-                    class => Expected::driver(class.as_str(), name),
+                    class => ExpectedDevice::find_driver(class.as_str(), name),
                 })
             }
         }
@@ -154,6 +155,6 @@ impl NodeCheck<'_> {
     }
 }
 
-fn numbers(node: Node) -> Numbers {
-    Numbers { major: node.major, minor: node.minor }
+fn numbers(node: HostNode) -> DeviceNumber {
+    DeviceNumber { major: node.major, minor: node.minor }
 }

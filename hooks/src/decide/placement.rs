@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use onload_core::bundle::{Bundle, Cpus, Mems};
 use onload_core::class::Class;
-use onload_core::expect::{Expect, Expected};
+use onload_core::expect::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::request::{OpenedBundle, Origin, Request};
+use onload_core::request::{ExpandedBundle, Origin, Request};
 
 use super::pools::Given;
 use super::specs::Specs;
@@ -33,7 +33,7 @@ pub(super) fn placements(
 ) -> Vec<Placement> {
     let mut placements = Vec::new();
     if let Some(asked) = &request.bundles {
-        for OpenedBundle { name, bundle } in &asked.value {
+        for ExpandedBundle { name, bundle } in &asked.value {
             if bundle.cpus.is_some() || bundle.mems.is_some() {
                 placements.push(Placement {
                     bundle: name.clone(),
@@ -68,7 +68,7 @@ fn names(class: Class, name: &str, given: &Given, specs: &Specs) -> Vec<String> 
     match name {
         "all" => specs.names_of(class),
         "loopback" => Vec::new(),
-        name if class == Class::Rdma && gpu_name::is_one(name) => nearest_to_gpu(name, specs),
+        name if class == Class::Rdma && gpu_name::is_gpu_name(name) => nearest_to_gpu(name, specs),
         name => vec![name.to_owned()],
     }
 }
@@ -79,7 +79,7 @@ fn nearest_to_gpu(name: &str, specs: &Specs) -> Vec<String> {
         return Vec::new();
     };
     let hooks = found.device.container_edits.hooks.iter();
-    let arguments = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
     arguments.flat_map(|(_, asked)| rdma_named(&asked)).collect()
 }
 
@@ -87,8 +87,8 @@ fn nearest_to_gpu(name: &str, specs: &Specs) -> Vec<String> {
 pub(crate) fn rdma_named(asked: &HookArguments) -> Vec<String> {
     let verbs = asked.expect.iter();
     let verbs = verbs.filter(|expect| expect.node_name().starts_with("uverbs"));
-    let expected = verbs.filter_map(|Expect { device, .. }| match device {
-        Expected::Rdma { ibdev, .. } => Some(ibdev.clone()),
+    let expected = verbs.filter_map(|Expectation { device, .. }| match device {
+        ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
         _ => None,
     });
     let moving = asked.rdma_netns.iter().map(|rdma| rdma.ibdev.clone());
@@ -118,7 +118,7 @@ mod tests {
         let annotations = BTreeMap::from([("onload.dev/bundle".to_owned(), bundle.to_owned())]);
         let mut request = Request::parse(&annotations).unwrap().unwrap();
         let config = HookConfig::parse(BUNDLES).unwrap();
-        request.open_bundles(&config.bundles).unwrap();
+        request.expand_bundles(&config.bundles).unwrap();
         let specs = Specs::from_sources(vec![SpecSource {
             path: "/etc/cdi/onload.dev-nic.json".into(),
             priority: 0,

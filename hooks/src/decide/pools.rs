@@ -10,12 +10,12 @@ use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::expect::Expect;
+use onload_core::expect::Expectation;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
-use onload_core::lease::{Device as LeasedDevice, MemberRequest, Numa, Token};
+use onload_core::lease::{DeviceId as LeasedDevice, MemberRequest, Numa, Token};
 use onload_core::near::Nearness;
 use onload_core::pool::Pool;
-use onload_core::request::{Origin, Request, Wanted, WantedFor};
+use onload_core::request::{DeviceRef, DeviceValue, Origin, Request};
 use onload_core::ticket::Ticket;
 use onload_sys::bail;
 use onload_sys::error;
@@ -38,7 +38,7 @@ pub struct PoolRequest<'a> {
     pub id: &'a ContainerId,
     pub bundle: &'a Path,
     /// What the nodes of a member are expected to be.
-    pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expect>,
+    pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expectation>,
     /// Where the first of them is requested.
     pub origin: &'a Origin,
 }
@@ -224,8 +224,8 @@ fn device_requests(
 /// is refused later. `asked` is all that is asked of the class, `near` where it is asked to be near these GPUs.
 fn device_request(
     class: Class,
-    wanted: &Wanted,
-    asked: &[Wanted],
+    wanted: &DeviceRef,
+    asked: &[DeviceRef],
     specs: &Specs,
     near: Option<&Gpus>,
 ) -> Result<Option<(MemberRequest, Hook)>> {
@@ -233,7 +233,7 @@ fn device_request(
     let Some(found) = specs.find(class, name) else {
         return Ok(None);
     };
-    let pool = Pool::of_annotations(&found.device.annotations)
+    let pool = Pool::from_annotations(&found.device.annotations)
         .with_context(|| format!("pool {class}={name}; run `onload-ctk cdi generate`"))?;
     let Some(mut pool) = pool else {
         if let Some(count) = wanted.count {
@@ -244,7 +244,7 @@ fn device_request(
     };
     let count = wanted.count.unwrap_or(1);
     if let Some(gpus) = near {
-        let near = Nearness::of_annotations(&found.device.annotations, pool.members.len());
+        let near = Nearness::from_annotations(&found.device.annotations, pool.members.len());
         let sorted = near.and_then(|near| gpus.sort(&mut pool, &near, count));
         sorted.with_context(|| format!("pool {class}={name}, near the container's GPUs"))?;
     }
@@ -267,7 +267,7 @@ fn device_request(
     let name = found.name.device().clone();
     let device_request = MemberRequest {
         in_order: near.is_some(),
-        ..MemberRequest::of_pool(class, name, count, pool)
+        ..MemberRequest::for_pool(class, name, count, pool)
     };
     Ok(Some((device_request, hook.clone())))
 }
@@ -282,7 +282,7 @@ fn held(
     let mut given = Members::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
         let args = hook.args.unwrap_or_default();
-        let asked = HookArguments::of_command(&args).map(|(_, asked)| asked);
+        let asked = HookArguments::from_command(&args).map(|(_, asked)| asked);
         if let Some(HookArguments { lease, token: Some(token), .. }) = asked {
             given.extend(lease.into_iter().map(|device| (device, token.clone())));
         }
@@ -319,17 +319,17 @@ fn resolved<'a>(
     let mut request = request.clone();
     let mut given = Given::new();
     for (class, asked) in &mut request.devices {
-        let mut names: Vec<Wanted> = Vec::new();
+        let mut names: Vec<DeviceRef> = Vec::new();
         for wanted in std::mem::take(&mut asked.value) {
             let is_it = |device_request: &&MemberRequest| {
                 device_request.class == *class && device_request.name.as_str() == wanted.name
             };
             let pool = wanted.name.clone();
-            let add: Vec<Wanted> = match device_requests.iter().find(is_it) {
+            let add: Vec<DeviceRef> = match device_requests.iter().find(is_it) {
                 Some(device_request) => members
                     .by_ref()
                     .take(usize::try_from(device_request.count).unwrap_or(usize::MAX))
-                    .map(|device| Wanted { name: device.name.to_string(), count: None })
+                    .map(|device| DeviceRef { name: device.name.to_string(), count: None })
                     .collect(),
                 None => vec![wanted],
             };
@@ -353,7 +353,7 @@ fn resolved<'a>(
 }
 
 /// Has what is for a device of a pool for the member that the pool gave.
-fn name_members<T>(all: &mut [WantedFor<T>], given: &Given, classes: &[Class]) {
+fn name_members<T>(all: &mut [DeviceValue<T>], given: &Given, classes: &[Class]) {
     for one in all {
         let mut members = classes.iter();
         let members = members.find_map(|class| given.get(&(*class, one.name.clone())));
@@ -370,7 +370,7 @@ impl Chosen {
     pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
         let mut named = BTreeSet::new();
         for hook in &mut edits.hooks {
-            let Some((_, mut asked)) = HookArguments::of_command(&hook.args) else {
+            let Some((_, mut asked)) = HookArguments::from_command(&hook.args) else {
                 continue;
             };
             let is_leased = |(device, _): &&(LeasedDevice, Token)| asked.lease.contains(device);
@@ -420,7 +420,7 @@ mod tests {
         let request = Request::parse(&annotations).unwrap().unwrap();
         let pool = Pool { members: Vec::new(), share: 1 };
         let device_request =
-            MemberRequest::of_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
+            MemberRequest::for_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
         let members = ["ens1v3", "ens1v1"]
             .map(|name| LeasedDevice { class: Class::Netdev, name: name.parse().unwrap() });
         let (resolved, given) = resolved(&request, &[device_request], members.iter());

@@ -24,10 +24,9 @@ pub(super) fn drop_held(
     let before = edits.mounts.len() + edits.hooks.len() + devices.len();
     devices.retain(|_| held.next() != Some(true));
     edits.mounts.retain(|mount| {
-        !config
-            .mounts()
-            .iter()
-            .any(|held| held.is_at(&mount.container_path) && held.is_from(&mount.host_path))
+        !config.mounts().iter().any(|held| {
+            held.has_destination(&mount.container_path) && held.has_source(&mount.host_path)
+        })
     });
     drop_held_hooks(&mut edits.hooks, config)?;
     Ok(edits.mounts.len() + edits.hooks.len() + devices.len() < before)
@@ -50,7 +49,7 @@ pub(crate) fn drop_held_hooks(
 }
 
 fn only_checks(hook: &Hook) -> bool {
-    HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
+    HookArguments::from_command(&hook.args).is_some_and(|(stage, asked)| {
         let checks = !asked.expect.is_empty();
         stage == "createRuntime" && checks && asked.memlock.is_none() && asked.lease.is_empty()
     })

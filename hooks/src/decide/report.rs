@@ -1,6 +1,6 @@
 //! What there is to say of a container that was given something.
 
-use onload_core::config::Log;
+use onload_core::config::LogConfig;
 use onload_core::request::Request;
 
 /// What is said of a container: the warnings to whoever started it, and all of it to the operator's log.
@@ -11,12 +11,12 @@ pub struct Report {
     pub given: String,
     /// Why, step by step.
     pub reasons: Vec<String>,
-    pub log: Log,
+    pub log: LogConfig,
 }
 
 impl Report {
     #[must_use]
-    pub(crate) fn of_warnings(warnings: Vec<String>, log: Log) -> Report {
+    pub(crate) fn of_warnings(warnings: Vec<String>, log: LogConfig) -> Report {
         Report { warnings, log, ..Report::default() }
     }
 }

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::{
     DEFAULT_DIRS, DeviceName, Kind, LoadError, MAX_FILE_BYTES, NameError, QualifiedName, Registry,
-    RegistryError, Resolved, SpecSource,
+    RegistryError, ResolvedDevice, SpecSource,
 };
 use onload_core::class::Class;
-use onload_core::expect::{Expect, Expected};
+use onload_core::expect::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::request::{Origin, Request, Wanted};
+use onload_core::request::{DeviceRef, Origin, Request};
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
-use onload_sys::fs::trust::{TrustError, Trusted};
-use onload_sys::text::{Chain, Listed, Quoted};
+use onload_sys::fs::trust::{TrustError, TrustedTree};
+use onload_sys::text::{ErrorChain, Quoted, ShortList};
 use serde::Deserialize;
 
 /// Files named `onload.dev-*` in one directory; there are two per class: its devices and its pools.
@@ -40,7 +40,7 @@ impl Specs {
 
     /// Reads the specifications of some classes. A directory or a file with our name that is not trusted is an
     /// error. One that cannot be parsed only affects containers that request something it might offer.
-    pub(crate) fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, TrustError> {
+    pub(crate) fn read(trusted: &TrustedTree, wanted: &[Class]) -> Result<Self, TrustError> {
         let mut sources = Vec::new();
         for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
             let dir = match trusted.open_dir(Path::new(dir)) {
@@ -48,7 +48,7 @@ impl Specs {
                 Err(error) if error.is_absent() => continue,
                 Err(error) => return Err(error),
             };
-            for name in dir.names(is_ours, MAX_FILES)? {
+            for name in dir.list_names(is_ours, MAX_FILES)? {
                 let file = dir.open(&name)?;
                 let path = file.path.clone();
                 let bytes = file.read(MAX_FILE_BYTES)?;
@@ -64,7 +64,7 @@ impl Specs {
     pub fn resolve(&self, request: &Request) -> Result<Vec<Entry<'_>>> {
         let mut entries = Vec::new();
         for (class, asked) in &request.devices {
-            for Wanted { name, .. } in &asked.value {
+            for DeviceRef { name, .. } in &asked.value {
                 let qualified =
                     qualified(*class, name).with_context(|| asked.origin.to_string())?;
                 let Some(found) = self.registry.device(&qualified) else {
@@ -77,7 +77,7 @@ impl Specs {
     }
 
     #[must_use]
-    pub(crate) fn find(&self, class: Class, name: &str) -> Option<Resolved<'_>> {
+    pub(crate) fn find(&self, class: Class, name: &str) -> Option<ResolvedDevice<'_>> {
         self.registry.device(&qualified(class, name).ok()?)
     }
 
@@ -88,15 +88,15 @@ impl Specs {
         self.registry.edits_for(&names).unwrap_or_default()
     }
 
-    fn of_class(&self, class: Class) -> impl Iterator<Item = Resolved<'_>> {
-        let kind = class.kind();
+    fn of_class(&self, class: Class) -> impl Iterator<Item = ResolvedDevice<'_>> {
+        let kind = class.cdi_kind();
         self.registry.devices().filter(move |device| device.name.kind().as_str() == kind)
     }
 
     /// The names of the devices of a class, except the words that stand for several or for none, and pools.
     #[must_use]
     pub(crate) fn names_of(&self, class: Class) -> Vec<String> {
-        let is_device = |found: &Resolved<'_>| {
+        let is_device = |found: &ResolvedDevice<'_>| {
             let name = found.name.device().as_str();
             !["all", "loopback"].contains(&name) && found.device.annotations.is_empty()
         };
@@ -107,10 +107,10 @@ impl Specs {
     /// The entries of a class that list a node, except those that stand for others.
     #[must_use]
     pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
-        let is_owner = |found: &Resolved<'_>| {
+        let is_owner = |found: &ResolvedDevice<'_>| {
             let mut nodes = found.device.container_edits.device_nodes.iter();
             let name = found.name.device().as_str();
-            name != "all" && !gpu_name::is_one(name) && nodes.any(|entry| entry.path == node)
+            name != "all" && !gpu_name::is_gpu_name(name) && nodes.any(|entry| entry.path == node)
         };
         let owners = self.of_class(class).filter(is_owner);
         owners.map(|found| found.name.device().to_string()).collect()
@@ -118,8 +118,8 @@ impl Specs {
 
     fn unknown(&self, class: Class, origin: &Origin, name: &str) -> Error {
         let quoted = Quoted(name);
-        let is_function = |expect: &Expect| matches!(&expect.device, Expected::Vfio { pci } if pci.to_string() == name);
-        let has_function = |found: &Resolved<'_>| expectations(found).iter().any(is_function);
+        let is_function = |expect: &Expectation| matches!(&expect.device, ExpectedDevice::Vfio { pci } if pci.to_string() == name);
+        let has_function = |found: &ResolvedDevice<'_>| expectations(found).iter().any(is_function);
         let group = self.of_class(class).find(has_function);
         if let Some(group) = group.filter(|_| class.is_iommu_group()) {
             let by = group.name.device();
@@ -130,11 +130,11 @@ impl Specs {
         let offered = if names.is_empty() && self.registry.errors().is_empty() {
             format!(
                 "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
-                class.kind(),
+                class.cdi_kind(),
                 DEFAULT_DIRS.join(" or ")
             )
         } else {
-            Listed(&names).to_string()
+            ShortList(&names).to_string()
         };
         let problems = self.problems();
         error!("{origin}: there is no {class} {quoted}; offered: {offered}{problems}")
@@ -143,7 +143,7 @@ impl Specs {
     /// What of the files could not be read, each behind a semicolon.
     pub(crate) fn problems(&self) -> String {
         let problem = |(path, errors): (&PathBuf, &Vec<RegistryError>)| {
-            let errors: Vec<String> = errors.iter().map(|e| Chain(e).to_string()).collect();
+            let errors: Vec<String> = errors.iter().map(|e| ErrorChain(e).to_string()).collect();
             format!("; {}: {}", path.display(), errors.join("; "))
         };
         self.registry.errors().iter().map(problem).take(3).collect()
@@ -155,7 +155,7 @@ fn is_ours(name: &[u8]) -> bool {
 }
 
 fn qualified(class: Class, name: &str) -> Result<QualifiedName, NameError> {
-    Ok(QualifiedName::new(Kind::try_from(class.kind())?, DeviceName::try_from(name)?))
+    Ok(QualifiedName::new(Kind::try_from(class.cdi_kind())?, DeviceName::try_from(name)?))
 }
 
 /// The file's specification if its kind is wanted, or its error if its kind might be.
@@ -166,7 +166,7 @@ fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, Load
     };
     wanted
         .iter()
-        .any(|class| class.kind() == kind)
+        .any(|class| class.cdi_kind() == kind)
         .then(|| onload_cdi::from_json(bytes).map_err(LoadError::from))
 }
 
@@ -175,12 +175,12 @@ pub struct Entry<'a> {
     pub class: Class,
     /// Where it is requested.
     pub origin: Origin,
-    pub found: Resolved<'a>,
+    pub found: ResolvedDevice<'a>,
 }
 
 /// The expectations that an entry gives to the hook.
 #[must_use]
-pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
+pub(crate) fn expectations(found: &ResolvedDevice<'_>) -> Vec<Expectation> {
     let mut expectations = Vec::new();
     let shared = &found.spec.container_edits.hooks;
     for hook in shared.iter().chain(&found.device.container_edits.hooks) {
@@ -200,7 +200,7 @@ pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_sys::fs::trust::Owners;
+    use onload_sys::fs::trust::TrustedOwners;
     use onload_test_tree::Tree;
     use std::collections::BTreeMap;
     use std::fs;
@@ -229,7 +229,10 @@ mod tests {
 
         fn read(&self, wanted: &[Class]) -> Result<Specs, TrustError> {
             let owner = fs::metadata(self.0.root()).unwrap().uid();
-            Specs::read(&Trusted::below(self.0.root(), Owners::of(&[owner])).unwrap(), wanted)
+            Specs::read(
+                &TrustedTree::for_tree(self.0.root(), TrustedOwners::from_users(&[owner])).unwrap(),
+                wanted,
+            )
         }
     }
 
@@ -358,7 +361,7 @@ mod tests {
         for path in ["etc/cdi/onload.dev-rdma.json", "etc/cdi", "etc", "var/run/cdi", "var/run"] {
             let tree = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
             tree.chmod(path, 0o777);
-            let message = Chain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
+            let message = ErrorChain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
             assert!(message.contains("others can change it"), "{path}: {message}");
         }
     }

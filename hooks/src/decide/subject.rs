@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Token};
+use onload_core::lease::{DeviceId, Token};
 use onload_core::request::Request;
 
 /// What the failures of reading and changing a configuration begin with.
@@ -26,7 +26,7 @@ pub struct Container<'a> {
 pub struct TicketUse {
     pub id: Token,
     /// What the container has for itself by it.
-    pub exclusive: Vec<Device>,
+    pub exclusive: Vec<DeviceId>,
 }
 
 /// A container, and what may be decided of it.

@@ -12,11 +12,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::expect::{DriverNode, Expect, Expected, Listed};
+use onload_core::expect::{DriverNode, Expectation, ExpectedDevice, NumberSource};
 use onload_core::kfd;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
-pub use onload_sys::numbers::Numbers;
+pub use onload_sys::numbers::DeviceNumber;
 use onload_sys::pci::PciAddress;
 use rustix::fs::{FileType, Stat, major, minor};
 
@@ -59,13 +59,18 @@ impl Sysfs {
         &self.root
     }
 
-    pub(crate) fn check(&self, expect: &Expect, found: Numbers, remedies: &Remedies) -> Result<()> {
+    pub(crate) fn check(
+        &self,
+        expect: &Expectation,
+        found: DeviceNumber,
+        remedies: &Remedies,
+    ) -> Result<()> {
         let check = SysfsCheck { sysfs: self, expect, found, remedies };
         let checked = match &expect.device {
-            Expected::Rdma { ibdev, pci } => check.rdma(ibdev, pci.as_ref()),
-            Expected::Vfio { pci } => check.vfio(pci),
-            Expected::Driver(node) => check.driver(node),
-            Expected::Clock { class, name, pci } => check.clock(class, name, pci.as_ref()),
+            ExpectedDevice::Rdma { ibdev, pci } => check.rdma(ibdev, pci.as_ref()),
+            ExpectedDevice::Vfio { pci } => check.vfio(pci),
+            ExpectedDevice::Driver(node) => check.driver(node),
+            ExpectedDevice::Clock { class, name, pci } => check.clock(class, name, pci.as_ref()),
         };
         checked.with_context(|| expect.to_string())
     }
@@ -83,7 +88,7 @@ impl Sysfs {
     #[must_use]
     pub(crate) fn numa_node(&self, class: Class, name: &str) -> Option<u32> {
         let function = match class {
-            _ if !class.is_on_functions() => None,
+            _ if !class.can_be_on_function() => None,
             // A device whose name CDI does not allow goes by its address.
             _ if name.parse::<PciAddress>().is_ok() => name.parse().ok(),
             Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf | Class::Netdev => {
@@ -160,9 +165,9 @@ impl Sysfs {
     }
 
     /// The number of a driver's first node; `None` while the driver is not loaded.
-    fn character_driver(&self, name: &str) -> Result<Option<Numbers>> {
+    fn character_driver(&self, name: &str) -> Result<Option<DeviceNumber>> {
         let devices = unless_absent(&self.proc("devices"), |path| fs::read_to_string(path))?;
-        Ok(devices.and_then(|devices| Numbers::of_character_driver(&devices, name)))
+        Ok(devices.and_then(|devices| DeviceNumber::find_character_driver(&devices, name)))
     }
 
     fn class(&self, class: &str) -> PathBuf {
@@ -203,8 +208,8 @@ pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
 
 struct SysfsCheck<'a> {
     sysfs: &'a Sysfs,
-    expect: &'a Expect,
-    found: Numbers,
+    expect: &'a Expectation,
+    found: DeviceNumber,
     remedies: &'a Remedies,
 }
 
@@ -251,11 +256,11 @@ impl SysfsCheck<'_> {
 
     fn driver(&self, node: &DriverNode) -> Result<()> {
         let now = match node.listed {
-            Listed::Sysfs { class, reserved } => {
+            NumberSource::Sysfs { class, reserved } => {
                 let device = self.sysfs.class(class).join(node.name);
                 numbers(&device.join("dev"))?.or(reserved)
             }
-            Listed::ProcDevices => self.sysfs.character_driver(node.name)?,
+            NumberSource::ProcDevices => self.sysfs.character_driver(node.name)?,
         };
         self.compare(node.name, now)
     }
@@ -272,7 +277,7 @@ impl SysfsCheck<'_> {
         self.compare(name, numbers(path)?)
     }
 
-    fn compare(&self, name: &str, now: Option<Numbers>) -> Result<()> {
+    fn compare(&self, name: &str, now: Option<DeviceNumber>) -> Result<()> {
         let Remedies { renumbered, renumbered_since, moved } = self.remedies;
         let found = self.found;
         match now {
@@ -300,16 +305,16 @@ impl SysfsCheck<'_> {
 }
 
 /// What an attribute of the kernel says; `None` if there is none.
-fn numbers(path: &Path) -> Result<Option<Numbers>> {
+fn numbers(path: &Path) -> Result<Option<DeviceNumber>> {
     let text = unless_absent(path, read_attribute)?;
     let numbers = text.map(|text| text.parse()).transpose();
     numbers.with_context(|| reading(path))
 }
 
 /// The numbers of a character device; none of another file.
-pub(crate) fn numbers_of(stat: &Stat) -> Option<Numbers> {
+pub(crate) fn numbers_of(stat: &Stat) -> Option<DeviceNumber> {
     let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    is_character.then(|| Numbers { major: major(stat.st_rdev), minor: minor(stat.st_rdev) })
+    is_character.then(|| DeviceNumber { major: major(stat.st_rdev), minor: minor(stat.st_rdev) })
 }
 
 fn is_number(text: &str) -> bool {
@@ -419,7 +424,7 @@ mod tests {
         }
 
         fn check(&self, expect: &str, major: u32, minor: u32) -> Result<()> {
-            let numbers = Numbers { major, minor };
+            let numbers = DeviceNumber { major, minor };
             let none = Remedies::default();
             Sysfs::at(self.0.root()).check(&expect.parse().unwrap(), numbers, &none)
         }
@@ -464,7 +469,7 @@ mod tests {
             let expect = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0".parse().unwrap();
             let none = Remedies::default();
             let sysfs = Sysfs::at(tree.path("sys"));
-            let checked = sysfs.check(&expect, Numbers { major, minor }, &none);
+            let checked = sysfs.check(&expect, DeviceNumber { major, minor }, &none);
             checked.map_err(|error| format!("{error:#}"))
         };
         let refusal = |major, minor| check(major, minor).unwrap_err();

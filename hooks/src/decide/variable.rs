@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::class::Class;
 use onload_core::lease::Token;
-use onload_core::policy::allow_line;
+use onload_core::policy::format_allow_line;
 use onload_core::request::{Origin, Request, VARIABLE};
 use onload_core::ticket::{Ticket, WORD};
 use onload_sys::bail;
@@ -97,7 +97,7 @@ fn is_suffix(behind: &str) -> bool {
 pub(crate) fn task(config: &OciConfig) -> Option<PathBuf> {
     let mounts = config.mounts();
     let source = TASK_MOUNTS.iter().find_map(|at| {
-        let mount = mounts.iter().find(|mount| mount.is_at(at));
+        let mount = mounts.iter().find(|mount| mount.has_destination(at));
         mount.map(|mount| PathBuf::from(mount.source()))
     });
     source.filter(|source| source.is_absolute())
@@ -126,7 +126,7 @@ pub(crate) fn read(
             asked.warnings.push(not_allowed(all, settings));
         }
         [value] if is_ticket => named.push((VARIABLE, value)),
-        [value] => request = Request::of_text(value, Origin::Variable)?,
+        [value] => request = Request::parse_text(value, Origin::Variable)?,
         _ => bail!(
             "{VARIABLE} is in the environment more than once, with different values; remove all but one"
         ),
@@ -135,7 +135,7 @@ pub(crate) fn read(
     named.extend(others.map(|(name, value)| (name.as_str(), value.as_str())));
     for (name, id) in tickets(&named)? {
         let ticket = take(&id).context(name)?;
-        asked.request.add_ticket(ticket.asked()?)?;
+        asked.request.add_ticket(ticket.parse_request()?)?;
         asked.tickets.push(TicketUse { id, exclusive: ticket.exclusive });
     }
     asked.request.add_missing(request)?;
@@ -166,12 +166,15 @@ fn tickets<'v>(named: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
 fn not_allowed(values: &[String], settings: &Settings) -> String {
     let mut classes: Vec<Class> = Vec::new();
     for value in values {
-        if let Ok(request) = Request::of_text(value, Origin::Variable) {
+        if let Ok(request) = Request::parse_text(value, Origin::Variable) {
             classes.extend(request.devices.into_keys());
         }
     }
-    let line =
-        if classes.is_empty() { "a list of classes".to_owned() } else { allow_line(&[], &classes) };
+    let line = if classes.is_empty() {
+        "a list of classes".to_owned()
+    } else {
+        format_allow_line(&[], &classes)
+    };
     format!(
         "{VARIABLE} in the container's environment is ignored, since any image can set it; {line} under [environment] in {} would allow it",
         settings.file.display()
@@ -182,7 +185,7 @@ fn not_allowed(values: &[String], settings: &Settings) -> String {
 mod tests {
     use super::*;
     use onload_core::config::HookConfig;
-    use onload_core::ticket::unknown;
+    use onload_core::ticket::unknown_error;
 
     fn settings(allow: &[Class]) -> Settings {
         let mut config = HookConfig::default();
@@ -211,7 +214,7 @@ mod tests {
             zeros if zeros == "0".repeat(32) => Ok(ticket("vfio=a", &["vfio:a"])),
             twos if twos == "2".repeat(32) => Ok(ticket("vfio=b;rdma=r", &["vfio:b"])),
             threes if threes == "3".repeat(32) => Ok(ticket("rdma=r,s;hugepages=2Mi", &[])),
-            _ => Err(unknown(id)),
+            _ => Err(unknown_error(id)),
         };
         read(&environment(entries), &settings(allow), &take).map_err(|error| format!("{error:#}"))
     }
@@ -287,7 +290,7 @@ mod tests {
     fn where_a_class_is_allowed_a_value_is_answered_as_an_annotation_is() {
         let allow = [Class::Nic];
         let request = asked(&["ONLOAD_CTK_REQUEST=nic=all"], &allow).unwrap().request;
-        assert!(request.wants(&[Class::Nic]));
+        assert!(request.requests_any(&[Class::Nic]));
         let twice = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=a "];
         assert!(asked(&twice, &allow).is_ok());
         let several = ["ONLOAD_CTK_REQUEST=nic=a", "ONLOAD_CTK_REQUEST=nic=b"];

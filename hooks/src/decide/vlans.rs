@@ -5,7 +5,7 @@ use std::path::Path;
 use onload_cdi::ContainerEdits;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::host_settings::Vlan;
-use onload_core::request::{Request, WantedFor};
+use onload_core::request::{DeviceValue, Request};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::text::Quoted;
@@ -16,13 +16,13 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request, file: &Path) ->
     let Some(asked) = &request.vlans else {
         return Ok(());
     };
-    let mut left: Vec<&WantedFor<Vlan>> = asked.value.iter().collect();
+    let mut left: Vec<&DeviceValue<Vlan>> = asked.value.iter().collect();
     for hook in &mut edits.hooks {
-        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;
         };
         for given in &mut arguments.vf {
-            let is_for = |one: &&WantedFor<Vlan>| one.name == given.device.name.as_str();
+            let is_for = |one: &&DeviceValue<Vlan>| one.name == given.device.name.as_str();
             let Some(own) = asked.value.iter().find(is_for) else {
                 continue;
             };

@@ -11,12 +11,12 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::slice;
 
-use onload_core::expect::Expect;
+use onload_core::expect::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
-use onload_sys::numbers::Numbers;
+use onload_sys::numbers::DeviceNumber;
 use rustix::fs::{Mode, OFlags};
 use serde_json::Deserializer;
 
@@ -100,7 +100,7 @@ fn give(
     Ok(warnings)
 }
 
-fn read_config(path: &Path, expect: &[Expect]) -> io::Result<ListedNodes> {
+fn read_config(path: &Path, expect: &[Expectation]) -> io::Result<ListedNodes> {
     // Opening a FIFO in place of the file must not block the hook.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -120,7 +120,7 @@ fn read_config(path: &Path, expect: &[Expect]) -> io::Result<ListedNodes> {
     Ok(listed?)
 }
 
-fn check(expect: &[Expect], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) -> Result<()> {
+fn check(expect: &[Expectation], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) -> Result<()> {
     for expect in expect {
         let mut entries = listed.entries(&expect.node).peekable();
         if entries.peek().is_none() {
@@ -147,7 +147,7 @@ fn check(expect: &[Expect], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) 
 
 /// The numbers of a host node that is mounted into the container. The mount resolves a name in the
 /// file system, so the numbers are read now.
-fn numbers_of(source: &Path) -> io::Result<Numbers> {
+fn numbers_of(source: &Path) -> io::Result<DeviceNumber> {
     let stat = rustix::fs::stat(source)?;
     sysfs::numbers_of(&stat).ok_or_else(|| io::Error::other("not a character device"))
 }
@@ -203,7 +203,8 @@ mod tests {
 
     fn remedied(written: &str, found: &str) -> String {
         let tree = hca();
-        let expect: Expect = format!("/dev/infiniband/uverbs0=rdma:rxe0{written}").parse().unwrap();
+        let expect: Expectation =
+            format!("/dev/infiniband/uverbs0=rdma:rxe0{written}").parse().unwrap();
         let error = Sysfs::at(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
         format!("{:#}", error.unwrap_err())
     }

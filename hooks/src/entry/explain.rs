@@ -5,7 +5,7 @@ use std::path::Path;
 
 use memchr::memmem;
 use onload_sys::error::Result;
-use onload_sys::text::{harmless, one_line};
+use onload_sys::text::{escape_controls, to_one_line};
 
 use crate::config::bundle::{ConfigFile, podman_id};
 use crate::config::filter::{self, Outcome};
@@ -35,7 +35,7 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
     };
     let (mut outcome, refusal) = match result {
         Ok(outcome) => (outcome, None),
-        Err(error) => (Outcome::default(), Some(one_line(&format!("{error:#}")))),
+        Err(error) => (Outcome::default(), Some(to_one_line(&format!("{error:#}")))),
     };
     if has_libraries {
         let by_hooks = live::explain_libraries(bundle, host)?;
@@ -43,7 +43,7 @@ pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<
         outcome.report.reasons.extend(by_hooks.reasons);
     }
     let after = outcome.config.as_deref().map(shown);
-    let lines = |of: &[String]| of.iter().map(|line| one_line(line)).collect();
+    let lines = |of: &[String]| of.iter().map(|line| to_one_line(line)).collect();
     Ok(Explanation {
         after: after.unwrap_or_else(|| before.clone()),
         before,
@@ -124,7 +124,7 @@ pub(crate) fn indent(json: &[u8]) -> String {
         }
     }
     text.push(b'\n');
-    harmless(&String::from_utf8_lossy(&text))
+    escape_controls(&String::from_utf8_lossy(&text))
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, Log, LogLevel};
+use onload_core::config::{CONFIG_PATH, LogConfig, LogLevel};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{self, HookArguments, PROGRAM};
-use onload_core::lease::Device;
+use onload_core::lease::DeviceId;
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
@@ -237,7 +237,7 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
     }
     let (token, id) = (asked.token.as_ref(), &state.id);
     let (rest, rdma) = moves::split(&asked);
-    let (moving, others): (Vec<Device>, Vec<Device>) =
+    let (moving, others): (Vec<DeviceId>, Vec<DeviceId>) =
         rest.lease.iter().cloned().partition(|device| {
             let mut set_up = rest.vf.iter();
             device.class == Class::Netdev || set_up.any(|given| given.device == *device)
@@ -304,7 +304,7 @@ fn fail(config: &Path, separator: &str, error: &Error) {
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
-fn log_lines(log: &Log, lines: impl IntoIterator<Item = Line>) {
+fn log_lines(log: &LogConfig, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
         tell(LogLevel::Warning, &format!(": warning: {error:#}"));
     }

@@ -9,12 +9,12 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
-use onload_core::config::{Log, LogLevel};
-use onload_core::timestamp::{now, rfc3339};
+use onload_core::config::{LogConfig, LogLevel};
+use onload_core::timestamp::{format_rfc3339, now};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
-use onload_sys::fs::trust::{Owners, Trusted};
-use onload_sys::text::one_line;
+use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
+use onload_sys::text::to_one_line;
 use rustix::process::{Resource, getrlimit};
 
 use crate::decide::host::{ThisHost, is_root};
@@ -40,13 +40,17 @@ const LOG: &str = "the log of config.toml";
 
 /// What the operator wants logged, for whoever has not read the configuration.
 #[must_use]
-pub(crate) fn settings(config: &Path) -> Log {
-    ThisHost::with_config(config).map_or_else(|_| Log::default(), |host| host.log())
+pub(crate) fn settings(config: &Path) -> LogConfig {
+    ThisHost::with_config(config).map_or_else(|_| LogConfig::default(), |host| host.log())
 }
 
 /// Writes what of some lines the operator wants. The operator's file is root's to write: a rootless
 /// container has no line in it.
-pub(crate) fn write(log: &Log, program: &str, lines: impl IntoIterator<Item = Line>) -> Result<()> {
+pub(crate) fn write(
+    log: &LogConfig,
+    program: &str,
+    lines: impl IntoIterator<Item = Line>,
+) -> Result<()> {
     if log.file.as_os_str().is_empty() {
         return Ok(());
     }
@@ -54,13 +58,13 @@ pub(crate) fn write(log: &Log, program: &str, lines: impl IntoIterator<Item = Li
     if text.is_empty() || !is_root() {
         return Ok(());
     }
-    let trusted = Trusted::host(Owners::root()).context(LOG)?;
+    let trusted = TrustedTree::for_host(TrustedOwners::root()).context(LOG)?;
     let largest = getrlimit(Resource::Fsize).current;
     append(&trusted, &log.file, text.as_bytes(), largest)
 }
 
 /// Appends with one call, so that lines of programs that run at once do not mix.
-fn append(trusted: &Trusted, path: &Path, text: &[u8], largest: Option<u64>) -> Result<()> {
+fn append(trusted: &TrustedTree, path: &Path, text: &[u8], largest: Option<u64>) -> Result<()> {
     let mut opened = trusted.append(path).context(LOG)?;
     // SIGXFSZ would end the program, and the container's start with it.
     let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
@@ -78,9 +82,9 @@ fn format(
     time: u64,
 ) -> String {
     let wanted = lines.into_iter().filter(|(level, _)| *level <= most);
-    let (time, pid) = (rfc3339(time), std::process::id());
+    let (time, pid) = (format_rfc3339(time), std::process::id());
     let lines = wanted.map(|(level, text)| {
-        let text = one_line(&text);
+        let text = to_one_line(&text);
         format!("{time} {program}[{pid}]: {level}: {text}\n")
     });
     lines.collect()
@@ -98,14 +102,14 @@ mod tests {
             warnings: vec!["a\n2026 forged".to_owned()],
             given: "nic=all".to_owned(),
             reasons: vec!["because".to_owned()],
-            log: Log::default(),
+            log: LogConfig::default(),
         };
         super::lines(&report, "container c: ").collect()
     }
 
-    fn below(dir: &tempfile::TempDir) -> Trusted {
+    fn below(dir: &tempfile::TempDir) -> TrustedTree {
         let owner = dir.path().metadata().unwrap().uid();
-        Trusted::below(dir.path(), Owners::of(&[owner])).unwrap()
+        TrustedTree::for_tree(dir.path(), TrustedOwners::from_users(&[owner])).unwrap()
     }
 
     #[test]
@@ -147,6 +151,6 @@ mod tests {
 
     #[test]
     fn a_log_that_is_not_set_is_nowhere() {
-        write(&Log::default(), "onload-hook", lines()).unwrap();
+        write(&LogConfig::default(), "onload-hook", lines()).unwrap();
     }
 }

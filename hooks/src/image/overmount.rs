@@ -156,7 +156,7 @@ impl<'a> Overmounts<'a> {
         &'b self,
         at: &'b ContainerPath,
     ) -> impl Iterator<Item = &'b MountPoint> {
-        let points = at.downward().filter_map(|above| self.by_path.get(above));
+        let points = at.prefixes().filter_map(|above| self.by_path.get(above));
         points.map(|point| &self.points[*point])
     }
 

@@ -5,7 +5,9 @@ use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError};
 use onload_cdi::{Hook, Mount};
 use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::providers::{self, Image, LibraryMount, RdmaDevice, Verdict, Way};
+use onload_core::providers::{
+    self, ImageFiles, LibraryDecision, LibraryMount, MountMethod, VerbsDevice,
+};
 
 use super::preload::libc_check::ProgramFiles;
 use super::preload::{self, covered};
@@ -41,41 +43,41 @@ pub(crate) fn choose(
     }
     let sysfs = host.sysfs();
     let known = devices.iter();
-    let known = known.filter_map(|name| RdmaDevice::read(sysfs.root(), name));
-    let known: Vec<RdmaDevice> = known.collect();
+    let known = known.filter_map(|name| VerbsDevice::read(sysfs.root(), name));
+    let known: Vec<VerbsDevice> = known.collect();
     if known.is_empty() {
         return Ok(choice);
     }
-    let library_path = config.env_get("LD_LIBRARY_PATH")?;
+    let library_path = config.env_value("LD_LIBRARY_PATH")?;
     let program = preload::program(config)?;
     // What was mounted here before does not count as the container's.
     let others = config.mounts().iter().filter(|mount| mount.options() != OPTIONS);
     let covered = &covered(others.map(MountEntry::destination).collect(), root);
     let files = ProgramFiles { root, covered };
-    let image = Image {
+    let image = ImageFiles {
         root,
         read_only: root.is_read_only(),
         library_path: library_path.as_deref(),
         program: &|| files.program(&program).ok(),
         covered,
     };
-    let judgement = providers::judge(&image, host.files(), &known);
+    let judgement = providers::decide_libraries(&image, host.files(), &known);
     choice.reasons = judgement.notes;
     let names = devices.join(", ");
     match judgement.verdict {
         // What was not examined is not said to work.
-        Verdict::Fits if !choice.reasons.is_empty() => {}
-        Verdict::Fits => {
+        LibraryDecision::Fits if !choice.reasons.is_empty() => {}
+        LibraryDecision::Fits => {
             choice.reasons.push(format!("the image's own libraries can use {names}"));
         }
-        Verdict::Unfit(why) => choice.misfit = Some(why),
-        Verdict::Mount { way, .. } if setting == RdmaLibraries::Image => {
+        LibraryDecision::Unfit(why) => choice.misfit = Some(why),
+        LibraryDecision::Mount { way, .. } if setting == RdmaLibraries::Image => {
             choice.misfit = Some(format!(
                 "{}; rdma-libraries = \"auto\" would mount the host's",
                 lack(way, &names)
             ));
         }
-        Verdict::Mount { way, mut files, unserved } => {
+        LibraryDecision::Mount { way, mut files, unserved } => {
             choice.misfit = unserved;
             choice.reasons.push(format!("{}: the host's are mounted", lack(way, &names)));
             files.retain(|file| !is_held(file, config.mounts()));
@@ -88,23 +90,25 @@ pub(crate) fn choose(
 /// Takes from hooks what is done before the runtime is there.
 pub(crate) fn take_from_hooks(hooks: &mut Vec<Hook>) {
     hooks.retain_mut(|hook| {
-        let Some((stage, mut asked)) = HookArguments::of_command(&hook.args) else {
+        let Some((stage, mut asked)) = HookArguments::from_command(&hook.args) else {
             return true;
         };
         if asked.rdma_libraries.take().is_none() {
             return true;
         }
-        let is_needed = stage != "poststop" || asked.leaves_something();
+        let is_needed = stage != "poststop" || asked.needs_poststop();
         asked.replace_in(&mut hook.args);
         is_needed
     });
 }
 
-fn lack(way: Way, names: &str) -> String {
+fn lack(way: MountMethod, names: &str) -> String {
     match way {
-        Way::Add => format!("the image has no provider library for {names}"),
-        Way::Cover => format!("the image's provider library for {names} does not fit this kernel"),
-        Way::Replace => {
+        MountMethod::Add => format!("the image has no provider library for {names}"),
+        MountMethod::Cover => {
+            format!("the image's provider library for {names} does not fit this kernel")
+        }
+        MountMethod::Replace => {
             format!("the image has no libibverbs that has a provider library for {names}")
         }
     }
@@ -112,8 +116,9 @@ fn lack(way: Way, names: &str) -> String {
 
 fn is_held(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
     let mount = mount(file);
-    let is_same =
-        |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
+    let is_same = |held: &MountEntry| {
+        held.has_destination(&mount.container_path) && held.has_source(&mount.host_path)
+    };
     mounts.iter().any(is_same)
 }
 

@@ -22,7 +22,7 @@ use super::target::Targets;
 use super::undo::Done;
 use crate::decide::host::ThisHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
-use crate::decide::sysfs::{Numbers, numbers_of};
+use crate::decide::sysfs::{DeviceNumber, numbers_of};
 use crate::record::files::{self, Live};
 use crate::record::maker::Stage;
 use crate::record::own_dir::OwnDir;
@@ -135,7 +135,7 @@ impl Inspection<'_> {
     /// Checks that the node about to be mounted is the one that was checked before. If the container
     /// could not open it, by its user or by its label of SELinux, a node of its own is mounted instead,
     /// since the host's keeps its mode, owner and label.
-    fn own_node(&self, tree: &OwnedFd, at: usize, wanted: Numbers) -> Result<Option<OwnNode>> {
+    fn own_node(&self, tree: &OwnedFd, at: usize, wanted: DeviceNumber) -> Result<Option<OwnNode>> {
         let bind = &self.plan.binds[at];
         let path = &bind.source;
         let host =
@@ -159,7 +159,7 @@ impl Inspection<'_> {
     /// Makes nodes with the container's label, all on one tmpfs that holds nothing else: each copy of a file of a
     /// detached mount takes a copy of the host's whole mount namespace.
     fn make_own_nodes(&self, nodes: &[OwnNode], trees: &mut [OwnedFd]) -> Result<(), Errno> {
-        let tmpfs = mount_api::tmpfs(self.label.as_deref())?;
+        let tmpfs = mount_api::create_tmpfs(self.label.as_deref())?;
         let mut names = Vec::new();
         for node in nodes {
             let name = format!("node{}", node.at);
@@ -172,7 +172,7 @@ impl Inspection<'_> {
             chownat(&tmpfs, &name, Some(uid), Some(gid), flags)?;
             names.push(name);
         }
-        let copies = mount_api::copies_of_detached(&tmpfs, &names)?;
+        let copies = mount_api::clone_detached_files(&tmpfs, &names)?;
         for (node, copy) in nodes.iter().zip(copies) {
             mount_api::set_private(&copy, self.plan.binds[node.at].attributes, false)?;
             trees[node.at] = copy;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
 use onload_sys::bail;
-use onload_sys::bpf::cgroup::{self as bpf, Attached, Program};
+use onload_sys::bpf::cgroup::{self as bpf, AttachedPrograms, BpfProgram};
 use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -147,7 +147,7 @@ struct CgroupPrograms {
     path: PathBuf,
     fd: OwnedFd,
     /// When first examined.
-    before: Attached,
+    before: AttachedPrograms,
 }
 
 impl CgroupPrograms {
@@ -169,7 +169,7 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
     dir.with_context(|| format!("opening {path:?}"))
 }
 
-fn query(path: &Path, fd: &OwnedFd) -> Result<Attached> {
+fn query(path: &Path, fd: &OwnedFd) -> Result<AttachedPrograms> {
     let programs = bpf::query(fd.as_fd());
     programs.with_context(|| format!("querying the device programs of cgroup {path:?}"))
 }
@@ -283,7 +283,7 @@ enum Extended {
 
 fn extend(own: &CgroupPrograms, flags: u32, program: u32, rules: &[Rule]) -> Result<Extended> {
     let of = |action: &str| format!("{action} of cgroup {:?}", own.path);
-    let old = match bpf::by_id(program) {
+    let old = match bpf::open_program(program) {
         // It has been detached and no longer controls anything.
         Err(Errno::NOENT) => return Ok(Extended::Gone),
         old => old.with_context(|| of("opening the device program"))?,
@@ -295,12 +295,12 @@ fn extend(own: &CgroupPrograms, flags: u32, program: u32, rules: &[Rule]) -> Res
     let Some(insns) = program::extend(&read.insns, rules) else {
         return Ok(Extended::Already);
     };
-    let new = match bpf::load(&Program { insns, ..read }) {
+    let new = match bpf::load(&BpfProgram { insns, ..read }) {
         // Blinded constants use a register that no program may name.
         Err(Errno::INVAL) => return Ok(Extended::Hidden("the kernel blinds its constants", old)),
         new => new.with_context(|| of("loading the device program"))?,
     };
-    let id = bpf::id_of(&new).with_context(|| of("looking at the new device program"))?;
+    let id = bpf::program_id(&new).with_context(|| of("looking at the new device program"))?;
     let cgroup = own.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,

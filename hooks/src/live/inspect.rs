@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::oci::{OciConfig, User};
+use onload_cdi::oci::{OciConfig, OciUser};
 use onload_core::container_id::ContainerId;
 use onload_sys::bail;
 use onload_sys::error;
@@ -35,7 +35,8 @@ pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>> {
     let own = File::open(path).and_then(read_whole);
     let own = own.with_context(|| format!("reading {path:?}"))?;
     let path = "/proc/self/mountinfo";
-    let mounts = File::open(path).and_then(|file| mountinfo::keep(file, &cgroup::is_hierarchy));
+    let mounts =
+        File::open(path).and_then(|file| mountinfo::filter_lines(file, &cgroup::is_hierarchy));
     let mounts = mounts.with_context(|| format!("reading {path:?}"))?;
     cgroup::find(&theirs, &own, &mounts)
 }
@@ -57,7 +58,7 @@ pub(super) struct Inspection<'a> {
     pub(super) device_cgroup: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
     /// The user of the container's process.
-    pub(super) own_user: User,
+    pub(super) own_user: OciUser,
     /// What SELinux calls the container's files.
     pub(super) label: Option<String>,
     /// The content that /etc/ld.so.preload gets.

@@ -70,7 +70,7 @@ pub(super) fn looking(config: &OciConfig) -> Result<Vec<HookArguments>> {
     let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
     let hooks = hooks.into_iter().filter_map(|hook| {
         let args = hook.args?;
-        Some(HookArguments::of_command(&args)?.1)
+        Some(HookArguments::from_command(&args)?.1)
     });
     Ok(hooks.filter(|hook| hook.rdma_libraries.is_some()).collect())
 }
@@ -105,7 +105,7 @@ pub(super) const NOT_MOUNTED: &str =
     "the host's provider libraries, which the container needs, are not mounted";
 
 pub(super) fn key(devices: &[String]) -> String {
-    format!("{}={}", Class::Rdma.kind(), devices.join(","))
+    format!("{}={}", Class::Rdma.cdi_kind(), devices.join(","))
 }
 
 /// Why nothing is mounted into a container that is there already.

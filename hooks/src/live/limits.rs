@@ -183,7 +183,7 @@ pub(crate) fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_sys::text::Chain;
+    use onload_sys::text::ErrorChain;
 
     /// A process whose hard limit can only be lowered, or not even that.
     struct Fake {
@@ -349,7 +349,7 @@ mod tests {
                 child.end();
                 Ok(())
             });
-            let line = Chain(&told.unwrap_err()).to_string();
+            let line = ErrorChain(&told.unwrap_err()).to_string();
             assert!(line.contains("ended during setting it, so another process"), "{line}");
         }
     }

@@ -22,7 +22,7 @@ mod undo;
 use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
-use onload_core::hook_arguments::{HookArguments, Take};
+use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::error::{Context, Result};
@@ -63,7 +63,7 @@ pub(crate) fn inject(state: &State, config_path: &Path, stand_ins: &StandIns) ->
 /// Gives a container members of pools that the device of a specification stands for.
 pub(crate) fn take(
     state: &State,
-    takes: &[Take],
+    takes: &[TakeArgument],
     config_path: &Path,
     stand_ins: &StandIns,
 ) -> Result<Report> {
@@ -91,7 +91,7 @@ fn give(
         request,
         tickets: &[],
         container: Container { bundle: &state.bundle, id: Some(&state.id), sees_exec: false },
-        lacks: &|dir: &Path| root.as_ref().is_some_and(|root| root.lacks(dir)),
+        lacks: &|dir: &Path| root.as_ref().is_some_and(|root| root.is_missing(dir)),
     };
     // A second call for the same process must not choose once more.
     let mut warnings = Vec::new();

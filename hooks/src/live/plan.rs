@@ -9,9 +9,9 @@ use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::hook_arguments::{HookArguments, Take};
+use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::request::{self, Origin, Request, Requested, Wanted};
+use onload_core::request::{self, DeviceRef, Origin, Request, RequestEntry};
 use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error;
@@ -26,7 +26,7 @@ use crate::decide::pools::{Pools, Reserved};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::Subject;
-use crate::decide::sysfs::Numbers;
+use crate::decide::sysfs::DeviceNumber;
 use crate::decide::{self, Decision, name_of};
 use crate::image::preload::ListProblem;
 use crate::moves::{self, Node};
@@ -42,7 +42,7 @@ pub(crate) enum Asker {
     /// The container: the operator's policy holds.
     Annotations,
     /// The engine, by devices of a specification: whoever may name those may have them.
-    Takes(Vec<Take>),
+    Takes(Vec<TakeArgument>),
 }
 
 /// RDMA devices that move into the container's network namespace, as a record names what was done.
@@ -74,16 +74,16 @@ impl Asker {
     }
 
     /// The request of devices of a specification.
-    pub(crate) fn request(takes: &[Take]) -> Request {
+    pub(crate) fn request(takes: &[TakeArgument]) -> Request {
         let mut request = Request::default();
         for take in takes {
-            let origin = Origin::Device(format!("{}={}", take.class.kind(), take.pool));
+            let origin = Origin::Device(format!("{}={}", take.class.cdi_kind(), take.pool));
             let value = Vec::new();
             let asked = request.devices.entry(take.class);
             asked
-                .or_insert(Requested { origin, value })
+                .or_insert(RequestEntry { origin, value })
                 .value
-                .push(Wanted { name: take.pool.to_string(), count: Some(take.count) });
+                .push(DeviceRef { name: take.pool.to_string(), count: Some(take.count) });
         }
         request
     }
@@ -185,7 +185,7 @@ impl InjectionPlan {
     pub(super) fn add_nodes(&mut self, nodes: &[Node], config: &OciConfig) -> Result<()> {
         let given = config.device_rules().context(CONFIG_JSON)?;
         for node in nodes {
-            let Numbers { major, minor } = node.numbers;
+            let DeviceNumber { major, minor } = node.numbers;
             let rule = Rule { major, minor, access: Access::READ_WRITE };
             self.add_node(of_node(&node.path, &node.path, rule), rule, &given);
         }
@@ -218,7 +218,7 @@ pub(crate) fn decide(
 ) -> Result<InjectionPlan> {
     let settings = host.settings()?;
     let mut request = subject.request.clone();
-    request.open_bundles(&settings.config.bundles)?;
+    request.expand_bundles(&settings.config.bundles)?;
     let subject = Subject { request: &request, ..subject };
     let decision = match asker {
         Asker::Annotations => decide::decide(subject, &settings, host, pools)?,
@@ -240,7 +240,7 @@ pub(crate) fn decide(
 /// The plan for RDMA devices that move. Their nodes are known after that, and what would be refused then is refused now.
 pub(crate) fn of_moves(moves: &HookArguments, settings: &Settings) -> Result<InjectionPlan> {
     let names: Vec<&str> = moves.rdma_netns.iter().map(|rdma| &*rdma.ibdev).collect();
-    let keys = format!("{}={}", Class::Rdma.kind(), names.join(","));
+    let keys = format!("{}={}", Class::Rdma.cdi_kind(), names.join(","));
     refuse_closed(&keys, settings, "RDMA's mode shared")?;
     Ok(InjectionPlan { keys, moves: vec![moves.clone()], ..InjectionPlan::default() })
 }
@@ -322,7 +322,7 @@ impl Planner<'_> {
     /// group exists already. A container of a pod gets none in any case, which is a warning.
     fn cpuset(&self) -> Result<Option<String>> {
         let placements = &self.decision.placements;
-        if request::is_of_pod(self.config) {
+        if request::is_pod_container(self.config) {
             return Ok(cpuset::not_set(placements, cpuset::OF_POD));
         }
         let own = self.config.cpuset().context(CONFIG_JSON)?;
@@ -340,7 +340,7 @@ impl Planner<'_> {
     fn has_ipc_lock(&self) -> Result<bool, OciConfigError> {
         use CapabilitySet::{Bounding, Effective, Permitted};
         let mut with = self.config.clone();
-        with.capability_add(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
+        with.add_capability(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
         Ok(with.to_bytes() == self.config.to_bytes())
     }
 
@@ -351,7 +351,7 @@ impl Planner<'_> {
         };
         match self.request.devices.get(&class) {
             Some(asked) => self.cannot(&asked.origin, &what, Some(class)),
-            None => self.cannot(&Origin::Annotation(class.kind()), &what, None),
+            None => self.cannot(&Origin::Annotation(class.cdi_kind()), &what, None),
         }
     }
 
@@ -428,7 +428,7 @@ impl Planner<'_> {
         (plan.memlock, plan.warnings) = self.memlock().context(CONFIG_JSON)?;
         for hook in &self.decision.edits.hooks {
             if let Some(("createRuntime" | "prestart", asked)) =
-                HookArguments::of_command(&hook.args)
+                HookArguments::from_command(&hook.args)
                 && !asked.lease.is_empty()
             {
                 let (claim, moving) = moves::split(&asked);
@@ -485,7 +485,7 @@ impl Planner<'_> {
     }
 
     fn has_variable(&self, libraries: &[String]) -> Result<bool, OciConfigError> {
-        let own = self.config.env_get("LD_PRELOAD")?.unwrap_or_default();
+        let own = self.config.env_value("LD_PRELOAD")?.unwrap_or_default();
         let is_held = |library: &str| split(&own).any(|held| held == library);
         Ok(match libraries {
             [] => is_held(LIBRARY),
@@ -554,7 +554,7 @@ impl Planner<'_> {
         let name = asked.and_then(|asked| asked.value.first());
         match (class, name) {
             // A name found in a specification cannot contain characters that confuse a terminal.
-            (Some(class), Some(name)) => format!("--device {}={name}, {EARLY}", class.kind()),
+            (Some(class), Some(name)) => format!("--device {}={name}, {EARLY}", class.cdi_kind()),
             _ if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
                 EARLY.to_owned()
             }
@@ -589,10 +589,10 @@ fn stands_for(held: &str, wanted: &str) -> bool {
 
 /// Whether this entry point itself does what a hook would do.
 fn is_ours(hook: &Hook) -> bool {
-    match HookArguments::of_command(&hook.args) {
+    match HookArguments::from_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
         // Without arguments it cleans up, with those of a lease it releases that.
-        Some(("poststop", asked)) => asked.is_empty() || asked.leaves_something(),
+        Some(("poststop", asked)) => asked.is_empty() || asked.needs_poststop(),
         _ => false,
     }
 }

@@ -13,7 +13,7 @@ use super::devices;
 use super::inspect::own_device_cgroup;
 use super::systemd::SOCKET;
 use crate::decide::host::{HostView, ThisHost};
-use crate::decide::sysfs::{Numbers, numbers_of};
+use crate::decide::sysfs::{DeviceNumber, numbers_of};
 use crate::record::files;
 use crate::record::init::Init;
 
@@ -60,7 +60,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
 
 /// Checks that a node of this host still has its numbers. A reloaded driver gets others, and the
 /// old ones may be assigned to another device.
-fn check_node(node: &Path, was: Numbers) -> Result<()> {
+fn check_node(node: &Path, was: DeviceNumber) -> Result<()> {
     if !stat(node).is_ok_and(|stat| numbers_of(&stat) == Some(was)) {
         bail!(
             "device node {node:?} is no longer character device {was}, so the node in the container is not that device; start the container again"

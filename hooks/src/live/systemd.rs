@@ -363,7 +363,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onload_sys::text::Chain;
+    use onload_sys::text::ErrorChain;
     use std::os::unix::net::UnixListener;
     use std::thread::JoinHandle;
 
@@ -496,7 +496,7 @@ mod tests {
         let name = "org.freedesktop.systemd1.NoSuchUnit";
         let answer = reply(ERROR, 1, Some(name), &text_body("Unit not loaded."));
         let server = play(&dir, "OK 0\r\n", vec![answer]);
-        let message = Chain(&connect(&dir).allow(&[rule("r")]).unwrap_err()).to_string();
+        let message = ErrorChain(&connect(&dir).allow(&[rule("r")]).unwrap_err()).to_string();
         assert!(message.contains("NoSuchUnit: Unit not loaded."), "{message}");
         server.join().unwrap();
     }
@@ -506,7 +506,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let server = play(&dir, "REJECTED EXTERNAL\r\n", Vec::new());
         let refused = Systemd::connect(&dir.path().join("private"), SCOPE);
-        assert!(Chain(&refused.unwrap_err()).to_string().contains("REJECTED"));
+        assert!(ErrorChain(&refused.unwrap_err()).to_string().contains("REJECTED"));
         server.join().unwrap();
 
         let mut huge = reply(METHOD_RETURN, 1, None, &[]);
@@ -518,7 +518,7 @@ mod tests {
         for answer in [huge, big_endian, odd_field] {
             let dir = tempfile::tempdir().unwrap();
             let server = play(&dir, "OK 0\r\n", vec![answer]);
-            let message = Chain(&connect(&dir).is_closed().unwrap_err()).to_string();
+            let message = ErrorChain(&connect(&dir).is_closed().unwrap_err()).to_string();
             assert!(message.contains("malformed message"), "{message}");
             server.join().unwrap();
         }

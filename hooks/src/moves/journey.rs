@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
-use onload_core::lease::{Device, Facts, Leases, Moved, STAYS, Token};
+use onload_core::lease::{DeviceId, Leases, MoveRecord, STAYS, SavedState, Token};
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::name::NewName;
+use onload_core::netdev::name::NewInterfaceName;
 use onload_core::netdev::settings::NetdevSettings;
 use onload_core::vf::VfConfig;
 use onload_sys::error::{Context as _, Error, Result};
@@ -59,7 +59,7 @@ pub(crate) trait Kind: Sized {
     /// Whether it leaves the host's network namespace.
     const MOVES: bool = true;
     /// What a lease keeps of it.
-    type Facts: Clone + Into<Facts>;
+    type Facts: Clone + Into<SavedState>;
     /// The device as a network namespace has it now.
     type Seen;
     /// What [`Kind::prepare`] found.
@@ -93,7 +93,7 @@ pub(crate) trait Kind: Sized {
     -> Result<()>;
 
     /// What a lease keeps, if that is of this kind.
-    fn of(facts: &Facts) -> Option<&Self::Facts>;
+    fn of(facts: &SavedState) -> Option<&Self::Facts>;
     /// The PCI function of a device, and its name for messages.
     fn identity(facts: &Self::Facts) -> (PciAddress, &str);
     /// The device of a lease, in a namespace, whatever it is called.
@@ -213,7 +213,7 @@ impl<'a, K: Kind> Way<'a, K> {
     }
 
     /// Leases a device to the container; `moved` says what it was on the host, unless it stays where it is.
-    fn lease(&self, device: &Device, moved: Option<&Moved>) -> Result<()> {
+    fn lease(&self, device: &DeviceId, moved: Option<&MoveRecord>) -> Result<()> {
         let wanted = lease::Wanted {
             devices: slice::from_ref(device),
             moved,
@@ -225,18 +225,18 @@ impl<'a, K: Kind> Way<'a, K> {
 
     /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which
     /// comes after it and names no claim, leaves it so.
-    fn is_set_up_by_claim(&self, device: &Device) -> Result<bool> {
+    fn is_set_up_by_claim(&self, device: &DeviceId) -> Result<bool> {
         if self.claim.asked.claim.is_some() {
             return Ok(false);
         }
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        let found = self.leases.is_for_claim(device, id, &bundle)?;
+        let found = self.leases.is_set_up_for_claim(device, id, &bundle)?;
         Ok(found)
     }
 
     /// What a lease says of a device in the container's namespace.
-    fn moved(&self, facts: Facts, addresses: Vec<IpAddr>) -> Moved {
-        Moved {
+    fn moved(&self, facts: SavedState, addresses: Vec<IpAddr>) -> MoveRecord {
+        MoveRecord {
             facts,
             namespace: if K::MOVES { self.to.cookie() } else { STAYS },
             addresses,
@@ -247,12 +247,12 @@ impl<'a, K: Kind> Way<'a, K> {
     }
 
     /// Brings back a device that was to stay in the container.
-    fn bring_back(&self, device: &Device, facts: K::Facts) -> Result<()> {
+    fn bring_back(&self, device: &DeviceId, facts: K::Facts) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        self.leases.call_back(device, id, &bundle)?;
+        self.leases.mark_returning(device, id, &bundle)?;
         // An earlier start of the container may have left it otherwise than it was, which its lease knows.
         let (leases, kind) = (&self.leases, self.home.kind);
-        let kept = leases.returning(device)?;
+        let kept = leases.find_returning(device)?;
         let kept = kept.and_then(|moved| Return::new(leases, device, moved));
         let back = kept.unwrap_or_else(|| Return {
             leases,
@@ -271,12 +271,12 @@ impl<'a, K: Kind> Way<'a, K> {
 #[derive(Clone, Debug)]
 pub(crate) struct Request<'a> {
     /// As it is leased.
-    pub(super) device: &'a Device,
+    pub(super) device: &'a DeviceId,
     /// Its name on the host.
     pub(super) name: String,
     pub(super) pci: PciAddress,
     /// What it is called in the container; none where it keeps its name.
-    pub(super) new_name: Option<&'a NewName>,
+    pub(super) new_name: Option<&'a NewInterfaceName>,
     /// What the hook's arguments say that it is to have there.
     pub(super) asked: NetdevSettings,
     /// What it is to have there: that, and where it says nothing, what the operator's configuration says.
@@ -289,7 +289,7 @@ impl<'a> Request<'a> {
     /// Next: [`Grant`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
     fn grant<K: Kind>(self, way: &Way<'_, K>) -> Result<Grant<'a, K>> {
         let (kind, leases) = (way.home.kind, &way.leases);
-        let mut locks = vec![leases.lock_moving(self.device)?];
+        let mut locks = vec![leases.lock_device(self.device)?];
         settle(leases, self.device, kind, DYING_PATIENCE)?;
         locks.extend(kind.reserve(leases, &self)?);
         let Some(seen) = kind.look(&way.home.netns, &self)? else {
@@ -298,7 +298,7 @@ impl<'a> Request<'a> {
         let grant = Grant::new(self, seen, locks);
         if !K::MOVES {
             let device = grant.request.device;
-            if let Some(moved) = leases.moved_to(device, STAYS)? {
+            if let Some(moved) = leases.find_moved_to(device, STAYS)? {
                 if let Err(otherwise) = grant.request.check_same(&moved)
                     && !way.is_set_up_by_claim(device)?
                 {
@@ -314,8 +314,8 @@ impl<'a> Request<'a> {
     }
 
     /// One that others have too is set up once.
-    fn check_same(&self, moved: &Moved) -> Result<()> {
-        let wanted = self.vf.as_ref().map(VfConfig::settings).transpose()?;
+    fn check_same(&self, moved: &MoveRecord) -> Result<()> {
+        let wanted = self.vf.as_ref().map(VfConfig::to_settings).transpose()?;
         let had = moved.facts.vf().map(|vf| vf.given);
         if wanted != had {
             bail!(
@@ -331,10 +331,10 @@ impl<'a> Request<'a> {
     fn join_others<K: Kind>(self, way: &Way<'_, K>, locks: Vec<Lock>) -> Result<Grant<'a, K>> {
         let (kind, leases) = (way.home.kind, &way.leases);
         let Some(seen) = kind.look(&way.to, &self)? else {
-            let held = leases.holders(self.device, way.claim.asked.token.as_ref())?;
+            let held = leases.holders_error(self.device, way.claim.asked.token.as_ref())?;
             return Err(held.unwrap_or_else(|| way.home.away(self.pci, &self.name)));
         };
-        let moved = leases.moved_to(self.device, way.to.cookie())?;
+        let moved = leases.find_moved_to(self.device, way.to.cookie())?;
         let (facts, addresses) = match moved {
             Some(moved) => {
                 self.check_same(&moved)?;
@@ -368,7 +368,7 @@ impl<'a, K: Kind> Grant<'a, K> {
     }
 
     /// For a container in whose namespace it is.
-    fn stay(self, way: &Way<'_, K>, moved: Option<&Moved>) -> Result<Self> {
+    fn stay(self, way: &Way<'_, K>, moved: Option<&MoveRecord>) -> Result<Self> {
         way.lease(self.request.device, moved)?;
         Ok(self)
     }
@@ -396,7 +396,7 @@ impl<'a, K: Kind> Grant<'a, K> {
             return way.bring_back(device, facts);
         }
         let (id, bundle) = (way.container.id, lease::canonical(way.container.bundle)?);
-        way.leases.abandon(device, id, &bundle)
+        way.leases.release_unmoved(device, id, &bundle)
     }
 }
 
@@ -471,21 +471,21 @@ fn and_back(failed: Error, back: Result<()>) -> Error {
 /// next try goes on where this ended.
 pub(super) struct Return<'a, K: Kind> {
     pub(super) leases: &'a Leases,
-    pub(super) device: &'a Device,
-    pub(super) moved: Moved,
+    pub(super) device: &'a DeviceId,
+    pub(super) moved: MoveRecord,
     /// What it was.
     pub(super) facts: K::Facts,
 }
 
 impl<'a, K: Kind> Return<'a, K> {
     /// None for a device of another kind.
-    pub(super) fn new(leases: &'a Leases, device: &'a Device, moved: Moved) -> Option<Self> {
+    pub(super) fn new(leases: &'a Leases, device: &'a DeviceId, moved: MoveRecord) -> Option<Self> {
         let facts = K::of(&moved.facts)?.clone();
         Some(Return { leases, device, moved, facts })
     }
 
-    pub(super) fn amend(&self, change: &dyn Fn(&mut Moved)) -> Result<()> {
-        self.leases.amend(self.device, change)
+    pub(super) fn amend(&self, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
+        self.leases.update_moves(self.device, change)
     }
 
     fn bring(self, kind: &K, gone: Option<&Gone<'_>>, patience: Duration) -> Result<()> {
@@ -563,12 +563,12 @@ impl<K: Kind> Arrival<'_, K> {
     fn end(self, home: &Home<'_, K>) -> Result<()> {
         let Return { leases, device, .. } = self.back;
         match home.kind.restore(self, home) {
-            Ok(()) => leases.returned(device),
+            Ok(()) => leases.end_returned(device),
             Err(NotBack { error, differs }) => {
                 if differs.is_some() {
-                    let say = |moved: &mut Moved| moved.left.clone_from(&differs);
+                    let say = |moved: &mut MoveRecord| moved.left.clone_from(&differs);
                     // The error says it too.
-                    let _ = leases.amend(device, &say);
+                    let _ = leases.update_moves(device, &say);
                 }
                 Err(error)
             }
@@ -593,11 +593,11 @@ impl From<Error> for NotBack {
 /// Brings back what earlier containers have left of a device, for who has its lock; whether there was something.
 pub(super) fn settle<K: Kind>(
     leases: &Leases,
-    device: &Device,
+    device: &DeviceId,
     kind: &K,
     patience: Duration,
 ) -> Result<bool> {
-    let moved = leases.returning(device)?;
+    let moved = leases.find_returning(device)?;
     let Some(back) = moved.and_then(|moved| Return::new(leases, device, moved)) else {
         return Ok(false);
     };
@@ -623,9 +623,9 @@ impl Gone<'_> {
 /// Ends what a container that is gone has of devices of a kind, and brings back those of which it was the last one of
 /// its namespace. Those that did not move are released. What does not come back now stays with its lease, and the first
 /// of these errors is returned.
-pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -> Result<()> {
+pub(super) fn take_back<K: Kind>(leased: &[DeviceId], gone: &Gone<'_>, kind: &K) -> Result<()> {
     let own = leased.iter().filter(|device| device.class == K::CLASS);
-    let own: Vec<&Device> = own.collect();
+    let own: Vec<&DeviceId> = own.collect();
     if own.is_empty() {
         return Ok(());
     }
@@ -633,11 +633,11 @@ pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -
         return Ok(());
     };
     let bundle = lease::was_canonical(gone.bundle);
-    let take_one = |device: &Device| {
+    let take_one = |device: &DeviceId| {
         // Most devices do not move, and a lock leaves a file.
         let _moving =
-            if leases.is_away(device)? { Some(leases.lock_moving(device)?) } else { None };
-        let left = leases.leave(device, gone.container, &bundle, gone.token)?;
+            if leases.has_moved(device)? { Some(leases.lock_device(device)?) } else { None };
+        let left = leases.release_exited(device, gone.container, &bundle, gone.token)?;
         let back = left.and_then(|moved| Return::new(&leases, device, moved));
         back.map_or(Ok(()), |back| back.bring(kind, Some(gone), DYING_PATIENCE))
     };
@@ -646,10 +646,10 @@ pub(super) fn take_back<K: Kind>(leased: &[Device], gone: &Gone<'_>, kind: &K) -
 
 /// Does it for each device, and once more for those that failed where another one did not: that one may have had the
 /// name of another, which is free then. The first error that stays.
-fn each(devices: Vec<&Device>, act: &dyn Fn(&Device) -> Result<()>) -> Result<()> {
+fn each(devices: Vec<&DeviceId>, act: &dyn Fn(&DeviceId) -> Result<()>) -> Result<()> {
     let failed = |device| act(device).err().map(|error| (device, error));
     let all = devices.len();
-    let mut left: Vec<(&Device, Error)> = devices.into_iter().filter_map(failed).collect();
+    let mut left: Vec<(&DeviceId, Error)> = devices.into_iter().filter_map(failed).collect();
     if left.len() < all {
         let devices = left.into_iter().map(|(device, _)| device);
         left = devices.filter_map(failed).collect();
@@ -662,7 +662,7 @@ fn each(devices: Vec<&Device>, act: &dyn Fn(&Device) -> Result<()>) -> Result<()
 
 #[derive(Debug)]
 pub struct Restored {
-    pub device: Device,
+    pub device: DeviceId,
     pub result: Result<()>,
 }
 
@@ -676,7 +676,7 @@ pub(super) fn restore<K: Kind>(
 ) -> Result<Vec<Restored>> {
     let listed = leases.list()?.into_iter();
     let returning = listed.filter(|one| one.is_returning && one.device.class == K::CLASS);
-    let mut devices: Vec<Device> = returning.map(|one| one.device).collect();
+    let mut devices: Vec<DeviceId> = returning.map(|one| one.device).collect();
     devices.sort_unstable();
     devices.dedup();
     let beginning = beginning(devices.len());
@@ -686,7 +686,7 @@ pub(super) fn restore<K: Kind>(
         let Some(left) = left_for(&device) else {
             continue;
         };
-        let moving = leases.lock_moving_within(&device, left);
+        let moving = leases.lock_device_within(&device, left);
         let settled = moving.and_then(|_moving| settle(leases, &device, kind, patience));
         if !matches!(settled, Ok(false)) {
             let result = settled.map(drop);

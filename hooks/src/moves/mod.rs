@@ -11,11 +11,11 @@ mod rdma;
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_core::hook_arguments::{Given, HookArguments};
-use onload_core::host_settings::Interface;
-use onload_core::lease::{Device, Leases};
+use onload_core::hook_arguments::{HookArguments, InterfaceValue};
+use onload_core::host_settings::InterfaceName;
+use onload_core::lease::{DeviceId, Leases};
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::vf::GivenVf;
+use onload_core::vf::VfArgument;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::pci::PciAddress;
@@ -40,11 +40,12 @@ pub struct StandIns {
 
 /// A hook's arguments as two: what else there is to do, and the RDMA devices that move, with their leases.
 pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments) {
-    let moves = |device: &&Device| {
+    let moves = |device: &&DeviceId| {
         let mut rdma = arguments.rdma_netns.iter();
         rdma.any(|rdma| is_lease_of(device, Class::Rdma, &rdma.ibdev, rdma.pci))
     };
-    let (moving, others): (Vec<&Device>, Vec<&Device>) = arguments.lease.iter().partition(moves);
+    let (moving, others): (Vec<&DeviceId>, Vec<&DeviceId>) =
+        arguments.lease.iter().partition(moves);
     let rest = HookArguments {
         lease: others.into_iter().cloned().collect(),
         rdma_netns: Vec::new(),
@@ -61,7 +62,7 @@ pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments)
 }
 
 /// A device is leased by its name or by its function.
-fn is_lease_of(device: &Device, class: Class, name: &str, pci: PciAddress) -> bool {
+fn is_lease_of(device: &DeviceId, class: Class, name: &str, pci: PciAddress) -> bool {
     let leased = device.name.as_str();
     device.class == class && (leased == name || leased == pci.to_string())
 }
@@ -128,7 +129,7 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
 fn functions(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
     let given = arguments.vf.iter();
     let given = given.filter(|given| given.device.class == Functions::CLASS);
-    let of = |given: &GivenVf| {
+    let of = |given: &VfArgument| {
         let name = given.device.name.to_string();
         let pci = name.parse()?;
         Ok(Request {
@@ -140,7 +141,10 @@ fn functions(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
 }
 
 /// What a hook's arguments give an interface.
-fn given<'a, T>(all: &'a [Given<T>], interface: &Interface) -> impl Iterator<Item = &'a T> {
+fn given<'a, T>(
+    all: &'a [InterfaceValue<T>],
+    interface: &InterfaceName,
+) -> impl Iterator<Item = &'a T> {
     let own = all.iter().filter(move |given| given.interface == *interface);
     own.map(|given| &given.value)
 }
@@ -164,7 +168,7 @@ pub(crate) struct Claimed<'a> {
     entry_point: &'a str,
     host: &'a ThisHost,
     stand_ins: &'a StandIns,
-    leased: Vec<Device>,
+    leased: Vec<DeviceId>,
     interfaces: Vec<Grants<'a, Identity>>,
     rdma: Vec<Grants<'a, Devices>>,
     functions: Vec<Grants<'a, Functions>>,
@@ -223,12 +227,12 @@ impl<'a> Claimed<'a> {
         let identity = &self.stand_ins.interfaces;
         let by_function = &identity.functions;
         let (moving, set_up) = (interfaces(asked, host)?, functions(asked)?);
-        let is_moving = |device: &&Device| {
+        let is_moving = |device: &&DeviceId| {
             let mut all = moving.iter().chain(&set_up);
             all.any(|one| one.device == *device)
         };
         let leased = asked.lease.iter().filter(|device| !is_moving(device));
-        let leased: Vec<Device> = leased.cloned().collect();
+        let leased: Vec<DeviceId> = leased.cloned().collect();
         settle(&leased, host, identity, DYING_PATIENCE)?;
         let wanted = Wanted::by(asked, self.entry_point);
         if !leased.is_empty() {
@@ -296,13 +300,13 @@ impl<'a> Claimed<'a> {
 /// Brings back what earlier containers have left of devices of a kind, so that they can be leased; whether there was
 /// something.
 fn settle<K: Kind>(
-    devices: &[Device],
+    devices: &[DeviceId],
     host: &ThisHost,
     kind: &K,
     patience: Duration,
 ) -> Result<bool> {
     let own = devices.iter().filter(|one| one.class == K::CLASS);
-    let own: Vec<&Device> = own.collect();
+    let own: Vec<&DeviceId> = own.collect();
     if own.is_empty() || !host.is_initial_namespace() {
         return Ok(false);
     }
@@ -312,8 +316,8 @@ fn settle<K: Kind>(
     let mut settled = false;
     for device in own {
         // Most of those that stay on the host are as they were, and a lock leaves a file.
-        if K::MOVES || leases.is_away(device)? {
-            let _moving = leases.lock_moving(device)?;
+        if K::MOVES || leases.has_moved(device)? {
+            let _moving = leases.lock_device(device)?;
             settled |= journey::settle(&leases, device, kind, patience)?;
         }
     }
@@ -323,8 +327,8 @@ fn settle<K: Kind>(
 /// Ends what a container that is gone has of these RDMA devices and interfaces, and brings back those of which it was the
 /// last one of its namespace, or had set up. What goes wrong with the one kind keeps nothing from the other.
 pub(crate) fn take_back(
-    rdma: &[Device],
-    others: &[Device],
+    rdma: &[DeviceId],
+    others: &[DeviceId],
     gone: &Gone<'_>,
     stand_ins: &StandIns,
 ) -> Result<()> {
@@ -339,7 +343,7 @@ pub(crate) fn take_back(
 /// interface back.
 pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
     let StandIns { interfaces, rdma } = stand_ins;
-    let all = |_: &Device| Some(Duration::MAX);
+    let all = |_: &DeviceId| Some(Duration::MAX);
     let (functions, now) = (&interfaces.functions, Duration::ZERO);
     let rdma = journey::restore(leases, &all, rdma, now).context("restoring RDMA devices")?;
     let interfaces =
@@ -383,7 +387,7 @@ mod tests {
             "--memlock unlimited --lease rdma:mlx5_0 --lease vfio:0000:81:10.0 --lease rdma:mlx5_1 --rdma-netns mlx5_0@0000:3b:00.0",
         );
         let (rest, moving) = split(&asked);
-        let of = |all: &[Device]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let of = |all: &[DeviceId]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(of(&rest.lease), ["vfio:0000:81:10.0", "rdma:mlx5_1"]);
         assert_eq!(of(&moving.lease), ["rdma:mlx5_0"]);
         assert!(rest.rdma_netns.is_empty() && rest.memlock.is_some());
@@ -396,25 +400,25 @@ mod tests {
         tree.directory("run");
         let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
         let leases = || Leases::open(&run, Processes::default()).unwrap();
-        let device: Device = "rdma:mlx5_3".parse().unwrap();
+        let device: DeviceId = "rdma:mlx5_3".parse().unwrap();
         let moved = r#"{"rdma":{"name":"mlx5_3","pci":"0000:3b:00.3","index":3},"namespace":7,"returning":true}"#;
         let device_request = MemberRequest {
             moved: Some(serde_json::from_str(moved).unwrap()),
-            ..MemberRequest::of_device(device.clone(), 1)
+            ..MemberRequest::for_device(device.clone(), 1)
         };
         let request = LeaseRequest {
             devices: &[device_request],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: Path::new("/bundle"),
-            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            holder: Holder::new_reservation(Token::new().unwrap(), None),
             token: None,
             claim: None,
             entry_point: "createRuntime",
         };
         leases().claim(&request, &|_, _| None).unwrap();
         assert!(leases().list().unwrap()[0].is_returning);
-        let _moving = leases().lock_moving(&device).unwrap();
+        let _moving = leases().lock_device(&device).unwrap();
         let begun = Instant::now();
         let asked = Cell::new(0);
         fetch(&StandIns::default())(&leases(), &|one| {

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
-use onload_core::expect::{Expect, Expected};
+use onload_core::expect::{Expectation, ExpectedDevice};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
-    Device, Holder, Holders, LeaseError, LeaseRequest, Leases, MemberRequest, Moved, NODES, Numa,
-    POD, Token, Used, take_unleased,
+    DeviceId, Holder, LeaseError, LeaseRequest, LeaseSnapshot, Leases, MemberRequest, MoveRecord,
+    NODES, Numa, POD, Token, UsedMembers, take_unleased,
 };
 use onload_core::request::Origin;
 use onload_core::run_dir::{RUN_DIR, RunDir};
-use onload_core::ticket::{self, Starting, Ticket, Tickets, User};
+use onload_core::ticket::{self, StartingContainer, Ticket, TicketUser, Tickets};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::START_PATIENCE;
-use onload_sys::processes::{Process, Processes};
+use onload_sys::processes::{ProcessId, Processes};
 use onload_sys::text::Quoted;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -64,7 +64,7 @@ pub struct Keeper<'a> {
     processes: Processes,
     chosen: RefCell<Option<Chosen>>,
     /// Who was found to use members without a lease.
-    used: RefCell<Used>,
+    used: RefCell<UsedMembers>,
 }
 
 /// What was chosen for a container, and is kept for it last.
@@ -76,12 +76,12 @@ struct Chosen {
     numa: Numa,
     id: ContainerId,
     bundle: PathBuf,
-    expect: Vec<Expect>,
+    expect: Vec<Expectation>,
     origin: Origin,
 }
 
 /// How long somebody else may still move a device that is to come back; none where it is not wanted.
-pub(crate) type Left<'l> = &'l dyn Fn(&Device) -> Option<Duration>;
+pub(crate) type Left<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
 /// Brings back devices that ended containers have left.
 pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 
@@ -137,7 +137,7 @@ impl<'a> Keeper<'a> {
     fn keep(&self, chosen: &Chosen, until: Instant) -> Result<bool> {
         let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
         let request = chosen.lease_request(maker, self.entry_point);
-        let user = |device: &Device, holders: &Holders<'_>| {
+        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
             let opener = opener_by_number(holders, &request, device);
             let by = opener.or_else(|| user(device, &chosen.expect, &self.processes, until))?;
             self.used.borrow_mut().insert(device.clone(), by.clone());
@@ -158,13 +158,17 @@ impl<'a> Keeper<'a> {
 }
 
 impl Chosen {
-    fn lease_request(&self, maker: Option<Process>, entry_point: &'static str) -> LeaseRequest<'_> {
+    fn lease_request(
+        &self,
+        maker: Option<ProcessId>,
+        entry_point: &'static str,
+    ) -> LeaseRequest<'_> {
         LeaseRequest {
             devices: &self.devices,
             numa: self.numa,
             container: &self.id,
             bundle: &self.bundle,
-            holder: Holder::reserved_by(self.token.clone(), maker),
+            holder: Holder::new_reservation(self.token.clone(), maker),
             token: None,
             claim: None,
             entry_point,
@@ -185,11 +189,11 @@ fn all_device_requests(wanted: PoolRequest<'_>) -> Vec<MemberRequest> {
 }
 
 /// A device by its name, which so many containers may have at once.
-fn device_request(device: &Device, most: u32) -> MemberRequest {
+fn device_request(device: &DeviceId, most: u32) -> MemberRequest {
     MemberRequest {
         aliases: group_members(device),
         facts: facts(device),
-        ..MemberRequest::of_device(device.clone(), most)
+        ..MemberRequest::for_device(device.clone(), most)
     }
 }
 
@@ -200,7 +204,7 @@ impl Pools for Keeper<'_> {
             // A user without root keeps no leases, and has no ticket.
             let until = self.until();
             let user =
-                |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
+                |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
             let devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             return Ok(Reserved { token, devices });
         }
@@ -232,7 +236,8 @@ impl Pools for Keeper<'_> {
             device_requests = chosen.leases.choose(&request, &used);
         }
         (chosen.devices, chosen.numa) = (device_requests?, Numa::Any);
-        let devices: Vec<Device> = chosen.devices.iter().flat_map(MemberRequest::devices).collect();
+        let devices: Vec<DeviceId> =
+            chosen.devices.iter().flat_map(MemberRequest::devices).collect();
         chosen.expect = devices.iter().flat_map(wanted.expect).collect();
         self.chosen.replace(Some(chosen));
         Ok(Reserved { token, devices })
@@ -252,7 +257,7 @@ impl Pools for Keeper<'_> {
         let id_of_container = container.id.ok_or_else(no_id)?;
         let own = std::process::id();
         let root = self.root.map(Path::as_os_str);
-        let user = User {
+        let user = TicketUser {
             container: id_of_container.clone(),
             bundle: canonical(container.bundle)?,
             maker: processes.find(own)?.ok_or_else(|| ended(own))?,
@@ -261,7 +266,7 @@ impl Pools for Keeper<'_> {
             ended_ms: None,
         };
         let tickets = Tickets::open(&run, processes)?;
-        tickets.take(id, user, START_PATIENCE)
+        tickets.redeem(id, user, START_PATIENCE)
     }
 }
 
@@ -274,7 +279,7 @@ pub(crate) fn give_back(reserved: &Reserved) {
 
 fn give_back_in(run: &RunDir, reserved: &Reserved) {
     if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
-        let _ = leases.give_back(&reserved.devices, &reserved.token);
+        let _ = leases.cancel_reservation(&reserved.devices, &reserved.token);
     }
 }
 
@@ -290,7 +295,7 @@ impl Viewer {
     /// On the host whose root is `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
-        let processes = Processes::at(root);
+        let processes = Processes::at_root(root);
         let run = RUN_DIR.trim_start_matches('/');
         let run = RunDir::find(&root.join(run)).ok().flatten();
         let leases = run.as_ref();
@@ -305,7 +310,8 @@ impl Pools for Viewer {
     fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
         let token = Token::from([0; 16]);
         let until = Instant::now() + OPENERS;
-        let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
+        let user =
+            |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
         let Some(leases) = &self.leases else {
             let mut devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
@@ -316,12 +322,12 @@ impl Pools for Viewer {
             numa: wanted.numa,
             container: wanted.id,
             bundle: &canonical(wanted.bundle)?,
-            holder: Holder::reserved_by(token.clone(), None),
+            holder: Holder::new_reservation(token.clone(), None),
             token: None,
             claim: None,
             entry_point: "container explain",
         };
-        let user = |device: &Device, holders: &Holders<'_>| {
+        let user = |device: &DeviceId, holders: &LeaseSnapshot<'_>| {
             opener_by_number(holders, &request, device).or_else(|| user(device))
         };
         let devices = leases.would_claim(&request, &user)?;
@@ -335,14 +341,14 @@ impl Pools for Viewer {
         task: Option<&Path>,
     ) -> Result<Ticket> {
         let tickets = self.tickets.as_ref();
-        let tickets = tickets.ok_or_else(|| ticket::unknown(id))?;
-        let starting = Starting {
+        let tickets = tickets.ok_or_else(|| ticket::unknown_error(id))?;
+        let starting = StartingContainer {
             container: container.id.ok_or_else(no_id)?,
             bundle: &canonical(container.bundle)?,
             maker: None,
             task,
         };
-        tickets.would_take(id, starting)
+        tickets.check_redeemable(id, starting)
     }
 }
 
@@ -353,14 +359,14 @@ fn no_id() -> Error {
 /// What a container has to have for itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
-    pub(crate) devices: &'a [Device],
+    pub(crate) devices: &'a [DeviceId],
     /// What names them: with the nodes that the container gets, the reservation that they were chosen with, and the claim of
     /// a cluster engine that the container is for.
     pub(crate) asked: &'a HookArguments,
     /// The program and stage, for people.
     pub(crate) entry_point: &'a str,
     /// What the only device was, if it moves to the container.
-    pub(crate) moved: Option<&'a Moved>,
+    pub(crate) moved: Option<&'a MoveRecord>,
     /// Whether one container has them at a time, whatever the configuration says of their class.
     pub(crate) alone: bool,
 }
@@ -401,7 +407,7 @@ pub(crate) fn claim(
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
     // The specification may be older than the configuration.
-    let most = |device: &Device| match shares.share(device.class) {
+    let most = |device: &DeviceId| match shares.share(device.class) {
         _ if wanted.alone => 1,
         share => share.unwrap_or(u32::MAX),
     };
@@ -424,41 +430,42 @@ pub(crate) fn claim(
         entry_point: wanted.entry_point,
     };
     let until = Instant::now() + OPENERS;
-    let user =
-        |device: &Device, _: &Holders<'_>| user(device, &wanted.asked.expect, &processes, until);
+    let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
+        user(device, &wanted.asked.expect, &processes, until)
+    };
     leases.claim(&request, &user)?;
     Ok(None)
 }
 
 /// Gives up what a container was leased just now, though its init lives: the container is not to run.
-pub(crate) fn abandon(devices: &[Device], container: Container<'_>) {
+pub(crate) fn abandon(devices: &[DeviceId], container: Container<'_>) {
     if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
         for device in devices {
             // Where that fails, the lease ends with the init.
-            let _ = leases.abandon(device, container.id, &bundle);
+            let _ = leases.release_unmoved(device, container.id, &bundle);
         }
     }
 }
 
-fn group(device: &Device) -> Option<PathBuf> {
+fn group(device: &DeviceId) -> Option<PathBuf> {
     let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
     device.class.is_iommu_group().then(|| function.join("iommu_group"))
 }
 
 /// The devices that a lease of the same group may have been made for: a group goes by the lowest of its functions that is
 /// bound to vfio, and that may change while a container has it.
-fn group_members(device: &Device) -> Vec<Device> {
+fn group_members(device: &DeviceId) -> Vec<DeviceId> {
     let members = group(device).map(|group| std::fs::read_dir(group.join("devices")));
     let members = members.and_then(Result::ok).into_iter().flatten();
     let names = members.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let device = |name: String| {
-        Some(Device { class: device.class, name: DeviceName::try_from(name.as_str()).ok()? })
+        Some(DeviceId { class: device.class, name: DeviceName::try_from(name.as_str()).ok()? })
     };
     names.filter_map(device).collect()
 }
 
 /// What the lease says of a device, for those who look when it is gone.
-fn facts(device: &Device) -> BTreeMap<String, String> {
+fn facts(device: &DeviceId) -> BTreeMap<String, String> {
     let link = group(device).and_then(|group| std::fs::read_link(group).ok());
     let group = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
     let nodes = group.as_deref().map(|group| nodes(group, device));
@@ -469,7 +476,7 @@ fn facts(device: &Device) -> BTreeMap<String, String> {
 }
 
 /// The numbers of the nodes by which a device can be opened: that of its group and those of the functions in it.
-fn nodes(group: &str, device: &Device) -> Vec<String> {
+fn nodes(group: &str, device: &DeviceId) -> Vec<String> {
     let of_group = [group.to_owned(), format!("noiommu-{group}")];
     let of_group = of_group.map(|name| Path::new(VFIO).join(name));
     let of_functions = group_members(device).into_iter().flat_map(|member| {
@@ -491,7 +498,7 @@ pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf> {
 }
 
 pub(crate) fn release(
-    devices: &[Device],
+    devices: &[DeviceId],
     token: Option<&Token>,
     container: &ContainerId,
     bundle: &Path,
@@ -531,16 +538,16 @@ pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
 /// opened more than once, and the group is free until one binds it, so only /proc shows it. If there is no time for all of
 /// that, nobody is known to use it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
 fn user(
-    device: &Device,
-    expect: &[Expect],
+    device: &DeviceId,
+    expect: &[Expectation],
     processes: &Processes,
     until: Instant,
 ) -> Option<String> {
     if !device.class.is_iommu_group() {
         return None;
     }
-    let is_its = |expect: &&Expect| match &expect.device {
-        Expected::Vfio { pci } => pci.to_string() == device.name.as_str(),
+    let is_its = |expect: &&Expectation| match &expect.device {
+        ExpectedDevice::Vfio { pci } => pci.to_string() == device.name.as_str(),
         _ => false,
     };
     let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) =
@@ -555,16 +562,16 @@ fn node_user(
     until: Instant,
 ) -> Option<String> {
     group_user(groups, processes, until).or_else(|| {
-        let mut openers = functions.iter().map(|node| processes.opener(node, until));
+        let mut openers = functions.iter().map(|node| processes.find_opener(node, until));
         openers.find_map(|opener| opener.ok()?.map(shown))
     })
 }
 
 /// Who may open a member of a pool, by its node's number, for another device.
 fn opener_by_number(
-    holders: &Holders<'_>,
+    holders: &LeaseSnapshot<'_>,
     request: &LeaseRequest<'_>,
-    device: &Device,
+    device: &DeviceId,
 ) -> Option<String> {
     holders.opener(request, device, facts(device).get(NODES)?)
 }
@@ -582,7 +589,7 @@ pub(crate) fn group_user(
 
 /// Who has a node open; also where there was no time to find that out.
 pub(crate) fn opener(node: &Path, processes: &Processes, until: Instant) -> Option<String> {
-    match processes.opener(node, until) {
+    match processes.find_opener(node, until) {
         Ok(found) => found.map(shown),
         Err(_) => Some("a process that was not found in time".to_owned()),
     }
@@ -593,7 +600,7 @@ pub(crate) fn shown((pid, program): (u32, String)) -> String {
 }
 
 /// The node on the host: the specification may give it another place in the container.
-fn node(expect: &Expect) -> PathBuf {
+fn node(expect: &Expectation) -> PathBuf {
     let place = Path::new(&expect.node).parent();
     let of_function = place.is_some_and(|place| place.ends_with("vfio/devices"));
     let dir = if of_function { FUNCTIONS } else { GROUPS };
@@ -663,7 +670,7 @@ mod tests {
     fn who_has_a_function_s_node_is_found_beside_a_group_that_is_free() {
         let tree = Tree::new();
         tree.file("proc/7/comm", "qemu\n").link("proc/7/fd/3", "/dev/null");
-        let processes = Processes::at(tree.root());
+        let processes = Processes::at_root(tree.root());
         let groups = [tree.path("dev/vfio/15")];
         let until = Instant::now() + Duration::from_secs(60);
         let user =
@@ -676,7 +683,7 @@ mod tests {
     fn a_busy_node_is_in_use_also_where_its_user_was_not_found_in_time() {
         let tree = Tree::new();
         tree.file("proc/7/comm", "qemu\n").directory("proc/7/fd").link("proc/7/fd/3", "/dev/null");
-        let (processes, node) = (Processes::at(tree.root()), Path::new("/dev/null"));
+        let (processes, node) = (Processes::at_root(tree.root()), Path::new("/dev/null"));
         let now = Instant::now();
         let found = opener(node, &processes, now + Duration::from_secs(60));
         assert_eq!(found.as_deref(), Some("process 7 (\"qemu\")"));

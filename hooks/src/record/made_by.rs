@@ -15,8 +15,8 @@ use onload_core::container_id::ContainerId;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
 use onload_sys::fs::list::each_name;
-use onload_sys::fs::open::{is_there, open_resolved};
-use onload_sys::fs::trust::Trusted;
+use onload_sys::fs::open::{may_exist, open_resolved};
+use onload_sys::fs::trust::TrustedTree;
 use rustix::fs::{
     AtFlags, CWD, OFlags, ResolveFlags, fstat, readlinkat, statat, symlinkat, unlinkat,
 };
@@ -120,7 +120,7 @@ impl ContainerKey<'_> {
             if statat(CWD, dir.join("status"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                 return StateOwner::Crun;
             }
-            if is_there(&dir) {
+            if may_exist(&dir) {
                 found = StateOwner::Other;
             }
         }
@@ -166,7 +166,7 @@ pub(crate) struct StoredRecord {
 
 /// Reads a container's record, in a directory that only root can write to. The caller has to check the runtime.
 #[must_use]
-pub(crate) fn read(trusted: &Trusted, named: ContainerKey<'_>) -> Option<StoredRecord> {
+pub(crate) fn read(trusted: &TrustedTree, named: ContainerKey<'_>) -> Option<StoredRecord> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let dir = OwnedFd::from(dir);
     let name = named.file_name()?;
@@ -178,7 +178,7 @@ pub(crate) fn read(trusted: &Trusted, named: ContainerKey<'_>) -> Option<StoredR
 /// The runtime that [`StoredRecord::remember_configured`] remembers, as far as this boot goes. The caller has to
 /// check the runtime.
 #[must_use]
-pub(crate) fn configured(trusted: &Trusted) -> Option<PathBuf> {
+pub(crate) fn configured(trusted: &TrustedTree) -> Option<PathBuf> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let target = readlinkat(&dir, CONFIGURED_NAME, Vec::with_capacity(128)).ok()?;
     let path = target.as_bytes().strip_prefix(CONFIGURED)?;
@@ -219,7 +219,7 @@ impl StoredRecord {
 /// If a container with that name lives, its record stays and `None` is returned: the runtime will refuse the new one.
 /// Without a record, the container starts all the same unless it is guarded.
 pub(crate) fn write(
-    trusted: &Trusted,
+    trusted: &TrustedTree,
     named: ContainerKey<'_>,
     record: Record,
 ) -> Result<Option<StoredRecord>, Errno> {
@@ -233,7 +233,7 @@ pub(crate) fn write(
     };
     let target = record.to_bytes();
     match symlinkat(OsStr::from_bytes(&target), &dir, &name) {
-        Err(Errno::EXIST) if named.directories().any(|state| is_there(&state)) => {
+        Err(Errno::EXIST) if named.directories().any(|state| may_exist(&state)) => {
             let held = readlinkat(&dir, &name, Vec::new())?;
             let is_same = held.as_bytes() == target;
             return is_same.then_some(None).ok_or(Errno::EXIST);
@@ -264,7 +264,7 @@ fn open() -> Result<OwnedFd, Errno> {
     Ok(dir)
 }
 
-fn make(trusted: &Trusted) -> Result<(), Errno> {
+fn make(trusted: &TrustedTree) -> Result<(), Errno> {
     let path = Path::new(RUN_DIR);
     let above = path.parent().unwrap_or(Path::new("/"));
     let above = trusted.open_dir(above).map_err(|_| Errno::PERM)?;
@@ -299,7 +299,7 @@ fn sweep(dir: &OwnedFd, own: ContainerKey<'_>) {
 }
 
 fn is_left(dir: &OwnedFd, name: &str, id: &str, root: Option<&OsStr>, now: u64) -> bool {
-    if state_directories(root, id).any(|state| is_there(&state)) {
+    if state_directories(root, id).any(|state| may_exist(&state)) {
         return false;
     }
     if root.is_none() && !is_default_rooted(dir, name) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use onload_core::container_id::ContainerId;
 use onload_core::timestamp::since_boot_ms;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::fs::open::is_there;
+use onload_sys::fs::open::may_exist;
 use onload_sys::processes::Processes;
 use rustix::fs::stat;
 use serde::{Deserialize, Serialize};
@@ -103,14 +103,14 @@ impl Maker {
         if self.lives() {
             return false;
         }
-        let has_bundle = self.bundle.as_ref().is_none_or(|bundle| is_there(bundle));
+        let has_bundle = self.bundle.as_ref().is_none_or(|bundle| may_exist(bundle));
         match self.stage {
             Stage::Hook => true,
             _ if !has_bundle => true,
             Stage::Precreate if age < GRACE => false,
             Stage::Precreate | Stage::Runtime => {
                 let mut roots = self.roots.iter();
-                !roots.any(|root| is_there(&root.join(id.as_str())))
+                !roots.any(|root| may_exist(&root.join(id.as_str())))
             }
         }
     }

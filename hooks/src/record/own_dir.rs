@@ -13,7 +13,7 @@ use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::{TempFile, WriteError};
 use onload_sys::fs::attributes::set_label;
 use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::files::{self, Live, Made, RECORD, Record};
@@ -63,7 +63,7 @@ impl OwnDir {
     fn make(run: RunDir, id: &ContainerId, lock: Result<Lock, LockError>) -> Result<Self> {
         let (lock, warning) = match lock {
             Ok(lock) => (Some(lock), None),
-            Err(error @ LockError::Held { .. }) => (None, Some(Chain(&error).to_string())),
+            Err(error @ LockError::Held { .. }) => (None, Some(ErrorChain(&error).to_string())),
             Err(error) => return Err(error.into()),
         };
         let path = run.path().join(id.as_str());
@@ -205,7 +205,7 @@ fn remove_empty(run: &RunDir, id: &ContainerId) {
 #[cfg(test)]
 mod tests {
     use onload_core::run_dir::{LOCKS, open_private};
-    use onload_sys::fs::lock::take_while;
+    use onload_sys::fs::lock::acquire_while;
 
     use super::*;
     use crate::record::files::TargetType;
@@ -225,7 +225,7 @@ mod tests {
         let locks = open_private(run(), LOCKS).unwrap();
         let (path, shared) = (dir.path().join(LOCKS), LockMode::Shared);
         let mut met = false;
-        let lock = take_while(locks, &path, "containers", shared, Duration::ZERO, &mut || {
+        let lock = acquire_while(locks, &path, "containers", shared, Duration::ZERO, &mut || {
             sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
             assert!(!dir.path().join("c1").exists());
             met = true;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_core::container_id::ContainerId;
-use onload_core::lease::is_pod;
-use onload_core::pod::keys;
+use onload_core::lease::is_pod_name;
+use onload_core::pod::pod_keys;
 use onload_sys::fs::regular;
 use serde::Deserialize;
 
@@ -21,9 +21,9 @@ struct Config {
 pub(super) fn of(id: &ContainerId, bundle: &Path) -> Option<String> {
     let bytes = regular::read(&bundle.join("config.json"), MOST).ok()?;
     let Config { annotations } = serde_json::from_slice(&bytes).ok()?;
-    let keys = keys(&annotations, id.as_str());
+    let keys = pod_keys(&annotations, id.as_str());
     let (namespace, name) = (annotations.get(keys.namespace)?, annotations.get(keys.pod)?);
-    Some(format!("{namespace}/{name}")).filter(|pod| is_pod(pod))
+    Some(format!("{namespace}/{name}")).filter(|pod| is_pod_name(pod))
 }
 
 #[cfg(test)]

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use onload_core::container_id::ContainerId;
-use onload_core::lease::Device;
+use onload_core::lease::DeviceId;
 use onload_core::run_dir::RunDir;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::is_temporary_name;
 use onload_sys::fs::list::each_name;
 use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
@@ -50,7 +50,7 @@ pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
 fn left_for_later(error: &LockError) -> String {
     format!(
         "the mount targets in the container's root stay until another container starts or ends: {}",
-        Chain(error)
+        ErrorChain(error)
     )
 }
 
@@ -117,7 +117,7 @@ fn has_leases(run: &RunDir, id: &ContainerId, live: &Live) -> Result<bool> {
         return Ok(false);
     }
     let leases = lease::find_in(run)?;
-    leases.map_or(Ok(false), |leases| leases.has_any(&live.leases, id))
+    leases.map_or(Ok(false), |leases| leases.holds_any(&live.leases, id))
 }
 
 /// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
@@ -187,7 +187,7 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
 
 /// What a container that is gone was given for itself by the hook, and the bundle that its leases name.
 #[must_use]
-pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<Device>, PathBuf)> {
+pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<DeviceId>, PathBuf)> {
     let run = RunDir::find(run_dir).ok()??;
     let own = run.open(id.as_str()).ok()?;
     let live = files::read(&own).ok()??.live?;
@@ -269,7 +269,9 @@ fn listed(dir: impl AsFd) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::record::maker::{Maker, Stage};
-    use onload_core::lease::{Holder, LeaseRequest, Leases, MemberRequest, Moved, Numa, RdmaFacts};
+    use onload_core::lease::{
+        Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, Numa, SavedRdma,
+    };
     use onload_sys::processes::{Cgroup, Processes};
     use std::fs;
 
@@ -321,7 +323,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("c1")).unwrap();
         fs::write(dir.path().join("c1/theirs"), "x").unwrap();
-        let message = Chain(&remove(dir.path(), "c1").unwrap_err()).to_string();
+        let message = ErrorChain(&remove(dir.path(), "c1").unwrap_err()).to_string();
         assert!(message.contains("c1/theirs") && message.contains("not created by"), "{message}");
         assert!(dir.path().join("c1/theirs").exists());
     }
@@ -465,19 +467,19 @@ mod tests {
     fn the_record_of_what_is_to_come_back_or_lives_on_stays_for_its_poststop() {
         let fixture = Fixture::new();
         let device_request =
-            |name: &str| MemberRequest::of_device(format!("rdma:{name}").parse().unwrap(), 1);
+            |name: &str| MemberRequest::for_device(format!("rdma:{name}").parse().unwrap(), 1);
         fixture.leave_holding("over", device_request("m0"), None);
         // None of those that can be looked at.
         let cgroup = Cgroup { path: "/elsewhere".into(), inode: 1 };
         fixture.leave_holding("lives-on", device_request("m1"), Some(cgroup));
-        let facts = RdmaFacts {
+        let facts = SavedRdma {
             name: "m2".to_owned(),
             pci: "0000:03:02.3".parse().unwrap(),
             index: 3,
             moved_by_other: false,
         };
         let moved = MemberRequest {
-            moved: Some(Moved {
+            moved: Some(MoveRecord {
                 facts: facts.into(),
                 namespace: 4711,
                 addresses: Vec::new(),
@@ -496,7 +498,7 @@ mod tests {
             assert_eq!(there, names);
         };
         stay(["", "lives-on", "away"]);
-        leases.returned(&"rdma:m2".parse().unwrap()).unwrap();
+        leases.end_returned(&"rdma:m2".parse().unwrap()).unwrap();
         stay(["", "lives-on", ""]);
     }
 

@@ -16,7 +16,7 @@ use onload_hooks::decide::device::Rule;
 use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
 use onload_hooks::live::devices::{self, Changes};
 use onload_hooks::live::program::{answer, extend};
-use onload_sys::bpf::cgroup::{self as bpf, Program};
+use onload_sys::bpf::cgroup::{self as bpf, BpfProgram};
 use onload_sys::mountinfo;
 use onload_test_needs as needs;
 use rustix::thread::gettid;
@@ -34,7 +34,7 @@ fn kmsg() -> Rule {
 }
 
 fn load(insns: &[u64]) -> OwnedFd {
-    bpf::load(&Program {
+    bpf::load(&BpfProgram {
         name: *b"runtime\0\0\0\0\0\0\0\0\0",
         is_gpl: false,
         insns: insns.to_vec(),
@@ -260,7 +260,7 @@ fn a_program_that_is_attached_by_a_link_is_refused_and_the_others_are_as_they_we
     let before = cgroups.programs(ID);
     assert_eq!(before.len(), 2);
     let message = format!("{:#}", cgroups.allow(ID, &[kmsg()]).unwrap_err());
-    let linked = format!("device program {} ", bpf::id_of(&program).unwrap());
+    let linked = format!("device program {} ", bpf::program_id(&program).unwrap());
     assert!(message.contains(&linked) && message.contains("attached by a BPF link"), "{message}");
     assert_eq!(cgroups.programs(ID), before);
     assert!(!cgroups.opens(ID, "/dev/kmsg"));

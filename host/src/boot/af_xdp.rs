@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use onload_core::host_settings::{HostSettings, Interface};
-use onload_sys::text::shell_word;
+use onload_core::host_settings::{HostSettings, InterfaceName};
+use onload_sys::text::quote_for_shell;
 
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
@@ -57,7 +57,7 @@ pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError
 
 /// What cannot change any more while Onload uses an interface comes before its registration.
 pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut HostPlan) {
-    let wanted: BTreeSet<&str> = settings.af_xdp.iter().map(Interface::as_str).collect();
+    let wanted: BTreeSet<&str> = settings.af_xdp.iter().map(InterfaceName::as_str).collect();
     match settings.af_xdp_flow_filters {
         Some(with_filters) => plan_flow_filters(state, with_filters, &wanted, plan),
         None => {
@@ -127,7 +127,7 @@ fn plan_flow_filters(
             Some(channels) => plan.steps.push(one_channel_step(name, channels)),
             None => plan.warnings.push(format!(
                 "how many channels {name} has is not known: run \"ethtool -l {}\"; it should have one",
-                shell_word(name)
+                quote_for_shell(name)
             )),
         }
     }

@@ -205,7 +205,7 @@ impl ApplyRun<'_> {
             }
             Effect::Vf { interface, vf, change } => {
                 let settings = self.kernel.vf_settings(interface)?.unwrap_or_default();
-                let now = settings.get(vf).and_then(|found| change.same_of(found));
+                let now = settings.get(vf).and_then(|found| change.current_in(found));
                 (now == Some(*change), "the driver did not take it".to_owned())
             }
             Effect::OneChannel(interface) => {

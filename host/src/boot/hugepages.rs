@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_core::host_settings::{NumaNode, PageSize};
+use onload_core::host_settings::{NumaNodeId, PageSize};
 
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::hugepages::{NODES, SIZES, parse_node, parse_size};
 use crate::host::{Host, HostError};
 
-type HugepageTarget = BTreeMap<PageSize, BTreeMap<NumaNode, u64>>;
+type HugepageTarget = BTreeMap<PageSize, BTreeMap<NumaNodeId, u64>>;
 
 #[derive(Debug, Default)]
 pub(super) struct HugepageState {
@@ -40,7 +40,7 @@ pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
             let path = place.join(&name).join("nr_hugepages");
             let count = host.attribute(&path)?.and_then(|text| text.parse().ok());
             if let (Some(kib), Some(count)) = (parse_size(&name), count) {
-                sizes.insert(PageSize::of_kib(kib), PageCount { path, count });
+                sizes.insert(PageSize::from_kib(kib), PageCount { path, count });
             }
         }
     }
@@ -74,7 +74,7 @@ fn pages_step(subject: &StepSubject, size: PageSize, count: u64, pages: &PageCou
     }
 }
 
-fn missing_reason(state: &HugepageState, node: NumaNode) -> String {
+fn missing_reason(state: &HugepageState, node: NumaNodeId) -> String {
     let list = |names: Vec<String>| match names.len() {
         0 => "none".to_owned(),
         _ => names.join(", "),

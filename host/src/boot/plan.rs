@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use onload_core::config::Config;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use super::kernel::HostKernel;
 use super::step::{HostPlan, StepSubject};
@@ -64,5 +64,5 @@ fn plan_sriov(host: &Host, kernel: &dyn HostKernel, config: &Config, plan: &mut 
 }
 
 fn read<T>(result: Result<T, HostError>, subject: &StepSubject, plan: &mut HostPlan) -> Option<T> {
-    result.map_err(|error| plan.refuse(subject, Chain(&error).to_string())).ok()
+    result.map_err(|error| plan.refuse(subject, ErrorChain(&error).to_string())).ok()
 }

@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, anyhow};
 use onload_core::host_settings::RdmaNetns;
 use onload_sys::ethtool::Ethtool;
-use onload_sys::netlink::nldev::{self, NetnsMode};
-use onload_sys::netlink::socket::Socket;
+use onload_sys::netlink::nldev::{self, RdmaNetnsMode};
+use onload_sys::netlink::socket::NetlinkSocket;
 use onload_sys::netlink::{link, vf};
-use onload_sys::processes::{Processes, device, open_device};
-use onload_sys::text::{Quoted, one_line};
+use onload_sys::processes::{Processes, device_number, open_device};
+use onload_sys::text::{Quoted, to_one_line};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
@@ -38,7 +38,7 @@ fn open_nodes(processes: &Processes) -> BTreeMap<(u32, u32), String> {
     for (pid, descriptor) in processes.descriptors() {
         let is_new = |number| !open.contains_key(&number);
         if let Some(number) = open_device(&descriptor, &is_new) {
-            let program = processes.program(pid);
+            let program = processes.program_name(pid);
             open.insert(number, format!("process {pid} ({})", Quoted(&program)));
         }
     }
@@ -56,9 +56,9 @@ pub(super) fn netns_busy_error(mode: RdmaNetns) -> anyhow::Error {
 impl HostKernel for RunningKernel {
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         let read = || {
-            let socket = Socket::open(None)?;
+            let socket = NetlinkSocket::open(None)?;
             let index = name_to_index(&socket, interface)?;
-            socket.ask(link::GET, &vf::question(index), &vf::parse)
+            socket.get(link::GET, &vf::get_payload(index), &vf::parse)
         };
         let found = read().with_context(|| format!("reading virtual functions of {interface}"))?;
         Ok(Some(found.unwrap_or_default().told))
@@ -69,7 +69,7 @@ impl HostKernel for RunningKernel {
     }
 
     fn find_opener(&self, node: &Path) -> Option<String> {
-        let found = device(node)?;
+        let found = device_number(node)?;
         let mut open = self.open.borrow_mut();
         let open = open.get_or_insert_with(|| open_nodes(&Processes::default()));
         if let Some(holder) = open.get(&found) {
@@ -85,19 +85,19 @@ impl HostKernel for RunningKernel {
 
     fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()> {
         let set = || {
-            let socket = Socket::open(None)?;
+            let socket = NetlinkSocket::open(None)?;
             let index = name_to_index(&socket, interface)?;
-            socket.tell(link::SET, 0, &vf::payload(index, vf, change))
+            socket.execute(link::SET, 0, &vf::set_payload(index, vf, change))
         };
         set().with_context(|| format!("telling the driver of {interface}"))
     }
 
     fn set_rdma_netns(&self, mode: RdmaNetns) -> anyhow::Result<()> {
-        let payload = nldev::netns_mode(match mode {
-            RdmaNetns::Shared => NetnsMode::Shared,
-            RdmaNetns::Exclusive => NetnsMode::Exclusive,
+        let payload = nldev::set_netns_mode_payload(match mode {
+            RdmaNetns::Shared => RdmaNetnsMode::Shared,
+            RdmaNetns::Exclusive => RdmaNetnsMode::Exclusive,
         });
-        let set = || Socket::open(Some(RDMA))?.tell(nldev::SYS_SET, 0, &payload);
+        let set = || NetlinkSocket::open(Some(RDMA))?.execute(nldev::SYS_SET, 0, &payload);
         set().map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::BUSY) => netns_busy_error(mode),
             _ => anyhow::Error::new(error).context("setting RDMA's network namespaces"),
@@ -141,7 +141,7 @@ impl HostKernel for RunningKernel {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim();
         let said = said.strip_prefix("modprobe: FATAL: ").unwrap_or(said);
-        Err(failed(one_line(said)))
+        Err(failed(to_one_line(said)))
     }
 }
 
@@ -166,9 +166,9 @@ mod tests {
             tree.file(&format!("proc/{pid}/comm"), format!("{comm}\n"));
             tree.link(&format!("proc/{pid}/fd/3"), link);
         }
-        let processes = Processes::at(tree.root());
+        let processes = Processes::at_root(tree.root());
         let found = open_nodes(&processes);
-        let null = device(Path::new("/dev/null")).unwrap();
+        let null = device_number(Path::new("/dev/null")).unwrap();
         let wanted = BTreeMap::from([(null, "process 7 (\"qemu\")".to_owned())]);
         assert_eq!(found, wanted);
     }

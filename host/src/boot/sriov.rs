@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver, Vlan};
+use onload_core::host_settings::{PfRef, SriovConfig, VfDriver, Vlan};
 use onload_sys::netlink::link::UP;
 use onload_sys::netlink::vf::VlanTag;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
 use super::kernel::{HostKernel, VfChange, VfSettings};
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
@@ -61,12 +61,12 @@ pub(super) fn read(
     host: &Host,
     kernel: &dyn HostKernel,
     users: &FunctionUsers<'_>,
-    pf: &PhysicalFunction,
+    pf: &PfRef,
 ) -> anyhow::Result<PfState> {
     let address = find(host, pf)?;
     let interface = match pf {
-        PhysicalFunction::Interface(name) => Some(name.to_string()),
-        PhysicalFunction::Address(address) => find_uplink(host, *address)?,
+        PfRef::Interface(name) => Some(name.to_string()),
+        PfRef::Address(address) => find_uplink(host, *address)?,
     };
     let mut settings = match &interface {
         Some(name) => kernel.vf_settings(name).map_err(|error| format!("{error:#}")),
@@ -145,14 +145,14 @@ fn function_path(address: PciAddress) -> PathBuf {
     Path::new(DEVICES).join(address.to_string())
 }
 
-fn find(host: &Host, pf: &PhysicalFunction) -> anyhow::Result<PciAddress> {
+fn find(host: &Host, pf: &PfRef) -> anyhow::Result<PciAddress> {
     match pf {
-        PhysicalFunction::Address(address) => {
+        PfRef::Address(address) => {
             let found = host.entry(&function_path(*address))?;
             found.context("this host has no PCI function of that address")?;
             Ok(*address)
         }
-        PhysicalFunction::Interface(name) => {
+        PfRef::Interface(name) => {
             let place = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
             let place = place.context("this host has no interface of that name")?;
             // Interfaces of subfunctions stand deeper, and are no physical function's.
@@ -175,7 +175,7 @@ fn find_uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostE
     Ok(None)
 }
 
-pub(super) fn decide(pf: &PfState, wanted: &Sriov, plan: &mut HostPlan) {
+pub(super) fn decide(pf: &PfState, wanted: &SriovConfig, plan: &mut HostPlan) {
     let decision = SriovPlanner { pf, wanted, subject: StepSubject::new("sriov", &wanted.pf) };
     decision.warn_of_own_address(plan);
     if pf.count != wanted.vfs {
@@ -190,7 +190,7 @@ pub(super) fn decide(pf: &PfState, wanted: &Sriov, plan: &mut HostPlan) {
 
 struct SriovPlanner<'d> {
     pf: &'d PfState,
-    wanted: &'d Sriov,
+    wanted: &'d SriovConfig,
     subject: StepSubject,
 }
 
@@ -208,7 +208,7 @@ impl SriovPlanner<'_> {
             return Err(format!(
                 "{} can have {}, not {vfs}; correct vfs, or raise the number in the card's firmware",
                 pf.address,
-                counted(total, "virtual function", "virtual functions")
+                format_count(total, "virtual function", "virtual functions")
             ));
         }
         if pf.count == 0 {
@@ -220,7 +220,7 @@ impl SriovPlanner<'_> {
         });
         let changing = format!(
             "{} there, not {vfs}, and the kernel changes that only by removing all of them",
-            counted(pf.count, "virtual function is", "virtual functions are")
+            format_count(pf.count, "virtual function is", "virtual functions are")
         );
         match (used, &pf.default_route) {
             (Some(used), _) => Err(format!("{changing}; {used}; stop that first")),
@@ -310,7 +310,7 @@ impl SriovPlanner<'_> {
         if found < count {
             let reason = format!(
                 "{found} of its {} there; dmesg says more",
-                counted(count, "virtual function is", "virtual functions are")
+                format_count(count, "virtual function is", "virtual functions are")
             );
             plan.refuse(&self.subject, reason);
         }
@@ -389,7 +389,7 @@ impl SriovPlanner<'_> {
     fn changes(&self, index: u32) -> impl Iterator<Item = VfChange> {
         let wanted = self.wanted;
         let mac = wanted.mac.zip(u16::try_from(index).ok());
-        let mac = mac.and_then(|(first, index)| first.plus(index));
+        let mac = mac.and_then(|(first, index)| first.checked_add(index));
         [
             mac.map(|mac| VfChange::Mac(mac.bytes())),
             wanted.vlan.map(|vlan| VfChange::Vlan(vlan_tag(vlan))),
@@ -479,7 +479,7 @@ impl SriovPlanner<'_> {
                     .to_owned(),
             );
         };
-        change.same_of(own).map(|now| describe_change(now).1).ok_or_else(|| {
+        change.current_in(own).map(|now| describe_change(now).1).ok_or_else(|| {
             "the driver of the physical function has no such setting; leave it out".to_owned()
         })
     }

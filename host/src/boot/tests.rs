@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
-use onload_sys::netlink::link::address_text;
+use onload_sys::netlink::link::format_hwaddr;
 use onload_sys::netlink::vf::VlanTag;
 
 use super::kernel::{HostKernel, VfChange, VfSettings};
@@ -419,7 +419,7 @@ fn what_is_configured_becomes_so_and_a_second_run_changes_nothing() {
     for (index, address) in ["0000:81:10.0", "0000:81:10.1"].iter().enumerate() {
         assert_eq!(machine.driver(address).as_deref(), Some("vfio-pci"));
         let settings = machine.settings.borrow()[&u32::try_from(index).unwrap()];
-        let mac = address_text(&settings.mac.unwrap());
+        let mac = format_hwaddr(&settings.mac.unwrap());
         assert_eq!(mac, format!("02:00:00:00:10:0{index}"));
         assert_eq!((settings.vlan, settings.trust), (Some(vlan(7)), Some(true)));
     }

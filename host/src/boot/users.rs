@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{Lease, Listed};
-use onload_core::netdev::usage::{Beside, Namespace};
+use onload_core::lease::{Lease, LeaseEntry};
+use onload_core::netdev::usage::{ExtraUses, NetworkState};
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, shell_word};
+use onload_sys::text::{Quoted, quote_for_shell};
 
 use super::kernel::HostKernel;
 use crate::discover::movable::{find_vdpa, read_soft_rdma, read_vdpa};
@@ -26,7 +26,7 @@ pub(super) struct FunctionUsers<'h> {
     /// The leases whose holders may live, or why they cannot be read.
     leases: Result<Vec<LeasedFunction>, String>,
     /// None where the kernel of this host cannot be asked.
-    find_network_use: Option<Namespace>,
+    find_network_use: Option<NetworkState>,
     listened: BTreeSet<u32>,
     /// The RDMA devices of software, by interface.
     soft_rdma: BTreeMap<String, String>,
@@ -35,7 +35,7 @@ pub(super) struct FunctionUsers<'h> {
 }
 
 struct LeasedFunction {
-    listed: Listed,
+    listed: LeaseEntry,
     address: Option<PciAddress>,
     group: Option<String>,
 }
@@ -75,7 +75,7 @@ impl<'h> FunctionUsers<'h> {
         let network = self.find_network_use.as_ref();
         network.is_some_and(|network| {
             let link = network.link(interface);
-            link.is_some_and(|link| network.on_default_route().contains(&link.index))
+            link.is_some_and(|link| network.default_route_links().contains(&link.index))
         })
     }
 
@@ -109,7 +109,7 @@ impl<'h> FunctionUsers<'h> {
     /// (`vhost_vdpa_remove` in drivers/vhost/vdpa.c).
     fn find_vdpa_use(&self, function: PciAddress) -> Option<String> {
         let name = find_vdpa(&self.vdpa, function)?;
-        let (device, word) = (Quoted(name), shell_word(name));
+        let (device, word) = (Quoted(name), quote_for_shell(name));
         Some(format!("vDPA device {device} (if nobody uses that, run \"vdpa dev del {word}\")"))
     }
 
@@ -207,7 +207,7 @@ impl<'h> FunctionUsers<'h> {
                 "who uses it is not known; run onload-ctk in the host's network namespace";
             return Ok(Some(unknown.to_owned()));
         };
-        let beside = Beside {
+        let beside = ExtraUses {
             soft_rdma: self.soft_rdma.get(interface).map(String::as_str),
             has_packet_socket: self.listened.contains(&link.index),
             // Only bpf(2) tells, which is the hook's.
@@ -215,7 +215,7 @@ impl<'h> FunctionUsers<'h> {
             // A function without an interface may have one too, and was asked for it.
             vdpa: None,
         };
-        if let Some(first) = network.uses(link, beside).into_iter().next() {
+        if let Some(first) = network.describe_uses(link, beside).into_iter().next() {
             return Ok(Some(first));
         }
         // Some that are on it, such as those of kind vxlan, do not name it by netlink.
@@ -248,7 +248,7 @@ pub(super) fn fuzz(line: &[u8]) {
     assert_ne!(parse_packet_socket(line), Some(0));
 }
 
-fn leased_function(host: &Host, listed: Listed) -> Result<LeasedFunction, HostError> {
+fn leased_function(host: &Host, listed: LeaseEntry) -> Result<LeasedFunction, HostError> {
     let address: Option<PciAddress> = listed.device.name.as_str().parse().ok();
     let group = match address {
         Some(address) => {

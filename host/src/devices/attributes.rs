@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 
 /// The attributes of a device. All devices of one class have the same keys: what is not known is an empty
 /// text, 0, or version 0.0.0. In a selector of Kubernetes a key that one device lacks is an error for all
@@ -44,7 +44,7 @@ fn parse_three_numbers(text: &str) -> Option<[u64; 3]> {
     let mut parts = text.split('.');
     let mut numbers = [0; 3];
     for number in &mut numbers {
-        *number = digits(parts.next()?)?;
+        *number = parse_digits(parts.next()?)?;
     }
     Some(numbers)
 }

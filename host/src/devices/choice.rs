@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
-use onload_core::near::{Gpu, Near as NearNic, Nearness};
+use onload_core::near::{GpuNearness, Nearness, NicRank as NearNic};
 use onload_sys::pci::PciAddress;
 
 use super::device::{Health, HostDevice};
@@ -114,10 +114,10 @@ pub(crate) fn pool_nearness(near: &GpuNicMap<'_>, members: &[&HostDevice]) -> Ne
             let rank = *ranks.get(&rank)?;
             Some(NearNic { nic, rank })
         });
-        let gpu = Gpu { index: index.map(|(index, _)| *index), nics: nics.collect() };
+        let gpu = GpuNearness { index: index.map(|(index, _)| *index), nics: nics.collect() };
         (address, gpu)
     };
-    let gpus: BTreeMap<PciAddress, Gpu> = orders.into_iter().map(of_gpu).collect();
+    let gpus: BTreeMap<PciAddress, GpuNearness> = orders.into_iter().map(of_gpu).collect();
     let unknown = gpus.values().any(|gpu| gpu.nics.is_empty()).then(|| {
         if nics.is_empty() { "none of its devices is on PCI" } else { near.unknown_reason() }
     });

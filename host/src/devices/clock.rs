@@ -1,7 +1,7 @@
 //! The classes ptp and pps.
 
 use onload_core::class::Class;
-use onload_core::expect::Expected;
+use onload_core::expect::ExpectedDevice;
 
 use super::attributes::{Attributes, text};
 use super::device::{HostDevice, build_devices};
@@ -18,7 +18,7 @@ fn clocks<'i>(class: Class, places: &FunctionIndex<'i>) -> &'i [Clock] {
 
 pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
     build_devices(clocks(class, places), |clock| {
-        let expected = Expected::clock(class.as_str(), &clock.name, clock.pci_address);
+        let expected = ExpectedDevice::for_clock(class.as_str(), &clock.name, clock.pci_address);
         let link_layer = clock.nic.iter().filter_map(|nic| places.link_layer(nic));
         let device = HostDevice {
             interfaces: clock.nic.iter().cloned().collect(),

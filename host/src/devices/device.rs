@@ -9,7 +9,7 @@ use onload_core::lease::{Lease, in_use_error};
 use onload_core::select::LinkLayer;
 use onload_core::vf::VfConfig;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::Listed;
+use onload_sys::text::ShortList;
 use serde::Serialize;
 
 use super::attributes::Attributes;
@@ -160,7 +160,7 @@ impl HostDevice {
             return None;
         }
         let number = u32::try_from(others.len()).unwrap_or(u32::MAX);
-        let reason = in_use_error(&[Listed(&others).to_string()]).to_string();
+        let reason = in_use_error(&[ShortList(&others).to_string()]).to_string();
         Some((most.saturating_sub(number), reason))
     }
 }

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_core::drain::{DRAIN_PATH, Drain};
+use onload_core::drain::{DRAIN_PATH, DrainList};
 
 use super::device::{Health, HostDevice};
 use super::inventory::Inventory;
 use crate::discover::not_offered::Exclusion;
 
 /// Takes what is drained out of what is offered.
-pub(super) fn apply_drain(drain: anyhow::Result<Drain>, inventory: &mut Inventory) {
+pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inventory) {
     let drain = match drain {
         Ok(drain) if drain.is_empty() => return,
         Ok(drain) => drain,

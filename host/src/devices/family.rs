@@ -48,7 +48,7 @@ pub(crate) fn missing_device(
 ) -> Option<HostDevice> {
     class_functions(class)?;
     let device = HostDevice::new(class, name)?;
-    if !class.is_named_after_function() || device.is_loopback() {
+    if !class.has_function_name() || device.is_loopback() {
         return Some(device);
     }
     let pci = places.interface(name).and_then(NetworkInterface::pci);

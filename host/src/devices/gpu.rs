@@ -12,7 +12,7 @@ use crate::discover::not_offered::Exclusion;
 pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
     let (mut near, mut not_offered) = (Vec::new(), Vec::new());
     for (gpu, chosen) in choose(inventory) {
-        let name = gpu_name::of_address(gpu);
+        let name = gpu_name::from_address(gpu);
         match chosen {
             Ok(devices) => {
                 let rdma = devices.into_iter().map(|device| device.name.to_string());
@@ -43,7 +43,7 @@ pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
 fn aliases_by_index(indexes: &GpuIndexes, near: &[GpuAlias]) -> Vec<GpuAlias> {
     let numbered = indexes.known.iter().filter_map(|(index, gpu)| {
         let by_address = near.iter().find(|near| near.gpu == *gpu)?;
-        Some(GpuAlias { name: gpu_name::of_index(*index), ..by_address.clone() })
+        Some(GpuAlias { name: gpu_name::from_index(*index), ..by_address.clone() })
     });
     numbered.collect()
 }

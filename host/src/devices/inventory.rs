@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::drain::Drain;
+use onload_core::drain::DrainList;
 use onload_core::host_settings::RdmaNetns;
 use onload_sys::pci::PciAddress;
 use serde::Serialize;
@@ -71,7 +71,7 @@ pub struct Inventory {
     #[serde(skip)]
     pub refused: Vec<HostDevice>,
     #[serde(skip)]
-    pub drain: Drain,
+    pub drain: DrainList,
     #[serde(skip)]
     pub(crate) movable: Vec<MovableInterface>,
     /// The interfaces of this network namespace that Onload has attached to, offered or not.

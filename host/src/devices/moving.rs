@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
-use onload_core::lease::{Facts, Listed};
+use onload_core::lease::{LeaseEntry, SavedState};
 use onload_core::run_dir::RUN_DIR;
 use onload_core::timestamp;
 use onload_sys::pci::PciAddress;
@@ -145,7 +145,7 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
 /// Why a container no longer has the interface or RDMA device that a lease says it has. Once its driver is unbound, or its
 /// function goes, a device ends in whatever network namespace it is, and one that is made anew begins on the host
 /// (`alloc_netdev_mqs` in net/core/dev.c, `_ib_alloc_device` in drivers/infiniband/core/device.c).
-pub fn lost_reason(listed: &Listed, inventory: &Inventory) -> Option<String> {
+pub fn lost_reason(listed: &LeaseEntry, inventory: &Inventory) -> Option<String> {
     let lease = listed.lease.as_ref().ok()?;
     let facts = &lease.moved.as_ref()?.facts;
     let is_settled = lease.since.saturating_add(ON_ITS_WAY) <= timestamp::now();
@@ -155,16 +155,16 @@ pub fn lost_reason(listed: &Listed, inventory: &Inventory) -> Option<String> {
     }
     let pci = facts.pci();
     let is_here = match facts {
-        Facts::Interface(_) => {
+        SavedState::Interface(_) => {
             let mut here = inventory.interfaces.iter();
             here.any(|one| one.pci() == Some(pci) && !one.is_representor())
         }
         // A function may have several, those of its subfunctions.
-        Facts::Rdma(rdma) => {
+        SavedState::Rdma(rdma) => {
             let mut here = inventory.rdma.iter();
             here.any(|one| one.name == rdma.name && !one.ports.is_empty())
         }
-        Facts::Function(_) => return None,
+        SavedState::Function(_) => return None,
     };
     let Some(function) = inventory.functions.get(pci) else {
         return Some(format!("its function {pci} is gone"));
@@ -177,7 +177,7 @@ pub fn lost_reason(listed: &Listed, inventory: &Inventory) -> Option<String> {
 
 /// The same of a device that is offered; the lease may have ended while the host was looked at.
 pub(super) fn trouble_reason(
-    listed: &Listed,
+    listed: &LeaseEntry,
     stands: bool,
     inventory: &Inventory,
 ) -> Option<String> {
@@ -190,7 +190,8 @@ fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netde
     let netdevs = leases.entries();
     let netdevs = netdevs.filter(|(listed, _)| listed.device.class == Class::Netdev);
     let moved = netdevs.filter_map(|(listed, stands)| {
-        let Facts::Interface(interface) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
+        let SavedState::Interface(interface) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts
+        else {
             return None;
         };
         let trouble = trouble_reason(listed, stands, inventory);
@@ -479,7 +480,7 @@ mod tests {
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
         lease(&tree, false);
         let held = leases::list(&tree.host()).unwrap();
-        let nics = |attached: &str, leases: &[Listed]| {
+        let nics = |attached: &str, leases: &[LeaseEntry]| {
             let mut inventory = discover(&tree.host(), &config);
             let names = &mut inventory.elsewhere.names;
             names.insert(attached.to_owned(), Datapath::AfXdp);

@@ -57,12 +57,12 @@ impl<'i> GpuNicMap<'i> {
     pub fn gpu_alias(&self, gpu: PciAddress) -> Option<&'i GpuAlias> {
         let names = self.inventory.near_gpus.iter();
         let names = names.filter(|near| near.gpu == gpu);
-        names.min_by_key(|near| near.name == gpu_name::of_address(gpu))
+        names.min_by_key(|near| near.name == gpu_name::from_address(gpu))
     }
 
     /// Each GPU with the NICs of the RDMA devices that its name gives.
     pub fn pairs(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
-        let by_address = |near: &&GpuAlias| near.name == gpu_name::of_address(near.gpu);
+        let by_address = |near: &&GpuAlias| near.name == gpu_name::from_address(near.gpu);
         let near = self.inventory.near_gpus.iter().filter(by_address);
         near.flat_map(|near| {
             let rdma = self.inventory.devices_of_class(Class::Rdma);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 
 use super::attributes::{Attributes, count, int, text, version};
 use super::device::{Health, HostDevice, build_devices};
@@ -100,7 +100,7 @@ pub(super) fn by_function<'d>(
 /// A name in the order of its number: the kernel's `mlx5_2` comes before `mlx5_10`.
 fn sort_key(name: &str) -> (String, Option<u32>) {
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    (letters.to_owned(), digits(&name[letters.len()..]))
+    (letters.to_owned(), parse_digits(&name[letters.len()..]))
 }
 
 /// What its fastest usable port carries, in Mbit/s.
@@ -116,7 +116,7 @@ fn parse_mbps(rate: &str) -> Option<u64> {
     if !unit.starts_with("Gb/sec") || tenth.len() != 1 {
         return None;
     }
-    let (whole, tenth): (u64, u64) = (digits(whole)?, digits(tenth)?);
+    let (whole, tenth): (u64, u64) = (parse_digits(whole)?, parse_digits(tenth)?);
     whole.checked_mul(1000)?.checked_add(tenth * 100)
 }
 

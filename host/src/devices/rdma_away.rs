@@ -2,7 +2,7 @@
 //! their leases tell what they were.
 
 use onload_core::class::Class;
-use onload_core::lease::{Facts, Listed, RdmaFacts};
+use onload_core::lease::{LeaseEntry, SavedRdma, SavedState};
 use onload_core::run_dir::RUN_DIR;
 
 use super::inventory::Inventory;
@@ -40,7 +40,7 @@ fn devices_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevi
     let held = leases.entries();
     let held = held.filter(|(listed, _)| listed.device.class == Class::Rdma);
     let moved = held.filter_map(|(listed, stands)| {
-        let Facts::Rdma(facts) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
+        let SavedState::Rdma(facts) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
         };
         let trouble = trouble_reason(listed, stands, inventory);
@@ -53,7 +53,7 @@ fn devices_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevi
     moved.collect()
 }
 
-fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaDevice {
+fn as_it_was(facts: &SavedRdma, listed: &LeaseEntry, inventory: &Inventory) -> RdmaDevice {
     let function = inventory.functions.get(facts.pci);
     RdmaDevice {
         name: facts.name.clone(),

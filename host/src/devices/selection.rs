@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::fmt;
 
-use onload_core::host_settings::PhysicalFunction;
-use onload_core::select::{self, Select};
+use onload_core::host_settings::PfRef;
+use onload_core::select::{self, PoolSelector};
 use onload_sys::pci::PciAddress;
 
 use super::device::HostDevice;
@@ -27,7 +27,7 @@ struct DeviceFunction<'i> {
 /// to a pool where one function of it does.
 pub(crate) fn select(
     candidates: &[Vec<&HostDevice>],
-    select: &Select,
+    select: &PoolSelector,
     places: &FunctionIndex<'_>,
 ) -> Selection {
     let keys = selector_keys(select, places);
@@ -82,10 +82,11 @@ impl SelectorWord<'_> {
 
 /// The words of each key that has some: a device belongs where it matches one of each.
 fn selector_keys<'s>(
-    select: &'s Select,
+    select: &'s PoolSelector,
     places: &'s FunctionIndex<'_>,
 ) -> Vec<Vec<SelectorWord<'s>>> {
-    let Select { vendor, device, driver, pf, vf, numa, interfaces, link_layer, addresses } = select;
+    let PoolSelector { vendor, device, driver, pf, vf, numa, interfaces, link_layer, addresses } =
+        select;
     let keys = [
         selector_key("vendor", vendor, quoted, |id, part| {
             let function = part.place.function;
@@ -138,10 +139,10 @@ fn selector_key<'s, T: fmt::Display>(
     words.collect()
 }
 
-fn resolve_pf(pf: &select::PhysicalFunction, places: &FunctionIndex<'_>) -> Option<PciAddress> {
+fn resolve_pf(pf: &select::PfSelector, places: &FunctionIndex<'_>) -> Option<PciAddress> {
     match &pf.0 {
-        PhysicalFunction::Address(address) => Some(*address),
-        PhysicalFunction::Interface(name) => places.interface(name.as_str())?.pci(),
+        PfRef::Address(address) => Some(*address),
+        PfRef::Interface(name) => places.interface(name.as_str())?.pci(),
     }
 }
 

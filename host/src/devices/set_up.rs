@@ -9,7 +9,7 @@ use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, Mover, PoolConfig};
 use onload_core::vf::VfConfig;
-use onload_sys::text::Listed;
+use onload_sys::text::ShortList;
 
 use super::device::{HostDevice, group_inseparable};
 use super::inventory::Inventory;
@@ -57,7 +57,7 @@ fn exclude(inventory: &mut Inventory, why: impl Fn(&HostDevice) -> Option<String
         inventory.refused.push(device);
     }
     let refused = refused.into_iter();
-    refused.map(|(reason, names)| format!("not offered: {}: {reason}", Listed(&names))).collect()
+    refused.map(|(reason, names)| format!("not offered: {}: {reason}", ShortList(&names))).collect()
 }
 
 fn resolve_vf_configs(inventory: &Inventory, config: &Config) -> VfConfigs {
@@ -166,7 +166,7 @@ mod tests {
         let devices = spec.into_iter().flat_map(|spec| &spec.devices);
         let told = devices.map(|device| {
             let hooks = device.container_edits.hooks.iter();
-            let asked = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+            let asked = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
             let vf = asked.flat_map(|(_, asked)| asked.vf);
             let vf: BTreeMap<String, ()> = vf.map(|vf| (vf.to_string(), ())).collect();
             let vf: Vec<String> = vf.into_keys().collect();

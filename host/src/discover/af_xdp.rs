@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
 use crate::netlink::abilities::{FlowFilters, InterfaceFeatures};
 
@@ -33,7 +33,7 @@ impl AfXdpTrouble {
     }
 
     pub fn remedy_command(self, interface: &str) -> Option<String> {
-        let interface = shell_word(interface);
+        let interface = quote_for_shell(interface);
         match self {
             AfXdpTrouble::NoFilters => None,
             AfXdpTrouble::FiltersOff => Some(format!("ethtool -K {interface} ntuple on")),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 use serde::Serialize;
 
 use crate::discover::netdev::{NetworkInterface, group_without_representors};
@@ -143,7 +143,7 @@ fn read_class(
 }
 
 fn parse_number(class: &str, name: &str) -> Option<u32> {
-    digits(name.strip_prefix(class)?)
+    parse_digits(name.strip_prefix(class)?)
 }
 
 #[cfg(fuzzing)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use super::gpu;
 use super::pci::{PciFunction, PciFunctions, PciId};
@@ -118,7 +118,7 @@ fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>
         },
         Ok(None) => Err("there is none".to_owned()),
         Err(error) => {
-            let why = Chain(&error).to_string();
+            let why = ErrorChain(&error).to_string();
             if !error.is_denied() {
                 return Err(why);
             }

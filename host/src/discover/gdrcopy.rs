@@ -2,7 +2,7 @@
 //! version 2.6, so that `/proc/devices` says the number of the node, which a script of its packages makes.
 
 use onload_core::class::Class;
-use onload_core::expect::Expected;
+use onload_core::expect::ExpectedDevice;
 use serde::Serialize;
 
 use crate::discover::node::NumberedNode;
@@ -22,13 +22,13 @@ pub struct Gdrcopy {
 
 impl Gdrcopy {
     /// What has to be behind its node.
-    pub(crate) fn expected() -> Option<Expected> {
-        Expected::driver(Class::Gdrcopy.as_str(), NAME)
+    pub(crate) fn expected() -> Option<ExpectedDevice> {
+        ExpectedDevice::find_driver(Class::Gdrcopy.as_str(), NAME)
     }
 }
 
 pub(crate) fn read(probe: &Probe<'_>) -> Option<Gdrcopy> {
-    let Some(Expected::Driver(driver)) = Gdrcopy::expected() else {
+    let Some(ExpectedDevice::Driver(driver)) = Gdrcopy::expected() else {
         return None;
     };
     match NumberedNode::find_of_driver(probe, "/dev/gdrdrv", driver)? {

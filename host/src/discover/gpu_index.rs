@@ -6,7 +6,7 @@ use std::path::Path;
 use onload_cdi::{DEFAULT_DIRS, LoadError, Registry, SpecSource, from_json, from_yaml};
 use onload_core::{gpu_name, kfd};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::decimal;
+use onload_sys::text::parse_decimal;
 
 use super::gpu;
 use super::pci::{PciFunction, PciFunctions};
@@ -63,7 +63,7 @@ pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> GpuIndexes {
 fn unknown_index(why: &str) -> GpuIndexes {
     let reason = format!("{why}; {ADVICE}");
     GpuIndexes {
-        unknown: BTreeMap::from([(gpu_name::of_index(0), reason)]),
+        unknown: BTreeMap::from([(gpu_name::from_index(0), reason)]),
         ..GpuIndexes::default()
     }
 }
@@ -99,7 +99,7 @@ fn match_indexes(
         let (kind, number) =
             (vendor.kind, if found.is_empty() { "no GPU" } else { "several GPUs" });
         let reason = format!("the nodes of {kind}={index} belong to {number} on PCI; {ADVICE}");
-        indexes.unknown.insert(gpu_name::of_index(*index), reason);
+        indexes.unknown.insert(gpu_name::from_index(*index), reason);
     }
     indexes
 }
@@ -120,7 +120,7 @@ fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
 fn device_minor(information: &str) -> Option<u32> {
     let mut lines = information.lines();
     let minor = lines.find_map(|line| line.strip_prefix("Device Minor:"))?;
-    decimal(minor.trim())
+    parse_decimal(minor.trim())
 }
 
 /// Its render node, and those of its partitions.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_sys::mountinfo::{parse_mounts_line, unescape};
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 use serde::Serialize;
 
 #[cfg(fuzzing)]
@@ -204,7 +204,7 @@ pub(crate) fn parse_size(name: &str) -> Option<u64> {
 
 /// The number of a directory such as `node1`.
 pub(crate) fn parse_node(name: &str) -> Option<u32> {
-    digits(name.strip_prefix("node")?)
+    parse_digits(name.strip_prefix("node")?)
 }
 
 /// The name of a size, in the largest unit that divides it.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
 use crate::host::{Host, HostError};
 
@@ -34,7 +34,7 @@ impl PcieLink {
 impl fmt::Display for PcieLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, tenth) = (self.speed / 10, self.speed % 10);
-        let lanes = counted(self.width, "lane", "lanes");
+        let lanes = format_count(self.width, "lane", "lanes");
         write!(f, "{whole}.{tenth} GT/s on {lanes}")
     }
 }

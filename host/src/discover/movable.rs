@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::netdev::usage::{Beside, Namespace, is_below};
+use onload_core::netdev::usage::{ExtraUses, NetworkState, is_below};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Chain, Quoted};
+use onload_sys::text::{ErrorChain, Quoted};
 use serde::Serialize;
 
 use crate::discover::names::TakenNames;
@@ -67,7 +67,7 @@ struct MovabilityCheck<'a> {
     config: &'a Config,
     functions: &'a PciFunctions,
     /// Or why who uses an interface is not known.
-    network: Result<Namespace, String>,
+    network: Result<NetworkState, String>,
     soft_rdma: BTreeMap<String, String>,
     vdpa: BTreeMap<PathBuf, String>,
     by_function: BTreeMap<PciAddress, Vec<&'a NetworkInterface>>,
@@ -86,7 +86,7 @@ pub(crate) fn read(
     let network = match probe.host().network() {
         Ok(network) => network.ok_or_else(|| NOT_RECORDED.to_owned()),
         Err(error) => {
-            let unknown = format!("who uses it is not known: {}", Chain(&error));
+            let unknown = format!("who uses it is not known: {}", ErrorChain(&error));
             probe.ok_or_warn::<()>(Err(error));
             Err(unknown)
         }
@@ -180,13 +180,13 @@ impl MovabilityCheck<'_> {
             let reason = "who uses it is not known: the kernel's answer by netlink does not have it; run onload-ctk in the host's network namespace";
             return Some(reason.to_owned());
         };
-        let beside = Beside {
+        let beside = ExtraUses {
             soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
             vdpa: find_vdpa(&self.vdpa, pci),
             // Only root is told, and discovery need not be it: the hook looks before it moves one.
-            ..Beside::default()
+            ..ExtraUses::default()
         };
-        let uses = network.uses(link, beside);
+        let uses = network.describe_uses(link, beside);
         match uses.as_slice() {
             [] => None,
             [only] => Some(only.clone()),

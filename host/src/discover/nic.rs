@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::config::Discover;
+use onload_core::config::DiscoverConfig;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 use serde::Serialize;
 
 use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
@@ -189,7 +189,7 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-    config: &Discover,
+    config: &DiscoverConfig,
     users: OnloadAvailability<'_>,
 ) -> DiscoveredNics {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
@@ -337,7 +337,10 @@ impl NicRefusal {
     }
 }
 
-fn require_not_ignored(interface: &NetworkInterface, config: &Discover) -> Result<(), NicRefusal> {
+fn require_not_ignored(
+    interface: &NetworkInterface,
+    config: &DiscoverConfig,
+) -> Result<(), NicRefusal> {
     if config.ignored_interfaces.contains(&interface.name) {
         let reason =
             "ignored: it is in [discover] ignored-interfaces; take it out there to offer it";
@@ -578,7 +581,7 @@ impl DebugfsNic {
 
 fn parse_interface(entry: &str) -> Option<&str> {
     let (number, interface) = entry.split_once('_')?;
-    digits::<u32>(number)?;
+    parse_digits::<u32>(number)?;
     (!interface.is_empty()).then_some(interface)
 }
 

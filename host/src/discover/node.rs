@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onload_core::expect::{DriverNode, Expected, Listed};
-use onload_sys::numbers::Numbers;
+use onload_core::expect::{DriverNode, ExpectedDevice, NumberSource};
+use onload_sys::numbers::DeviceNumber;
 use serde::Serializer;
 
 use crate::discover::probe::Probe;
@@ -18,7 +18,7 @@ const ANEW: &str = "remove it and load its driver anew";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedNode {
     pub path: String,
-    pub numbers: Numbers,
+    pub numbers: DeviceNumber,
 }
 
 /// A node that is offered. Thousands of devices may have one that exists once.
@@ -26,20 +26,20 @@ pub struct NumberedNode {
 pub struct OfferedNode {
     pub node: NumberedNode,
     /// What has to be behind it: a device each of those that it is the node of.
-    pub expected: Vec<Expected>,
+    pub expected: Vec<ExpectedDevice>,
     /// Whether it exists once per host, for whichever device.
     pub is_shared: bool,
 }
 
 impl OfferedNode {
-    pub(crate) fn exclusive(node: NumberedNode, expected: Vec<Expected>) -> Arc<Self> {
+    pub(crate) fn exclusive(node: NumberedNode, expected: Vec<ExpectedDevice>) -> Arc<Self> {
         Arc::new(OfferedNode { node, expected, is_shared: false })
     }
 
     /// One that its driver has once per host.
     pub(crate) fn shared(node: NumberedNode) -> Arc<Self> {
         Arc::new(OfferedNode {
-            expected: Expected::driver_node(node.name()).into_iter().collect(),
+            expected: ExpectedDevice::find_driver_node(node.name()).into_iter().collect(),
             node,
             is_shared: true,
         })
@@ -75,11 +75,13 @@ impl NumberedNode {
         driver: &DriverNode,
     ) -> Option<Result<NumberedNode, String>> {
         match driver.listed {
-            Listed::Sysfs { class, reserved } => {
+            NumberSource::Sysfs { class, reserved } => {
                 let device = Path::new("/sys/class").join(class).join(driver.name);
                 Some(NumberedNode::find_in_sysfs(probe, path.to_owned(), &device, reserved))
             }
-            Listed::ProcDevices => NumberedNode::find_in_proc_devices(probe, path, driver.name),
+            NumberSource::ProcDevices => {
+                NumberedNode::find_in_proc_devices(probe, path, driver.name)
+            }
         }
     }
 
@@ -87,7 +89,7 @@ impl NumberedNode {
         probe: &Probe<'_>,
         path: String,
         device: &Path,
-        reserved: Option<Numbers>,
+        reserved: Option<DeviceNumber>,
     ) -> Result<NumberedNode, String> {
         let attribute = device.join("dev");
         let number = probe.read_parsed(&attribute, parse_number, "a device number such as 10:196");
@@ -112,7 +114,7 @@ impl NumberedNode {
         driver: &str,
     ) -> Option<Result<NumberedNode, String>> {
         let devices = probe.ok_or_warn(probe.host().text(Path::new(PROC_DEVICES)));
-        let number = devices.and_then(|text| Numbers::of_character_driver(&text, driver));
+        let number = devices.and_then(|text| DeviceNumber::find_character_driver(&text, driver));
         let found = probe.device_node(path);
         let Some(number) = number else {
             found?;
@@ -124,7 +126,7 @@ impl NumberedNode {
                 ),
             }));
         };
-        let Numbers { major, minor } = number;
+        let DeviceNumber { major, minor } = number;
         let make = format!("run \"mknod -m 666 {path} c {major} {minor}\"");
         let found = check_character_node(probe, path, found, Some(number), &make);
         Some(found.and_then(|found| NumberedNode::check_number(path.to_owned(), found, number)))
@@ -132,8 +134,8 @@ impl NumberedNode {
 
     fn check_number(
         path: String,
-        found: Numbers,
-        numbers: Numbers,
+        found: DeviceNumber,
+        numbers: DeviceNumber,
     ) -> Result<NumberedNode, String> {
         if found != numbers {
             return Err(format!(
@@ -149,9 +151,9 @@ fn check_character_node(
     probe: &Probe<'_>,
     path: &str,
     found: Option<host::NodeEntry>,
-    number: Option<Numbers>,
+    number: Option<DeviceNumber>,
     make: &str,
-) -> Result<Numbers, String> {
+) -> Result<DeviceNumber, String> {
     let Some(node) = found else {
         if let Some(reason) = probe.unread_reason(probe.device_path(path)) {
             return Err(format!("{path} is not known: {reason}"));
@@ -168,10 +170,10 @@ fn check_character_node(
         return Err(format!("{path} is no character device; {ANEW}"));
     }
     let (major, minor) = (node.major, node.minor);
-    Ok(Numbers { major, minor })
+    Ok(DeviceNumber { major, minor })
 }
 
-fn parse_number(text: &str) -> Option<Numbers> {
+fn parse_number(text: &str) -> Option<DeviceNumber> {
     text.parse().ok()
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Cdi;
+use onload_core::config::CdiConfig;
 use onload_core::onload::LIBRARY;
 use onload_sys::elf::GlibcVersion;
 use serde::{Serialize, Serializer};
@@ -128,7 +128,7 @@ impl DriverNodes {
     }
 }
 
-pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi, nodes: &DriverNodes) -> Option<Onload> {
+pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> Option<Onload> {
     let driver = read_driver(probe);
     let loaded = driver != DriverVersion::default()
         || ["onload", "sfc_char", "sfc_resource"]
@@ -169,7 +169,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi, nodes: &DriverNodes) -> Option<
     })
 }
 
-fn unread_reason(probe: &Probe<'_>, cdi: &Cdi) -> Option<String> {
+fn unread_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> Option<String> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let places = dirs.iter().map(PathBuf::as_path);
     places
@@ -210,7 +210,11 @@ fn parse_driver_version(text: &str) -> DriverVersion {
 }
 
 /// The copy of the library that fits the driver, or else the first one.
-fn read_library(probe: &Probe<'_>, cdi: &Cdi, driver: &DriverVersion) -> Option<OnloadLibrary> {
+fn read_library(
+    probe: &Probe<'_>,
+    cdi: &CdiConfig,
+    driver: &DriverVersion,
+) -> Option<OnloadLibrary> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let found = program::find_installations(probe, &dirs, LIBRARY, is_onload_library);
     let mut copies: Vec<OnloadLibrary> =
@@ -265,7 +269,7 @@ fn inspect_library(
     OnloadLibrary {
         version,
         matches: has_interface.map(|has| has && !is_other),
-        glibc_needed: summary.as_ref().and_then(onload_sys::elf::Summary::glibc_needed),
+        glibc_needed: summary.as_ref().and_then(onload_sys::elf::ElfSummary::glibc_needed),
         machine: summary.map(|summary| summary.machine),
         installation,
     }
@@ -394,7 +398,7 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<NumberedNode, String> {
 /// The tools that an installation has and a container can use; the others are not offered.
 pub(crate) fn read_tools(
     probe: &Probe<'_>,
-    cdi: &Cdi,
+    cdi: &CdiConfig,
     installation: &Installation,
     names: &[&str],
 ) -> Vec<Tool> {
@@ -431,7 +435,7 @@ fn with_remedy(reason: String) -> String {
     if reason.contains("; ") { reason } else { format!("{reason}; run it on the host") }
 }
 
-fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+fn tool_dir(cdi: &CdiConfig, installation: &Installation) -> Option<PathBuf> {
     match &cdi.host_tool_dir {
         Some(dir) if dir.as_os_str().is_empty() => None,
         Some(dir) => Some(dir.clone()),
@@ -439,7 +443,7 @@ fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
     }
 }
 
-fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+fn profile_dir(probe: &Probe<'_>, cdi: &CdiConfig, installation: &Installation) -> Option<PathBuf> {
     let dir = match &cdi.host_profile_dir {
         Some(dir) if dir.as_os_str().is_empty() => return None,
         Some(dir) => dir.clone(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_sys::pci::PciAddress;
-use onload_sys::text::digits;
+use onload_sys::text::parse_digits;
 
 use crate::discover::link::{self, PcieLink};
 use crate::discover::probe::Probe;
@@ -117,7 +117,7 @@ impl PciFunctions {
     /// Reads whether the host has one NUMA node alone. Where firmware gives a root none, the kernel says -1 there too.
     pub(crate) fn read_only_node(&mut self, probe: &Probe<'_>) {
         let online = probe.attribute("/sys/devices/system/node/online");
-        self.only_node = online.as_deref().and_then(digits);
+        self.only_node = online.as_deref().and_then(parse_digits);
     }
 
     /// The NUMA node that a function is near.
@@ -246,7 +246,7 @@ fn is_auxiliary(entry: &str) -> bool {
     let mut parts = entry.rsplitn(2, '.');
     let id = parts.next().unwrap_or_default();
     let named = parts.next().is_some_and(|name| name.contains('.'));
-    named && digits::<u32>(id).is_some()
+    named && parse_digits::<u32>(id).is_some()
 }
 
 #[cfg(fuzzing)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use onload_core::class::Class;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use crate::discover::not_offered::Exclusion;
 use crate::discover::unread::{UnreadEntry, as_root};
@@ -147,7 +147,7 @@ impl<'h> Probe<'h> {
         result.unwrap_or_else(|error| {
             let path = error.unread_path().map(Path::to_owned);
             let error = self.host.with_cause_path(error);
-            let reason = Chain(&error).to_string();
+            let reason = ErrorChain(&error).to_string();
             if let Some(path) = path {
                 let cause = error.unread_path().unwrap_or(&path).to_owned();
                 let mut unread = self.unread.borrow_mut();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::ReadCache;
 use onload_core::onload::TOOL_STARTER;
-use onload_sys::elf::{self, ElfError, Summary};
+use onload_sys::elf::{self, ElfError, ElfSummary};
 
 use crate::discover::probe::Probe;
 use crate::host::{EntryKind, Host};
@@ -140,7 +140,7 @@ pub(crate) fn read_library(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
     probe.ok_or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
 }
 
-pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<Summary> {
+pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<ElfSummary> {
     elf::summarize(content)
         .inspect_err(|error| {
             let shown = probe.host().outside_path(path);
@@ -161,7 +161,7 @@ pub(crate) fn needed_libraries(
     needs
 }
 
-fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<Summary, ElfError> {
+fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<ElfSummary, ElfError> {
     let file = probe.ok_or_warn(probe.host().file(path)).ok_or(ElfError::NotElf)?;
     elf::summarize(&ReadCache::new(file))
 }
@@ -221,7 +221,11 @@ pub fn find_host_closure(
 }
 
 /// The error says why one of them cannot be given.
-fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<ProgramClosure, String> {
+fn close(
+    probe: &Probe<'_>,
+    program: &ElfSummary,
+    dirs: &[PathBuf],
+) -> Result<ProgramClosure, String> {
     let loader = program.interpreter.as_deref().map(PathBuf::from);
     let loader = loader.filter(|loader| loader.is_absolute());
     let loader = loader.ok_or("it names no dynamic loader; run it on the host")?;
@@ -260,7 +264,7 @@ fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Progr
 
 /// What a library needs, where it is one for the machine of that program: the loader passes over
 /// others.
-fn if_loadable(probe: &Probe<'_>, path: &Path, program: &Summary) -> Option<Summary> {
+fn if_loadable(probe: &Probe<'_>, path: &Path, program: &ElfSummary) -> Option<ElfSummary> {
     if !matches!(probe.entry(path), Some(EntryKind::File { .. })) {
         return None;
     }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Discover;
-use onload_core::expect::Expected;
+use onload_core::config::DiscoverConfig;
+use onload_core::expect::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::netdev::usage::{Beside, Namespace};
+use onload_core::netdev::usage::{ExtraUses, NetworkState};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, digits};
+use onload_sys::text::{Quoted, parse_digits};
 use serde::Serialize;
 
 use crate::discover::names::TakenNames;
@@ -124,12 +124,12 @@ fn fixed_reason(
 }
 
 /// What the host uses an interface for that a move would delete: one of IP over InfiniBand.
-fn interface_use(device: &RdmaDevice, network: &Namespace) -> Option<String> {
+fn interface_use(device: &RdmaDevice, network: &NetworkState) -> Option<String> {
     let interfaces = device.netdevs.iter();
     let mut links = interfaces.filter_map(|name| network.link(name));
     links.find_map(|link| {
         let is_ipoib = link.kind.as_deref() == Some("ipoib");
-        let uses = is_ipoib.then(|| network.uses(link, Beside::default()));
+        let uses = is_ipoib.then(|| network.describe_uses(link, ExtraUses::default()));
         let first = uses?.into_iter().next()?;
         Some(format!(
             "in netns mode exclusive a device moves into the container's network namespace, which would delete its interface {}, and the host uses that: {first}",
@@ -183,7 +183,7 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-    config: &Discover,
+    config: &DiscoverConfig,
 ) -> Vec<RdmaDevice> {
     let places = find_devices(probe, functions);
     if places.is_empty() {
@@ -330,7 +330,7 @@ fn parse_role(name: &str) -> Option<RdmaNodeRole> {
     ];
     roles
         .into_iter()
-        .find_map(|(prefix, role)| digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
+        .find_map(|(prefix, role)| parse_digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
 }
 
 fn find_characters(
@@ -404,7 +404,7 @@ fn find_companions(
 }
 
 /// The kinds of nodes for management, and whether they are offered, by which key of the configuration.
-fn management_roles(config: &Discover) -> [(RdmaNodeRole, bool, &'static str); 2] {
+fn management_roles(config: &DiscoverConfig) -> [(RdmaNodeRole, bool, &'static str); 2] {
     [
         (RdmaNodeRole::Umad, config.offer_umad, "offer-umad"),
         (RdmaNodeRole::Issm, config.offer_issm, "offer-issm"),
@@ -435,7 +435,7 @@ fn offer_nodes(probe: &Probe<'_>, own: &[RdmaCharDevice]) -> Result<Vec<Numbered
 
 fn offered_node(node: NumberedNode, ibdev: &str, pci: Option<PciAddress>) -> Arc<OfferedNode> {
     let ibdev = ibdev.to_owned();
-    OfferedNode::exclusive(node, vec![Expected::Rdma { ibdev, pci }])
+    OfferedNode::exclusive(node, vec![ExpectedDevice::Rdma { ibdev, pci }])
 }
 
 fn find_connection_manager(probe: &Probe<'_>) -> Option<NumberedNode> {
@@ -460,7 +460,7 @@ struct RdmaContext<'p, 'h, 'f> {
     interfaces: &'f [NetworkInterface],
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
-    config: &'f Discover,
+    config: &'f DiscoverConfig,
     connection_manager: Option<Arc<OfferedNode>>,
 }
 
@@ -756,12 +756,12 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous, sample};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Discovered<RdmaDevice> {
+    fn look(host: &Host, config: &DiscoverConfig) -> Discovered<RdmaDevice> {
         discover(host, |probe, functions, interfaces| read(probe, functions, interfaces, config))
     }
 
     fn look_at(tree: &Tree) -> Discovered<RdmaDevice> {
-        look(&tree.host(), &Discover::default())
+        look(&tree.host(), &DiscoverConfig::default())
     }
 
     /// A host with the connection manager.
@@ -794,7 +794,7 @@ mod tests {
         let nodes = nodes.filter(|of| of.node.path.contains("mad"));
         let expected = nodes.flat_map(|of| &of.expected);
         let owners = expected.filter_map(|expected| match expected {
-            Expected::Rdma { ibdev, .. } => Some(ibdev.clone()),
+            ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
             _ => None,
         });
         owners.collect()
@@ -1233,7 +1233,7 @@ mod tests {
 
     #[test]
     fn umad_comes_with_that_of_the_companions_of_the_same_function() {
-        let config = Discover { offer_umad: true, ..Discover::default() };
+        let config = DiscoverConfig { offer_umad: true, ..DiscoverConfig::default() };
         let found = look(&with_planes().host(), &config);
         let nodes = |index: usize| paths_of(&found.devices[index]).join(" ");
         let wanted = "uverbs0 rdma_cm umad0 umad1 umad2";
@@ -1297,7 +1297,7 @@ mod tests {
     fn in_exclusive_mode(
         host: &Host,
         live_devices: bool,
-        config: &Discover,
+        config: &DiscoverConfig,
     ) -> (Vec<RdmaDevice>, Vec<Exclusion>) {
         let found = look(host, config);
         let functions = PciFunctions::read(&Probe::new(host));
@@ -1308,7 +1308,7 @@ mod tests {
 
     #[test]
     fn in_exclusive_mode_devices_of_functions_are_offered_without_management() {
-        let config = Discover { offer_umad: true, ..Discover::default() };
+        let config = DiscoverConfig { offer_umad: true, ..DiscoverConfig::default() };
         let (devices, not_offered) = in_exclusive_mode(&sample("rdma-hcas"), true, &config);
         assert!(!devices.is_empty());
         for device in &devices {
@@ -1324,7 +1324,7 @@ mod tests {
         let (devices, not_offered) = in_exclusive_mode(
             &sample("debian13-2numa-onload-rxe-vfio"),
             true,
-            &Discover::default(),
+            &DiscoverConfig::default(),
         );
         assert_eq!(devices, []);
         assert!(!not_offered.is_empty());
@@ -1343,7 +1343,7 @@ mod tests {
             tree.bind(&function, driver);
             device(&tree, &function, &format!("{driver}_0"), number as u32);
         }
-        let config = Discover::default();
+        let config = DiscoverConfig::default();
         let (devices, not_offered) = in_exclusive_mode(&tree.host(), true, &config);
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["mlx5_core_0", "of_tomorrow_0"]);
@@ -1366,7 +1366,7 @@ mod tests {
         tree.file(&format!("{directory}/ports/1/link_layer"), "InfiniBand");
         let address = format!("80:00:00:48:fe:80{}:00:02:c9:03:00:f9:bf:a1", ":00".repeat(6));
         interface(&tree, &function, "ib0", &[("address", &address)]);
-        let config = Discover::default();
+        let config = DiscoverConfig::default();
         let refused = |table: &str| {
             tree.file("/network.table", table);
             let (devices, not_offered) = in_exclusive_mode(&tree.host(), true, &config);
@@ -1387,9 +1387,9 @@ mod tests {
 
     #[test]
     fn in_exclusive_mode_nothing_is_offered_without_the_live_path() {
-        let (open, _) = in_exclusive_mode(&sample("rdma-hcas"), true, &Discover::default());
+        let (open, _) = in_exclusive_mode(&sample("rdma-hcas"), true, &DiscoverConfig::default());
         let (closed, not_offered) =
-            in_exclusive_mode(&sample("rdma-hcas"), false, &Discover::default());
+            in_exclusive_mode(&sample("rdma-hcas"), false, &DiscoverConfig::default());
         assert_eq!(closed, []);
         let told = not_offered.iter();
         let told = told.filter(|one| one.reason.contains("live-devices = false"));

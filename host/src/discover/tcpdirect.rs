@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Cdi;
+use onload_core::config::CdiConfig;
 use serde::Serialize;
 
 use crate::discover::nic::Nic;
@@ -41,7 +41,7 @@ pub struct TcpDirect {
 /// `onload_dir` is the directory of the Onload library in use.
 pub(crate) fn read(
     probe: &Probe<'_>,
-    cdi: &Cdi,
+    cdi: &CdiConfig,
     onload_dir: Option<&Path>,
     nodes: &DriverNodes,
 ) -> Option<TcpDirect> {
@@ -67,7 +67,7 @@ pub(crate) fn read(
 
 /// The copy beside the Onload library in use, or else the first one: both products contain libefcp,
 /// which has to fit the driver, and one container may request both.
-fn find(probe: &Probe<'_>, cdi: &Cdi, onload_dir: Option<&Path>) -> Option<Installation> {
+fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option<Installation> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let mut copies = program::find_installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
     if copies.is_empty() {
@@ -83,7 +83,7 @@ fn find(probe: &Probe<'_>, cdi: &Cdi, onload_dir: Option<&Path>) -> Option<Insta
     Some(chosen)
 }
 
-fn absent_reason(probe: &Probe<'_>, cdi: &Cdi) -> String {
+fn absent_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> String {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     match dirs.iter().find_map(|dir| probe.unread_reason(dir)) {
         Some(reason) => format!("whether it is installed is not known: {reason}"),

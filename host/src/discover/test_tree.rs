@@ -1,6 +1,6 @@
 //! What discovery finds on the hosts of its tests.
 
-use onload_core::config::Discover;
+use onload_core::config::DiscoverConfig;
 use onload_test_tree::sample;
 
 pub(crate) use onload_test_tree::Tree;
@@ -55,6 +55,11 @@ pub(crate) fn sample(name: &str) -> Host {
 }
 
 /// A configuration that allows everything.
-pub(crate) fn generous() -> Discover {
-    Discover { offer_umad: true, offer_issm: true, offer_pf_with_vfs: true, ..Discover::default() }
+pub(crate) fn generous() -> DiscoverConfig {
+    DiscoverConfig {
+        offer_umad: true,
+        offer_issm: true,
+        offer_pf_with_vfs: true,
+        ..DiscoverConfig::default()
+    }
 }

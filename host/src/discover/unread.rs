@@ -12,7 +12,7 @@ pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
 pub(crate) static INTERFACES: LazyLock<Vec<Class>> =
     LazyLock::new(|| classes_where(Class::is_onload));
 pub(crate) static PCI: LazyLock<Vec<Class>> =
-    LazyLock::new(|| classes_where(Class::is_on_functions));
+    LazyLock::new(|| classes_where(Class::can_be_on_function));
 
 fn classes_where(are: impl Fn(Class) -> bool) -> Vec<Class> {
     let all = Class::ALL.into_iter();

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::Discover;
-use onload_core::expect::Expected;
+use onload_core::config::DiscoverConfig;
+use onload_core::expect::ExpectedDevice;
 use onload_core::vf::OWN_GROUPS;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{counted, shell_word};
+use onload_sys::text::{format_count, quote_for_shell};
 use serde::Serialize;
 
 use crate::discover::netdev::{self, NetworkInterface};
@@ -55,7 +55,7 @@ pub struct VfioDevice {
 pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    config: &Discover,
+    config: &DiscoverConfig,
 ) -> Vec<VfioDevice> {
     let mut by_group: BTreeMap<u32, Vec<&PciFunction>> = BTreeMap::new();
     for function in functions.iter() {
@@ -140,7 +140,7 @@ pub(crate) fn find_idle_ports(
             continue;
         };
         if netdev::is_admin_down(probe, name) {
-            let command = format!("ip link set dev {} up", shell_word(name));
+            let command = format!("ip link set dev {} up", quote_for_shell(name));
             probe.warn(format!(
                 "vfio {parent}: its interface {name} is down: {NO_LINK}; run \"{command}\""
             ));
@@ -271,7 +271,7 @@ fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
 struct VfioContext<'p, 'h> {
     probe: &'p Probe<'h>,
     functions: &'p PciFunctions,
-    config: &'p Discover,
+    config: &'p DiscoverConfig,
     children: BTreeMap<PciAddress, BTreeSet<PciAddress>>,
     members: BTreeMap<u32, BTreeSet<PciAddress>>,
     container: Result<Arc<OfferedNode>, String>,
@@ -383,7 +383,7 @@ impl VfioContext<'_, '_> {
                 "{} has {}, which its holder could change; set \
                  offer-pf-with-vfs = true in [discover] to offer it all the same",
                 function.address,
-                counted(children.len(), "virtual function", "virtual functions")
+                format_count(children.len(), "virtual function", "virtual functions")
             ))
         })
     }
@@ -391,7 +391,7 @@ impl VfioContext<'_, '_> {
     /// The functions' own nodes; empty unless each function has one and iommufd is there.
     fn cdev_nodes(&self, held: &[&PciFunction]) -> Vec<Arc<OfferedNode>> {
         let nodes = held.iter().map(|function| {
-            let expected = vec![Expected::Vfio { pci: function.address }];
+            let expected = vec![ExpectedDevice::Vfio { pci: function.address }];
             Some(OfferedNode::exclusive(self.cdev_node(function)?, expected))
         });
         let nodes: Vec<_> = nodes.collect::<Option<_>>().unwrap_or_default();
@@ -433,7 +433,7 @@ impl VfioContext<'_, '_> {
             format!("/dev/vfio/{name}"),
             &Path::new("/sys/class/vfio").join(name),
         )?;
-        let expected = held.iter().map(|function| Expected::Vfio { pci: function.address });
+        let expected = held.iter().map(|function| ExpectedDevice::Vfio { pci: function.address });
         let node = OfferedNode::exclusive(node, expected.collect());
         Ok(vec![self.container.clone()?, node])
     }
@@ -494,7 +494,7 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover, generous};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
+    fn look(host: &Host, config: &DiscoverConfig) -> Discovered<VfioDevice> {
         discover(host, |probe, functions, interfaces| {
             let devices = read(probe, functions, config);
             find_idle_ports(probe, &devices, interfaces);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     fn look_at(tree: &Tree) -> Discovered<VfioDevice> {
-        look(&tree.host(), &Discover::default())
+        look(&tree.host(), &DiscoverConfig::default())
     }
 
     /// A host with vfio loaded.
@@ -571,7 +571,7 @@ mod tests {
         let members = ["0000:81:00.0", "0000:81:00.1", "0000:81:00.2"];
         assert_eq!(addresses(&device.group_members), members);
         let functions = ["0000:81:00.0", "0000:81:00.1"]
-            .map(|pci| Expected::Vfio { pci: pci.parse().unwrap() });
+            .map(|pci| ExpectedDevice::Vfio { pci: pci.parse().unwrap() });
         assert_eq!(device.nodes[1].expected, functions);
         // The one without a driver comes with the group, and is listed as such.
         assert_eq!(
@@ -707,7 +707,7 @@ mod tests {
             ]
         );
         let pci = "0000:81:10.1".parse().unwrap();
-        assert_eq!(with.devices[0].nodes[3].expected, [Expected::Vfio { pci }]);
+        assert_eq!(with.devices[0].nodes[3].expected, [ExpectedDevice::Vfio { pci }]);
         assert_eq!(with.warnings, [""; 0]);
     }
 

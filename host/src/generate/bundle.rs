@@ -9,11 +9,11 @@ use onload_cdi::{
 use onload_core::bundle::Bundle;
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config};
-use onload_core::drain::Drain;
+use onload_core::drain::DrainList;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
-use onload_core::request::Wanted;
-use onload_sys::text::Listed;
+use onload_core::request::DeviceRef;
+use onload_sys::text::ShortList;
 
 use super::edits::new_device;
 use crate::devices::LOOPBACK;
@@ -30,7 +30,7 @@ pub(super) struct GeneratedBundles {
 pub(super) fn generate_bundles(
     specs: &BTreeMap<SpecName, Spec>,
     config: &Config,
-    drain: &Drain,
+    drain: &DrainList,
 ) -> GeneratedBundles {
     let mut bundles = GeneratedBundles::default();
     if config.bundles.is_empty() {
@@ -53,11 +53,11 @@ pub(super) fn generate_bundles(
 
 struct BundleSources<'d> {
     registry: Registry,
-    drain: &'d Drain,
+    drain: &'d DrainList,
 }
 
 impl<'d> BundleSources<'d> {
-    fn new(specs: &BTreeMap<SpecName, Spec>, drain: &'d Drain) -> BundleSources<'d> {
+    fn new(specs: &BTreeMap<SpecName, Spec>, drain: &'d DrainList) -> BundleSources<'d> {
         let sources = specs.iter().map(|(name, spec)| SpecSource {
             path: PathBuf::from(name.to_string()),
             priority: 0,
@@ -82,7 +82,7 @@ impl<'d> BundleSources<'d> {
         if !missing.is_empty() {
             return Err(format!(
                 "{}; \"onload-ctk discover --explain\" says why, or change [bundles.{name}] in {CONFIG_PATH}",
-                Listed(&missing)
+                ShortList(&missing)
             ));
         }
         leave_ambiguous(&mut edits, bundle);
@@ -91,9 +91,9 @@ impl<'d> BundleSources<'d> {
     }
 
     /// The edits of a device, with what it shares with its class; or why there is none.
-    fn device_edits(&self, class: Class, wanted: &Wanted) -> Result<ContainerEdits, String> {
+    fn device_edits(&self, class: Class, wanted: &DeviceRef) -> Result<ContainerEdits, String> {
         let qualified = || {
-            let kind = Kind::try_from(class.kind()).ok()?;
+            let kind = Kind::try_from(class.cdi_kind()).ok()?;
             let name = DeviceName::try_from(wanted.name.as_str()).ok()?;
             Some(QualifiedName::new(kind, name))
         };
@@ -121,7 +121,7 @@ impl<'d> BundleSources<'d> {
 
 fn set_take_count(edits: &mut ContainerEdits, count: u32) {
     for hook in &mut edits.hooks {
-        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
             continue;
         };
         for take in &mut arguments.take {
@@ -208,7 +208,7 @@ mod tests {
     fn reasons(host: &str, text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
         let left_out =
-            generate_bundles(&specs(host, &config), &config, &Drain::default()).not_offered;
+            generate_bundles(&specs(host, &config), &config, &DrainList::default()).not_offered;
         let left_out = left_out.into_iter();
         left_out.map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
     }
@@ -222,7 +222,7 @@ mod tests {
         .unwrap();
         let specs = specs(TWO_NODES, &config);
         let bundle = edits(&specs, "hft");
-        let drain = Drain::default();
+        let drain = DrainList::default();
         let offered = BundleSources::new(&specs, &drain);
         let mut alone = ContainerEdits::default();
         for (class, wanted) in &config.bundles["hft"].devices {

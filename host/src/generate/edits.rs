@@ -7,12 +7,12 @@ use onload_cdi::{
     ContainerEdits, Device as CdiDevice, DeviceName, DeviceNode, Hook, HookName, Mount,
 };
 use onload_core::class::Class;
-use onload_core::config::{Cdi, Config, Leases, RdmaLibraries};
-use onload_core::expect::Expect;
+use onload_core::config::{CdiConfig, Config, LeasesConfig, RdmaLibraries};
+use onload_core::expect::Expectation;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
-use onload_core::lease::Device;
+use onload_core::lease::DeviceId;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
-use onload_core::vf::GivenVf;
+use onload_core::vf::VfArgument;
 
 use super::surroundings::InstalledFiles;
 use crate::devices::HostDevice as Offered;
@@ -32,8 +32,8 @@ const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 const HOOK_TIMEOUT: i64 = 10;
 
 pub(super) struct EditBuilder<'c> {
-    pub(super) config: &'c Cdi,
-    leases: &'c Leases,
+    pub(super) config: &'c CdiConfig,
+    leases: &'c LeasesConfig,
     pub(super) surroundings: InstalledFiles,
 }
 
@@ -146,8 +146,8 @@ impl<'c> EditBuilder<'c> {
                 continue;
             }
             let (class, name) = (device.class, device.name.clone());
-            let lease = Device { class, name };
-            leased.vf.extend(device.vf.clone().map(|vf| GivenVf { device: lease.clone(), vf }));
+            let lease = DeviceId { class, name };
+            leased.vf.extend(device.vf.clone().map(|vf| VfArgument { device: lease.clone(), vf }));
             leased.lease.push(lease);
         }
         leased
@@ -174,7 +174,7 @@ impl<'c> EditBuilder<'c> {
             }
         };
         let mut hooks = vec![hook(HookName::CreateRuntime)];
-        if arguments.leaves_something() {
+        if arguments.needs_poststop() {
             hooks.push(hook(HookName::Poststop));
         }
         hooks
@@ -183,8 +183,8 @@ impl<'c> EditBuilder<'c> {
     /// The hook's expectations for a node: the devices behind it, and its current number. A
     /// long-lived engine examines a node again only when the specification's bytes change, so they
     /// must contain the number.
-    pub(super) fn expectations(&self, of: &Found) -> impl Iterator<Item = Expect> {
-        of.expected.iter().map(|device| Expect {
+    pub(super) fn expectations(&self, of: &Found) -> impl Iterator<Item = Expectation> {
+        of.expected.iter().map(|device| Expectation {
             node: self.device_node(&of.node.path, READ).path,
             device: device.clone(),
             written: Some(of.node.numbers),

@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use onload_cdi::{ContainerEdits, Device, DeviceName, Problem, Spec, minimum_version, validate};
 use onload_core::class::Class;
-use onload_core::config::{Cdi, Config, Preload};
-use onload_core::drain::Drain;
-use onload_core::hook_arguments::{HookArguments, Take};
+use onload_core::config::{CdiConfig, Config, Preload};
+use onload_core::drain::DrainList;
+use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
@@ -87,7 +87,11 @@ pub fn generate(
     Ok(specs)
 }
 
-pub fn bundle_exclusions(specs: &GeneratedSpecs, config: &Config, drain: &Drain) -> Vec<Exclusion> {
+pub fn bundle_exclusions(
+    specs: &GeneratedSpecs,
+    config: &Config,
+    drain: &DrainList,
+) -> Vec<Exclusion> {
     bundle::generate_bundles(specs, config, drain).not_offered
 }
 
@@ -120,7 +124,7 @@ fn class_edits(
 
 /// A pool as a device. None without the hook, which gives the member.
 fn pool_device(named: &NamedPool, writer: &EditBuilder<'_>) -> Option<(DeviceName, Device)> {
-    let take = Take { class: named.class, pool: named.name.clone(), count: 1 };
+    let take = TakeArgument { class: named.class, pool: named.name.clone(), count: 1 };
     let hooks = writer.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
     let (name, mut device) = new_device(named.name.clone(), edits);
@@ -161,7 +165,7 @@ fn build_spec(
     devices: BTreeMap<DeviceName, Device>,
 ) -> anyhow::Result<Spec> {
     let mut spec = Spec {
-        kind: class.kind().as_str().into(),
+        kind: class.cdi_kind().as_str().into(),
         container_edits: common,
         devices: devices.into_values().collect(),
         ..Spec::default()
@@ -171,7 +175,7 @@ fn build_spec(
         // A bug in this program.
         let problems: Vec<Problem> = problems.into();
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let (kind, problems) = (class.kind(), problems.join("; "));
+        let (kind, problems) = (class.cdi_kind(), problems.join("; "));
         bail!("writing the CDI specification of {kind}: {problems}");
     }
     Ok(spec)
@@ -180,7 +184,7 @@ fn build_spec(
 pub fn warnings(
     specs: &GeneratedSpecs,
     pools: &[NamedPool],
-    config: &Cdi,
+    config: &CdiConfig,
     surroundings: InstalledFiles,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -219,7 +223,7 @@ pub fn warnings(
 }
 
 /// The interfaces that ZF_ATTR cannot name although it should.
-fn unselectable_warnings(specs: &GeneratedSpecs, config: &Cdi) -> Vec<String> {
+fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<String> {
     let zf = specs.get(&SpecName::devices(Class::Zf));
     let zf = zf.filter(|_| config.select_interface);
     let devices = zf.into_iter().flat_map(|spec| &spec.devices);

@@ -4,8 +4,8 @@
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
-use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
-use onload_core::host_settings::Interface;
+use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
+use onload_core::host_settings::InterfaceName;
 
 use super::edits::EditBuilder;
 use super::offer::{ClassEdits, DeviceEdits};
@@ -47,13 +47,14 @@ fn device_edits(
     config: &Config,
     writer: &EditBuilder<'_>,
 ) -> Option<DeviceEdits> {
-    let interface = Interface::try_from(netdev.interfaces.first()?.clone()).ok()?;
+    let interface = InterfaceName::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let settings = config.netdev.get(netdev.name.as_str());
     let addresses = settings.into_iter().flat_map(|settings| &settings.addresses);
-    let address = addresses.map(|address| Given { interface: interface.clone(), value: *address });
+    let address =
+        addresses.map(|address| InterfaceValue { interface: interface.clone(), value: *address });
     let hooks = writer.hooks(&HookArguments {
         address: address.collect(),
-        netdev: vec![MovedInterface { name: interface, pci: netdev.pci? }],
+        netdev: vec![NetdevArgument { name: interface, pci: netdev.pci? }],
         ..writer.lease_arguments(&[netdev])
     });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };

@@ -28,7 +28,7 @@ pub(super) fn class_edits(
     ClassEdits {
         common: nodes_only(given.collect()),
         devices: entries.collect(),
-        all: class.has_all().then(|| edits(class, devices, &common, writer)),
+        all: class.has_all_name().then(|| edits(class, devices, &common, writer)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
-use onload_core::hook_arguments::{HookArguments, MovedRdma};
+use onload_core::hook_arguments::{HookArguments, RdmaArgument};
 use onload_core::lease;
 
 use super::edits::EditBuilder;
@@ -36,10 +36,10 @@ fn moving_edits(
     let both = devices.iter().filter_map(|device| {
         let (class, name) = (Class::Rdma, device.name.clone());
         let read = inventory.rdma.get(device.read?)?;
-        let moved: MovedRdma = format!("{}@{}", read.name, device.pci?).parse().ok()?;
-        Some((lease::Device { class, name }, moved))
+        let moved: RdmaArgument = format!("{}@{}", read.name, device.pci?).parse().ok()?;
+        Some((lease::DeviceId { class, name }, moved))
     });
-    let (lease, rdma_netns): (Vec<lease::Device>, Vec<MovedRdma>) = both.unzip();
+    let (lease, rdma_netns): (Vec<lease::DeviceId>, Vec<RdmaArgument>) = both.unzip();
     if lease.is_empty() {
         return ContainerEdits::default();
     }

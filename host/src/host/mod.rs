@@ -12,10 +12,10 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use onload_core::netdev::usage::Namespace;
+use onload_core::netdev::usage::NetworkState;
 use onload_core::run_dir::set_mode;
 use onload_sys::fs::open::open_in_root;
-use onload_sys::fs::trust::{Owners, TrustError, Trusted};
+use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use onload_sys::mountinfo::each_line;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -188,8 +188,8 @@ impl Host {
     /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace, or what
     /// it said when the host was captured. `None` for a capture without them, and for a host whose root is mounted in
     /// a container with a network of its own.
-    pub fn network(&self) -> Result<Option<Namespace>, HostError> {
-        let (text, parse) = (Namespace::to_text, Namespace::parse);
+    pub fn network(&self) -> Result<Option<NetworkState>, HostError> {
+        let (text, parse) = (NetworkState::to_text, NetworkState::parse);
         self.kernel_table(NETWORK_TABLE, namespace::read, text, parse)
     }
 
@@ -247,10 +247,13 @@ impl Host {
 
     /// Its files as far as root alone could have changed them. A captured tree belongs to who made it: there the
     /// caller counts as root does.
-    pub fn trusted(&self) -> Result<Trusted, TrustError> {
-        let owners =
-            if self.running { Owners::root() } else { Owners::of(&[0, geteuid().as_raw()]) };
-        Trusted::below(&self.outside_path(Path::new("/")), owners)
+    pub fn trusted(&self) -> Result<TrustedTree, TrustError> {
+        let owners = if self.running {
+            TrustedOwners::root()
+        } else {
+            TrustedOwners::from_users(&[0, geteuid().as_raw()])
+        };
+        TrustedTree::for_tree(&self.outside_path(Path::new("/")), owners)
     }
 
     /// Without surrounding white space; `None` if it does not exist or the kernel has no value for it (reading `speed`
@@ -684,7 +687,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use onload_sys::text::Chain;
+    use onload_sys::text::ErrorChain;
 
     use super::*;
 
@@ -809,7 +812,7 @@ mod tests {
         let host = Host::open(&root).unwrap();
         assert!(host.attribute(Path::new("/dangling")).unwrap().is_none());
         assert_eq!(host.link(Path::new("/dangling")).unwrap(), Some(PathBuf::from("nowhere")));
-        let error = Chain(&host.attribute(Path::new("/loop")).unwrap_err()).to_string();
+        let error = ErrorChain(&host.attribute(Path::new("/loop")).unwrap_err()).to_string();
         assert!(error.contains("/root/loop: Too many levels"), "{error}");
     }
 
@@ -893,7 +896,7 @@ mod tests {
         let (_keep, root) = tree();
         let host = Host::open(&root).unwrap();
         let error = host.create_directory(Path::new("/sys/class/net/eth0/speed/cdi")).unwrap_err();
-        assert!(Chain(&error).to_string().contains("eth0/speed: Not a directory"), "{error}");
+        assert!(ErrorChain(&error).to_string().contains("eth0/speed: Not a directory"), "{error}");
     }
 
     #[test]
@@ -901,7 +904,7 @@ mod tests {
         let error = Host::open(Path::new("/nonexistent/root")).unwrap_err();
         assert_eq!(error.to_string(), "opening host root /nonexistent/root");
         assert_eq!(
-            Chain(&error).to_string(),
+            ErrorChain(&error).to_string(),
             "opening host root /nonexistent/root: No such file or directory (os error 2)"
         );
     }

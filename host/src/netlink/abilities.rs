@@ -8,9 +8,10 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use onload_sys::netlink::message::{
-    attributes, nest, text, u16_at, u32_at, u64_at, until_null, value as within,
+    encode_nested, encode_text, find_attribute as within, parse_attributes, u16_at, u32_at, u64_at,
+    until_nul,
 };
-use onload_sys::netlink::socket::Socket;
+use onload_sys::netlink::socket::NetlinkSocket;
 use rustix::net::netlink::GENERIC;
 
 const HEADER: usize = 4;
@@ -135,7 +136,7 @@ impl FromStr for FlowFilters {
 
 /// The abilities of all interfaces of this network namespace. A kernel that lacks a family does not say them.
 pub(crate) fn read() -> io::Result<BTreeMap<String, InterfaceFeatures>> {
-    let Ok(socket) = Socket::open(Some(GENERIC)) else {
+    let Ok(socket) = NetlinkSocket::open(Some(GENERIC)) else {
         return Ok(BTreeMap::new());
     };
     // The names come from ethtool: the other family knows numbers alone.
@@ -143,7 +144,7 @@ pub(crate) fn read() -> io::Result<BTreeMap<String, InterfaceFeatures>> {
         return Ok(BTreeMap::new());
     };
     let mut by_index: BTreeMap<u32, (String, InterfaceFeatures)> = BTreeMap::new();
-    let every = nest(INTERFACE, &[]);
+    let every = encode_nested(INTERFACE, &[]);
     let ask = |command: u8| {
         let payload = [header(command).to_vec(), every.clone()].concat();
         socket.list(ethtool, &payload, &|answer| parse_ethtool(command, answer))
@@ -167,10 +168,10 @@ fn header(command: u8) -> [u8; HEADER] {
     [command, 1, 0, 0]
 }
 
-fn find_family(socket: &Socket, name: &str) -> io::Result<Option<u16>> {
-    let payload = [header(GET_FAMILY).to_vec(), text(FAMILY_NAME, name.as_bytes())];
+fn find_family(socket: &NetlinkSocket, name: &str) -> io::Result<Option<u16>> {
+    let payload = [header(GET_FAMILY).to_vec(), encode_text(FAMILY_NAME, name.as_bytes())];
     let number = |answer: &[u8]| u16_at(attribute_value(answer, FAMILY_ID)?, 0);
-    match socket.ask(CONTROL, &payload.concat(), &number) {
+    match socket.get(CONTROL, &payload.concat(), &number) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         number => number,
     }
@@ -183,7 +184,7 @@ fn attribute_value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
 fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceFeatures)> {
     let interface = attribute_value(payload, INTERFACE)?;
     let index = u32_at(within(interface, DEV_INDEX)?, 0)?;
-    let name = std::str::from_utf8(until_null(within(interface, DEV_NAME)?)).ok()?;
+    let name = std::str::from_utf8(until_nul(within(interface, DEV_NAME)?)).ok()?;
     let mut found = InterfaceFeatures::default();
     if command == FEATURES_GET {
         let is_active =
@@ -207,8 +208,8 @@ fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceF
 
 /// Whether a set of bits by names has that of flow filters. With a mask, a bit that is in the set has a value.
 fn has_ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
-    let mut bits = attributes(within(bits, BITSET_BITS)?);
-    let is_it = |bit: &[u8]| within(bit, BIT_NAME).is_some_and(|name| until_null(name) == NTUPLE);
+    let mut bits = parse_attributes(within(bits, BITSET_BITS)?);
+    let is_it = |bit: &[u8]| within(bit, BIT_NAME).is_some_and(|name| until_nul(name) == NTUPLE);
     let found = bits.find(|(_, bit)| is_it(bit));
     Some(found.is_some_and(|(_, bit)| !has_mask || within(bit, BIT_VALUE).is_some()))
 }
@@ -233,31 +234,31 @@ pub(super) fn fuzz(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use onload_sys::netlink::message::attribute;
+    use onload_sys::netlink::message::encode_attribute;
 
     use super::*;
 
     fn interface() -> Vec<u8> {
-        let index = attribute(DEV_INDEX, &7_u32.to_ne_bytes());
-        nest(INTERFACE, &[index, text(DEV_NAME, b"ens1")].concat())
+        let index = encode_attribute(DEV_INDEX, &7_u32.to_ne_bytes());
+        encode_nested(INTERFACE, &[index, encode_text(DEV_NAME, b"ens1")].concat())
     }
 
     fn bits(names: &[(&str, bool)]) -> Vec<u8> {
         let bit = |(name, has_value): &(&str, bool)| {
-            let value = has_value.then(|| attribute(BIT_VALUE, &[]));
-            let name = text(BIT_NAME, name.as_bytes());
-            nest(1, &[name, value.unwrap_or_default()].concat())
+            let value = has_value.then(|| encode_attribute(BIT_VALUE, &[]));
+            let name = encode_text(BIT_NAME, name.as_bytes());
+            encode_nested(1, &[name, value.unwrap_or_default()].concat())
         };
         let bits: Vec<Vec<u8>> = names.iter().map(bit).collect();
-        nest(BITSET_BITS, &bits.concat())
+        encode_nested(BITSET_BITS, &bits.concat())
     }
 
     fn features(hardware: &[(&str, bool)], active: &[(&str, bool)]) -> Option<FlowFilters> {
         let message = [
             header(FEATURES_GET).to_vec(),
             interface(),
-            nest(FEATURES_HW, &bits(hardware)),
-            nest(FEATURES_ACTIVE, &bits(active)),
+            encode_nested(FEATURES_HW, &bits(hardware)),
+            encode_nested(FEATURES_ACTIVE, &bits(active)),
         ];
         let (index, name, found) = parse_ethtool(FEATURES_GET, &message.concat()).unwrap();
         assert_eq!((index, name.as_str()), (7, "ens1"));
@@ -282,7 +283,7 @@ mod tests {
 
     #[test]
     fn channels_that_receive_are_counted() {
-        let count = |kind, count: u32| attribute(kind, &count.to_ne_bytes());
+        let count = |kind, count: u32| encode_attribute(kind, &count.to_ne_bytes());
         let channels = |counts: &[Vec<u8>]| {
             let message = [header(CHANNELS_GET).to_vec(), interface(), counts.concat()];
             let found = parse_ethtool(CHANNELS_GET, &message.concat());
@@ -297,8 +298,8 @@ mod tests {
     #[test]
     fn xdp_for_af_xdp_runs_programs_and_redirects() {
         let message = |features: u64| {
-            let index = attribute(DEV_IFINDEX, &7_u32.to_ne_bytes());
-            let features = attribute(DEV_XDP_FEATURES, &features.to_ne_bytes());
+            let index = encode_attribute(DEV_IFINDEX, &7_u32.to_ne_bytes());
+            let features = encode_attribute(DEV_XDP_FEATURES, &features.to_ne_bytes());
             [header(2).to_vec(), index, features].concat()
         };
         assert_eq!(parse_xdp(&message(0b1011)), Some((7, true)));

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
 
-use onload_core::netdev::usage::{Link, LinkRoute, Namespace};
-use onload_sys::netlink::socket::Socket;
+use onload_core::netdev::usage::{LinkRoute, NetworkLink, NetworkState};
+use onload_sys::netlink::socket::NetlinkSocket;
 use onload_sys::netlink::{address, link, route};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -32,11 +32,11 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
     let (there, own) = (open(file)?, open(Path::new(OWN))?);
     let look = || {
         move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
-        let socket = Socket::open(None)?;
+        let socket = NetlinkSocket::open(None)?;
         // The kernel numbers the namespaces below interfaces when it lists these.
-        let links = socket.list(link::GET, &link::all(), &link::parse)?;
-        let number = link::namespace_number(own.as_fd());
-        let own = socket.ask(link::GET_NAMESPACE, &number, &link::parse_namespace_number)?;
+        let links = socket.list(link::GET, &link::dump_payload(), &link::parse)?;
+        let number = link::namespace_id_payload(own.as_fd());
+        let own = socket.get(link::GET_NAMESPACE, &number, &link::parse_namespace_number)?;
         Ok(NetnsLinks { links, own })
     };
     thread::scope(|scope| {
@@ -51,22 +51,22 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
 /// there.
 pub fn route_interface(address: IpAddr) -> Option<u32> {
     let first = |payload: &[u8]| route::parse(payload)?.interfaces.first().copied();
-    let socket = Socket::open(None).ok()?;
-    socket.ask(route::GET, &route::to(address), &first).ok()?
+    let socket = NetlinkSocket::open(None).ok()?;
+    socket.get(route::GET, &route::to(address), &first).ok()?
 }
 
-pub(crate) fn read() -> io::Result<Namespace> {
-    let socket = Socket::open(None)?;
-    Ok(Namespace {
-        links: socket.list(link::GET, &link::all(), &parse_link)?,
-        addresses: socket.list(address::GET, &address::all(), &address::parse)?,
-        routes: socket.routes()?.into_iter().flat_map(LinkRoute::each).collect(),
+pub(crate) fn read() -> io::Result<NetworkState> {
+    let socket = NetlinkSocket::open(None)?;
+    Ok(NetworkState {
+        links: socket.list(link::GET, &link::dump_payload(), &parse_link)?,
+        addresses: socket.list(address::GET, &address::dump_payload(), &address::parse)?,
+        routes: socket.list_routes()?.into_iter().flat_map(LinkRoute::from_route).collect(),
     })
 }
 
 /// None without a name.
-fn parse_link(payload: &[u8]) -> Option<Link> {
-    let found = Link::from(&link::parse(payload)?);
+fn parse_link(payload: &[u8]) -> Option<NetworkLink> {
+    let found = NetworkLink::from(&link::parse(payload)?);
     (!found.name.is_empty()).then_some(found)
 }
 
@@ -96,7 +96,7 @@ mod tests {
         }
         let before = std::fs::read_link(OWN).unwrap();
         let found = list_links(Path::new("/proc/self/ns/net")).unwrap();
-        assert!(found.links.iter().any(|link| link.is_called(b"lo")));
+        assert!(found.links.iter().any(|link| link.has_name(b"lo")));
         assert_eq!(std::fs::read_link(OWN).unwrap(), before);
         assert!(list_links(Path::new("/proc/self/ns/mnt")).is_err());
         assert!(list_links(Path::new("/dev/null")).is_err());

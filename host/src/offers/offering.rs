@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::Registry;
 use onload_core::class::Class;
 use onload_core::gpu_name;
-use onload_core::lease::Listed;
+use onload_core::lease::LeaseEntry;
 use onload_core::pool::{ANY, UNCOUNTED};
 
 use super::absent::ExclusionReasons;
@@ -25,7 +25,7 @@ pub fn build_offers(
     inventory: &Inventory,
     specs: &Registry,
     pools: &PoolSet,
-    leases: &[Listed],
+    leases: &[LeaseEntry],
 ) -> Vec<HostDevice> {
     let offering = OfferBuilder {
         inventory,
@@ -70,8 +70,8 @@ fn min_share(one: Option<u32>, other: Option<u32>) -> Option<u32> {
     one.into_iter().chain(other).min()
 }
 
-fn by_device(leases: &[Listed]) -> BTreeMap<(Class, &str), Vec<&Listed>> {
-    let mut by_device: BTreeMap<(Class, &str), Vec<&Listed>> = BTreeMap::new();
+fn by_device(leases: &[LeaseEntry]) -> BTreeMap<(Class, &str), Vec<&LeaseEntry>> {
+    let mut by_device: BTreeMap<(Class, &str), Vec<&LeaseEntry>> = BTreeMap::new();
     for listed in leases.iter().filter(|listed| !listed.is_over) {
         let key = (listed.device.class, listed.device.name.as_str());
         by_device.entry(key).or_default().push(listed);
@@ -79,7 +79,7 @@ fn by_device(leases: &[Listed]) -> BTreeMap<(Class, &str), Vec<&Listed>> {
     by_device
 }
 
-fn device_lease(listed: &Listed) -> DeviceLease {
+fn device_lease(listed: &LeaseEntry) -> DeviceLease {
     DeviceLease {
         slot: listed.slot,
         lease: listed.lease.as_ref().ok().cloned(),
@@ -97,7 +97,7 @@ struct OfferBuilder<'a> {
     absence: ExclusionReasons<'a>,
     nodes: CurrentNodes,
     /// Those that are not over, by what they name.
-    leases: BTreeMap<(Class, &'a str), Vec<&'a Listed>>,
+    leases: BTreeMap<(Class, &'a str), Vec<&'a LeaseEntry>>,
     memberships: BTreeMap<(Class, &'a str), PoolMembership>,
     pools: &'a PoolSet,
 }
@@ -108,7 +108,7 @@ impl OfferBuilder<'_> {
         let here: Vec<&HostDevice> = here.filter(|device| device.class == class).collect();
         let known: BTreeSet<&str> = here.iter().map(|device| device.name.as_str()).collect();
         let names = self.published.names(class);
-        let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_one(name);
+        let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_gpu_name(name);
         let gone = names.filter(|name| !known.contains(name) && !is_other_name(name));
         let gone: Vec<HostDevice> =
             gone.filter_map(|name| self.missing_device(class, name)).collect();
@@ -156,7 +156,7 @@ impl OfferBuilder<'_> {
         let mut leases: Vec<DeviceLease> =
             found.flatten().map(|listed| device_lease(listed)).collect();
         leases.sort_by_key(|held| held.slot);
-        let kind = class.kind();
+        let kind = class.cdi_kind();
         let published = names.clone().filter(|name| self.published.has(class, name));
         let mut offer = first.clone();
         offer.nodes = Vec::new();

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onload_cdi::{ContainerEdits, Registry, RegistryError, Resolved};
+use onload_cdi::{ContainerEdits, Registry, RegistryError, ResolvedDevice};
 use onload_core::class::Class;
 use onload_core::config::CONFIG_PATH;
-use onload_core::expect::Expect;
+use onload_core::expect::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::pool::{ANY, MEMBERS, SHARE};
-use onload_sys::text::{Chain, Listed};
+use onload_sys::text::{ErrorChain, ShortList};
 
 use crate::specdir::FILE_PREFIX;
 
@@ -21,18 +21,18 @@ const SEVERAL: [&str; 2] = ["all", ANY];
 
 pub(super) struct SpecDevices<'r> {
     registry: &'r Registry,
-    devices: BTreeMap<Class, BTreeMap<&'r str, Resolved<'r>>>,
+    devices: BTreeMap<Class, BTreeMap<&'r str, ResolvedDevice<'r>>>,
     /// Devices that two files claim, with these files.
     conflicts: BTreeMap<(Class, &'r str), Vec<String>>,
     /// What the edits that all devices of a file share expect of nodes.
-    common: BTreeMap<&'r Path, Vec<Expect>>,
+    common: BTreeMap<&'r Path, Vec<Expectation>>,
 }
 
 impl<'r> SpecDevices<'r> {
     pub(super) fn new(registry: &'r Registry) -> SpecDevices<'r> {
-        let classes = Class::ALL.map(|class| (class.kind(), class));
+        let classes = Class::ALL.map(|class| (class.cdi_kind(), class));
         let classes = BTreeMap::from(classes);
-        let mut devices: BTreeMap<Class, BTreeMap<&str, Resolved<'_>>> = BTreeMap::new();
+        let mut devices: BTreeMap<Class, BTreeMap<&str, ResolvedDevice<'_>>> = BTreeMap::new();
         let mut common = BTreeMap::new();
         for found in registry.devices() {
             let name = found.name.device().as_str();
@@ -62,7 +62,7 @@ impl<'r> SpecDevices<'r> {
         devices.is_some_and(|devices| devices.contains_key(name))
     }
 
-    pub(super) fn device_expectations(&self, class: Class, name: &str) -> Vec<Expect> {
+    pub(super) fn device_expectations(&self, class: Class, name: &str) -> Vec<Expectation> {
         let devices = self.devices.get(&class);
         let Some(found) = devices.and_then(|devices| devices.get(name)) else {
             return Vec::new();
@@ -80,17 +80,17 @@ impl<'r> SpecDevices<'r> {
         if let Some(paths) = self.conflicts.get(&(class, name)) {
             return Some(format!(
                 "{} have it, so that engines give it to nobody; remove it from all but one",
-                Listed(paths)
+                ShortList(paths)
             ));
         }
         if let Some((path, error)) = self.find_broken(class) {
             return Some(format!(
                 "{} cannot be used: {}; {GENERATE}",
                 path.display(),
-                Chain(error)
+                ErrorChain(error)
             ));
         }
-        let kind = class.kind();
+        let kind = class.cdi_kind();
         Some(if self.devices.contains_key(&class) {
             format!("no specification has {kind}={name}; {GENERATE}")
         } else {
@@ -119,14 +119,14 @@ impl<'r> SpecDevices<'r> {
     }
 }
 
-fn is_several(name: &str, found: &Resolved<'_>) -> bool {
+fn is_several(name: &str, found: &ResolvedDevice<'_>) -> bool {
     let annotations = &found.device.annotations;
     let is_pool = [MEMBERS, SHARE].iter().any(|key| annotations.contains_key(*key));
     is_pool || SEVERAL.contains(&name)
 }
 
-fn expectations(edits: &ContainerEdits) -> Vec<Expect> {
+fn expectations(edits: &ContainerEdits) -> Vec<Expectation> {
     let hooks = edits.hooks.iter();
-    let arguments = hooks.filter_map(|hook| HookArguments::of_command(&hook.args));
+    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
     arguments.flat_map(|(_, arguments)| arguments.expect).collect()
 }

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::expect::{Expect, Expected};
-use onload_sys::numbers::Numbers;
+use onload_core::expect::{Expectation, ExpectedDevice};
+use onload_sys::numbers::DeviceNumber;
 
 use super::published::GENERATE;
 use crate::devices::inventory::Inventory;
@@ -19,9 +19,9 @@ pub(super) struct CurrentNodes {
 }
 
 struct CurrentNode {
-    device: Expected,
+    device: ExpectedDevice,
     name: String,
-    numbers: Numbers,
+    numbers: DeviceNumber,
 }
 
 impl CurrentNodes {
@@ -49,7 +49,7 @@ impl CurrentNodes {
 
     /// Why the hook would refuse a container, if it would. A device without nodes of that kind is not
     /// judged: the configuration may have changed what is offered of it.
-    pub(super) fn stale_reason(&self, expected: &[Expect]) -> Option<String> {
+    pub(super) fn stale_reason(&self, expected: &[Expectation]) -> Option<String> {
         let wrong = expected.iter().find(|expect| {
             let name = file_name(&expect.node);
             let now = self.by_device.get(&node_key(&expect.device, name));
@@ -63,7 +63,7 @@ impl CurrentNodes {
 }
 
 impl CurrentNode {
-    fn matches(&self, expect: &Expect, name: &str) -> bool {
+    fn matches(&self, expect: &Expectation, name: &str) -> bool {
         let is_numbered = expect.written.is_none_or(|written| written == self.numbers);
         self.device == expect.device && self.name == name && is_numbered
     }
@@ -73,12 +73,12 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn node_key(device: &Expected, node: &str) -> NodeKey {
+fn node_key(device: &ExpectedDevice, node: &str) -> NodeKey {
     let kind = node.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
     match device {
-        Expected::Rdma { ibdev, .. } => ("rdma", ibdev.clone(), kind),
-        Expected::Vfio { pci } => ("vfio", pci.to_string(), kind),
-        Expected::Driver(node) => (node.class, node.name.to_owned(), kind),
-        Expected::Clock { class, name, .. } => (*class, name.clone(), kind),
+        ExpectedDevice::Rdma { ibdev, .. } => ("rdma", ibdev.clone(), kind),
+        ExpectedDevice::Vfio { pci } => ("vfio", pci.to_string(), kind),
+        ExpectedDevice::Driver(node) => (node.class, node.name.to_owned(), kind),
+        ExpectedDevice::Clock { class, name, .. } => (*class, name.clone(), kind),
     }
 }

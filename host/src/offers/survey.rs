@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use onload_cdi::Registry;
 use onload_core::config::Config;
-use onload_core::lease::Listed;
+use onload_core::lease::LeaseEntry;
 
 use super::offering;
 use crate::devices::HostDevice;
@@ -18,7 +18,7 @@ pub struct Survey {
     pub inventory: Inventory,
     pub pools: PoolSet,
     pub specs: Registry,
-    pub leases: Vec<Listed>,
+    pub leases: Vec<LeaseEntry>,
 }
 
 impl Survey {

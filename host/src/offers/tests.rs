@@ -8,10 +8,10 @@ use std::sync::Arc;
 use onload_cdi::{DeviceName, LoadError, Registry, Spec, SpecSource, from_json, to_json};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::expect::Expected;
+use onload_core::expect::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::lease::{Holder, Lease, Listed};
-use onload_sys::processes::{Cgroup, Process};
+use onload_core::lease::{Holder, Lease, LeaseEntry};
+use onload_sys::processes::{Cgroup, ProcessId};
 
 use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, build_offers};
 use crate::devices::devices;
@@ -31,7 +31,7 @@ struct Given {
     inventory: Inventory,
     config: Config,
     files: BTreeMap<PathBuf, Result<Spec, LoadError>>,
-    leases: Vec<Listed>,
+    leases: Vec<LeaseEntry>,
 }
 
 fn holders(offer: &Offer) -> Vec<&str> {
@@ -97,8 +97,8 @@ impl Given {
         self.offer(name).health
     }
 
-    fn lease(&mut self, device: &str, slot: u32, container: &str) -> &mut Listed {
-        let process = Process { pid: 42, start_time: 7, pid_namespace: 9 };
+    fn lease(&mut self, device: &str, slot: u32, container: &str) -> &mut LeaseEntry {
+        let process = ProcessId { pid: 42, start_time: 7, pid_namespace: 9 };
         let lease = Lease {
             claim: None,
             boot: "b".to_owned(),
@@ -117,7 +117,7 @@ impl Given {
             ticket: None,
             moved: None,
         };
-        self.leases.push(Listed {
+        self.leases.push(LeaseEntry {
             device: device.parse().unwrap(),
             slot,
             lease: Ok(lease),
@@ -445,7 +445,7 @@ fn a_device_that_is_offered_no_longer_says_why_as_discover_does() {
             class => class,
         };
         let mut spec = given.files.remove(&path(from.as_str())).unwrap().unwrap();
-        spec.kind = class.kind().as_str().into();
+        spec.kind = class.cdi_kind().as_str().into();
         spec.devices.retain(|device| device.name.as_str() == name);
         spec.devices[0].name = other.parse::<DeviceName>().unwrap().into();
         given.files.insert(path(class.as_str()), Ok(spec));
@@ -550,7 +550,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     let index = given.inventory.rdma.iter().position(|one| one.pci_address.is_some());
     let device = &mut given.inventory.rdma[index.unwrap()];
     let name = format!("rdma={}", device.device);
-    Arc::make_mut(&mut device.nodes[0]).expected = vec![Expected::Rdma {
+    Arc::make_mut(&mut device.nodes[0]).expected = vec![ExpectedDevice::Rdma {
         ibdev: device.name.clone(),
         pci: Some("0000:ff:00.0".parse().unwrap()),
     }];
@@ -718,7 +718,7 @@ fn functions_with_nodes_of_their_own_come_with_their_whole_group() {
         function.aliases.clear();
         let node = Arc::make_mut(&mut function.nodes[1]);
         node.node.path = format!("/dev/vfio/devices/{pci}");
-        node.expected = vec![Expected::Vfio { pci }];
+        node.expected = vec![ExpectedDevice::Vfio { pci }];
         function
     });
     given.inventory.vfio = functions.to_vec();
@@ -748,7 +748,7 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
         let pci = device.pci_address;
         let node = Arc::make_mut(&mut device.nodes[1]);
         node.node.path = format!("/dev/vfio/{}", 1000 + n);
-        node.expected = vec![Expected::Vfio { pci }];
+        node.expected = vec![ExpectedDevice::Vfio { pci }];
         device
     });
     given.inventory.vfio = functions.collect();

@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::{DeviceName, Version};
+use onload_cdi::{CdiVersion, DeviceName};
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
-use onload_core::near::{Gpu, Nearness};
-use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
+use onload_core::config::{CONFIG_PATH, Config, LeasesConfig, PoolConfig, Share};
+use onload_core::near::{GpuNearness, Nearness};
+use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Pool, PoolMember, UNCOUNTED};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, counted};
+use onload_sys::text::{ShortList, format_count};
 
 use crate::devices::inventory::Inventory;
 use crate::devices::near::GpuNicMap;
@@ -23,7 +23,7 @@ use crate::discover::pci::PciFunction;
 use crate::host::Host;
 
 /// The first version of CDI in which a device has annotations, which list the members.
-const ANNOTATIONS: Version = Version::V0_6_0;
+const ANNOTATIONS: CdiVersion = CdiVersion::V0_6_0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPool {
@@ -41,7 +41,7 @@ pub struct PoolSet {
     pub not_offered: Vec<Exclusion>,
     pub warnings: Vec<String>,
     /// How many containers may have one device of a class at once, whichever pool it is in.
-    pub shares: Leases,
+    pub shares: LeasesConfig,
 }
 
 /// What is not offered of the pools stands in the inventory, and so do the warnings about them.
@@ -88,7 +88,7 @@ fn pool_candidates(inventory: &Inventory, class: Class) -> Vec<Vec<&HostDevice>>
 
 /// How many containers may have a device of a class, on this host: an RDMA device is in one network namespace in mode
 /// exclusive.
-fn class_shares(inventory: &Inventory, config: &Config) -> Leases {
+fn class_shares(inventory: &Inventory, config: &Config) -> LeasesConfig {
     let mut shares = config.leases.clone();
     if inventory.is_rdma_exclusive() {
         let one = Share::try_from(1).ok();
@@ -99,13 +99,13 @@ fn class_shares(inventory: &Inventory, config: &Config) -> Leases {
 
 impl PoolSet {
     /// Why readers of CDI up to that version get no pools; `None` if they do.
-    pub fn left_out_reason(newest: Version) -> Option<String> {
+    pub fn left_out_reason(newest: CdiVersion) -> Option<String> {
         (newest < ANNOTATIONS).then(|| format!(
             "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
         ))
     }
 
-    pub fn drop_unsupported(&mut self, newest: Version) {
+    pub fn drop_unsupported(&mut self, newest: CdiVersion) {
         let Some(reason) = PoolSet::left_out_reason(newest) else {
             return;
         };
@@ -115,7 +115,7 @@ impl PoolSet {
         }
         let names: Vec<String> =
             left_out.iter().map(|pool| format!("{}={}", pool.class, pool.name)).collect();
-        self.warnings.push(format!("pools are left out ({}): {reason}", Listed(&names)));
+        self.warnings.push(format!("pools are left out ({}): {reason}", ShortList(&names)));
         let refusals = left_out.iter();
         let refusals =
             refusals.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
@@ -131,7 +131,7 @@ struct ClassDevices<'i> {
     places: &'i FunctionIndex<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
-    shares: &'i Leases,
+    shares: &'i LeasesConfig,
 }
 
 impl ClassDevices<'_> {
@@ -195,7 +195,7 @@ impl ClassDevices<'_> {
         let names: Vec<String> = others.iter().map(|one| one.name.to_string()).collect();
         Some(format!(
             "{class}=any gives NICs, and what is no NIC like one: {}; take such functions from a pool of their own, or run \"onload-ctk drain {class}={}\"",
-            Listed(&names),
+            ShortList(&names),
             first.name
         ))
     }
@@ -277,7 +277,7 @@ impl ClassDevices<'_> {
         if !unmatched.is_empty() {
             pools.warnings.push(format!(
                 "pool {class}={name}: no {class} device matches {} in [pools.{name}]",
-                Listed(&unmatched)
+                ShortList(&unmatched)
             ));
         }
         self.build_pool(name, chosen, share, pools)
@@ -299,7 +299,7 @@ impl ClassDevices<'_> {
         }
         match unmatched {
             [] => format!("no {class} device matches all of its selectors; {change}"),
-            words => format!("no {class} device matches {}; {change}", Listed(words)),
+            words => format!("no {class} device matches {}; {change}", ShortList(words)),
         }
     }
 }
@@ -309,8 +309,8 @@ fn first_devices<'i>(candidates: Vec<&Vec<&'i HostDevice>>) -> Vec<&'i HostDevic
     firsts.copied().collect()
 }
 
-fn to_member(device: &HostDevice) -> Member {
-    Member { name: device.name.clone(), numa_node: device.numa_node }
+fn to_member(device: &HostDevice) -> PoolMember {
+    PoolMember { name: device.name.clone(), numa_node: device.numa_node }
 }
 
 fn check_size(
@@ -324,7 +324,7 @@ fn check_size(
     if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
         return Err(format!(
             "its {} {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices",
-            counted(count, "member takes", "members take")
+            format_count(count, "member takes", "members take")
         ));
     }
     let room = MAX_ANNOTATION_BYTES - bytes;
@@ -343,9 +343,9 @@ fn truncate(near: Nearness, room: usize) -> Nearness {
         return near;
     }
     let gpus = near.gpus.into_iter();
-    let gpus = gpus.map(|(address, Gpu { index, .. })| {
+    let gpus = gpus.map(|(address, GpuNearness { index, .. })| {
         let nics = Vec::new();
-        (address, Gpu { index, nics })
+        (address, GpuNearness { index, nics })
     });
     let why =
         "its NICs take more bytes than a specification has for them; make pools of fewer devices";
@@ -376,7 +376,7 @@ fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
     }
     let said = common.into_iter().filter_map(|((one, other), members)| {
         let (one, other) = (exclusive.get(one)?, exclusive.get(other)?);
-        let (class, members) = (one.class, Listed(&members));
+        let (class, members) = (one.class, ShortList(&members));
         Some(format!(
             "pools {class}={} and {class}={} have {members} in common: a container of one takes it from the other",
             one.name, other.name
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     fn pool(name: &str, count: usize, length: usize) -> Pool {
-        let member = |number: usize| Member {
+        let member = |number: usize| PoolMember {
             name: format!("{name}{number:0length$}").parse().unwrap(),
             numa_node: Some(0),
         };

@@ -54,7 +54,7 @@ impl SpecDir {
     /// ends in any way.
     pub fn lock(&self) -> anyhow::Result<Lock> {
         let (dir, path) = (&self.directory, &self.path);
-        let lock = Lock::take(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_PATIENCE);
+        let lock = Lock::acquire(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_PATIENCE);
         lock.map_err(|error| match error {
             // Which file of ours it was is nothing to people: they know the directory.
             LockError::File { source, .. } => {

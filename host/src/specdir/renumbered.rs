@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::{ContainerEdits, Hook, Spec};
-use onload_core::expect::Expect;
-use onload_sys::numbers::Numbers;
+use onload_core::expect::Expectation;
+use onload_sys::numbers::DeviceNumber;
 
 use super::manifest::SpecFormat;
 use super::read::read;
@@ -12,8 +12,8 @@ use super::read::read;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RenumberedNode {
     pub node: String,
-    pub before: Option<Numbers>,
-    pub now: Option<Numbers>,
+    pub before: Option<DeviceNumber>,
+    pub now: Option<DeviceNumber>,
 }
 
 /// The nodes whose numbers have changed, sorted, if nothing else has; `None` otherwise.
@@ -32,7 +32,7 @@ pub fn find_renumbered(format: SpecFormat, old: &[u8], new: &[u8]) -> Option<Vec
 }
 
 /// The nodes that hooks check, in the order of the specification, with their numbers.
-type CheckedNumbers = Vec<(String, Option<Numbers>)>;
+type CheckedNumbers = Vec<(String, Option<DeviceNumber>)>;
 
 fn strip_numbers(mut spec: Spec) -> (Spec, CheckedNumbers) {
     let mut seen = CheckedNumbers::new();
@@ -47,7 +47,7 @@ fn strip_numbers(mut spec: Spec) -> (Spec, CheckedNumbers) {
 fn remove_numbers(edits: &mut ContainerEdits, seen: &mut CheckedNumbers) {
     let hooks = edits.hooks.iter_mut();
     for arg in hooks.flat_map(|hook: &mut Hook| &mut hook.args) {
-        let Ok(mut expect) = arg.parse::<Expect>() else {
+        let Ok(mut expect) = arg.parse::<Expectation>() else {
             continue;
         };
         let numbers = expect.written.take();
@@ -72,7 +72,8 @@ mod tests {
         let (old, new) = (spec(old, "/dev/onload"), spec(new, "/dev/onload"));
         let found = find_renumbered(SpecFormat::Json, old.as_bytes(), new.as_bytes())?;
         let shown = found.iter().map(|node| {
-            let text = |numbers: Option<Numbers>| numbers.map_or("-".to_owned(), |n| n.to_string());
+            let text =
+                |numbers: Option<DeviceNumber>| numbers.map_or("-".to_owned(), |n| n.to_string());
             format!("{} {} {}", node.node, text(node.before), text(node.now))
         });
         Some(shown.collect::<Vec<_>>().join(", "))

@@ -1,7 +1,7 @@
 //! What the kernel says of network interfaces (rtnetlink(7), `rtnl_fill_ifinfo` in net/core/rtnetlink.c).
 
 use onload_sys::netlink::link;
-use onload_sys::netlink::message::messages;
+use onload_sys::netlink::message::parse_messages;
 
 /// The group of messages about interfaces (`RTMGRP_LINK`, include/uapi/linux/rtnetlink.h).
 pub(super) const GROUP: u32 = 1;
@@ -11,7 +11,7 @@ const IPOIB: &[u8] = b"ipoib";
 /// Whether one of these messages is about the interface of a device. Virtual ones have a kind, such as
 /// `veth`: each container that starts makes some.
 pub(super) fn is_relevant(bytes: &[u8]) -> bool {
-    let about_links = messages(bytes)
+    let about_links = parse_messages(bytes)
         .flatten()
         .filter(|message| matches!(message.kind, link::NEW | link::DELETE));
     let mut links = about_links.filter_map(|message| link::parse(message.payload));
@@ -25,21 +25,21 @@ pub(super) fn fuzz(bytes: &[u8]) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use onload_sys::netlink::message::{attribute, message};
+    use onload_sys::netlink::message::{encode_attribute, encode_message};
 
     use super::*;
 
     fn about_link(kind: u16, attributes: &[u8]) -> Vec<u8> {
-        message(kind, 0, 0, &[&[0; 16], attributes].concat())
+        encode_message(kind, 0, 0, &[&[0; 16], attributes].concat())
     }
 
     fn of_kind(kind: &[u8]) -> Vec<u8> {
-        attribute(18, &attribute(1, kind))
+        encode_attribute(18, &encode_attribute(1, kind))
     }
 
     /// A message about an interface with a device.
     pub(in super::super) fn of_device() -> Vec<u8> {
-        about_link(link::NEW, &attribute(3, b"ens1\0"))
+        about_link(link::NEW, &encode_attribute(3, b"ens1\0"))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::run_dir::{LEASES, RUN_DIR};
-use onload_sys::netlink::socket::Listener;
+use onload_sys::netlink::socket::NetlinkListener;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::netlink;
@@ -50,8 +50,8 @@ impl WatchSources {
 
 pub struct Watcher {
     directories: Option<DirectoryWatches>,
-    uevents: Option<Listener>,
-    links: Option<Listener>,
+    uevents: Option<NetlinkListener>,
+    links: Option<NetlinkListener>,
     waker: Waker,
     interval: Duration,
     damping: Damping,
@@ -113,9 +113,9 @@ impl Watcher {
         let directories = DirectoryWatches::watch(sources.directories);
         watcher.directories = watcher.ok_or_record("watching directories", directories);
         if sources.kernel {
-            let uevents = Listener::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
+            let uevents = NetlinkListener::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
             watcher.uevents = watcher.ok_or_record("hearing of devices", uevents);
-            let links = Listener::open(None, link::GROUP);
+            let links = NetlinkListener::open(None, link::GROUP);
             watcher.links = watcher.ok_or_record("hearing of interfaces", links);
             watcher.missing_sources.extend(namespaces::missing_events_reason());
         }
@@ -236,9 +236,9 @@ mod tests {
     }
 
     /// A listener and what feeds it, which is taken for the kernel.
-    fn fed() -> (Listener, OwnedFd) {
+    fn fed() -> (NetlinkListener, OwnedFd) {
         let (reader, feeder) = fed_socket();
-        (Listener::with(reader, |_| true), feeder)
+        (NetlinkListener::with(reader, |_| true), feeder)
     }
 
     fn watcher() -> Watcher {

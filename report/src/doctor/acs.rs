@@ -9,7 +9,7 @@ use onload_host::discover::gpu::bridges_between;
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, counted};
+use onload_sys::text::{ShortList, format_count};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -184,7 +184,7 @@ fn judge(examined: &Examined<'_>, ports: &[Port]) -> Findings {
             0 => "no port between a GPU and its NIC has ACS".to_owned(),
             count => {
                 let one = "port between GPUs and their NICs does";
-                let ports = counted(count, one, "ports between GPUs and their NICs do");
+                let ports = format_count(count, one, "ports between GPUs and their NICs do");
                 format!("{ports} with ACS what GPUDirect RDMA needs")
             }
         };
@@ -193,7 +193,7 @@ fn judge(examined: &Examined<'_>, ports: &[Port]) -> Findings {
     let names: Vec<String> = wrong.iter().map(|port| port.address.to_string()).collect();
     let text = format!(
         "ACS sends what goes between a GPU and its NIC up to the CPU, at {}: GPUDirect RDMA is slow or fails",
-        Listed(&names)
+        ShortList(&names)
     );
     let words = words(ports, need);
     let is_too_old = need != Need::NoRedirect && has_no_config_acs(examined)?;

@@ -9,7 +9,7 @@ use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 use super::kernel_line;
 use onload_sys::cpu_list;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
@@ -38,7 +38,7 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
     let finding = if slow.is_empty() {
         Finding::pass(format!(
             "{} set to {FASTEST}",
-            counted(seen, "policy of CPUs is", "policies of CPUs are")
+            format_count(seen, "policy of CPUs is", "policies of CPUs are")
         ))
     } else {
         let slow: Vec<String> = slow.into_iter().collect();
@@ -96,7 +96,7 @@ fn cpus_in(
     path: &str,
 ) -> Result<Result<BTreeSet<u32>, Finding>, HostError> {
     let list = examined.attribute(path)?.unwrap_or_default();
-    Ok(cpu_list::parse(&list).map_err(|error| {
+    Ok(cpu_list::parse_kernel_list(&list).map_err(|error| {
         let text = format!("which CPUs are isolated near a device is not known: {error}");
         Finding::unknown(text, Remedy::run(format!("od -c {path}"))).at(path)
     }))
@@ -108,7 +108,7 @@ fn isolate(examined: &Examined<'_>, node: u32, cpus: &BTreeSet<u32>) -> Result<F
     let text = format!(
         "no isolated CPU is on a node with a device: programs on them reach node {node} across the sockets"
     );
-    let cpus = cpu_list::text(cpus);
+    let cpus = cpu_list::format_list(cpus);
     let finding = match kernel_line::word(examined, ISOLATE)? {
         Some(word) => {
             let flags = isolation_flags(&word);

@@ -6,7 +6,7 @@ use onload_host::discover::gpu::{self, Distance};
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Listed, counted, shell_word};
+use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::acs;
 use super::check::{Finding, Remedy};
@@ -131,7 +131,7 @@ fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
         } else {
             let text = format!(
                 "the kernel is built without {}: programs copy what they send from AMD's GPUs by the CPU",
-                Listed(&off)
+                ShortList(&off)
             );
             let kernel = format!(
                 "a kernel with {}",
@@ -179,7 +179,7 @@ pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
     let names: Vec<String> = translated.iter().map(|(address, ..)| address.to_string()).collect();
     let text = format!(
         "the IOMMU translates ({kind}) what {} {}: what goes between a GPU and its NIC passes the CPU",
-        Listed(&names),
+        ShortList(&names),
         if names.len() == 1 { "does" } else { "do" }
     );
     let words = if examined.is_arm()? { "iommu.passthrough=1" } else { "iommu=pt" };
@@ -228,7 +228,7 @@ fn bring_up(examined: &Examined<'_>, names: &[&str]) -> String {
     let mut rdma = rdma.filter(|device| names.contains(&device.name.as_str()));
     let interface = rdma.find_map(|device| device.netdevs.first());
     match interface {
-        Some(name) => format!("ip link set dev {} up", shell_word(name)),
+        Some(name) => format!("ip link set dev {} up", quote_for_shell(name)),
         None => "onload-ctk discover --explain".to_owned(),
     }
 }
@@ -274,7 +274,7 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
         findings.push(Finding::warn(text, open_modules()).at(NVIDIA_VERSION).at(RELEASE));
     }
     if findings.is_empty() && count > 0 {
-        let text = counted(count, "NIC reaches", "NICs reach");
+        let text = format_count(count, "NIC reaches", "NICs reach");
         findings.push(Finding::pass(format!("{text} GPUs by Data Direct")).at(DEVICES));
     }
     Ok(findings)

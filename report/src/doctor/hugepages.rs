@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use onload_core::config::CONFIG_PATH;
-use onload_core::host_settings::{NumaNode, PageSize};
+use onload_core::host_settings::{NumaNodeId, PageSize};
 use onload_host::discover::hugepages::NODES;
 use onload_host::discover::nic::Nic;
-use onload_sys::text::{counted, first_of};
+use onload_sys::text::{format_count, join_first};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -35,7 +35,7 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
         let node = *node;
         let pages = pages_on(examined, node);
         // One name stands for all: a host may have thousands.
-        let device = first_of(devices, 1);
+        let device = join_first(devices, 1);
         let finding = match pages {
             0 => {
                 let more = if counts(examined, node, u64::MAX) { " or more" } else { "" };
@@ -53,7 +53,7 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
                 }
             }
             pages => {
-                let pages = counted(pages, "huge page", "huge pages");
+                let pages = format_count(pages, "huge page", "huge pages");
                 Finding::pass(format!("node {node} has {pages} for {device}"))
             }
         };
@@ -87,8 +87,8 @@ fn is_configured(examined: &Examined<'_>, node: u32) -> bool {
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
 fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
     let mut pages = examined.config.host.hugepages.clone();
-    let size = pages.entry(PageSize::of_kib(SMALLEST_KIB)).or_default();
-    size.extend(nodes.map(|node| (NumaNode(*node), PAGES)));
+    let size = pages.entry(PageSize::from_kib(SMALLEST_KIB)).or_default();
+    size.extend(nodes.map(|node| (NumaNodeId(*node), PAGES)));
     let sizes = pages.iter().map(|(size, nodes)| {
         let nodes = nodes.iter().map(|(node, count)| format!("{} = {count}", node.0));
         format!("{size} = {{ {} }}", nodes.collect::<Vec<_>>().join(", "))

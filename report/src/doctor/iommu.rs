@@ -5,7 +5,7 @@ use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::discover::vfio::{
     NEEDS_TOKEN, NO_LINK, any_has_interface, can_be_spared, find_blockers, is_bound_to_vfio,
 };
-use onload_sys::text::{counted, shell_word};
+use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -27,7 +27,7 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
     let grouped = functions().filter(|f| f.iommu_group.is_some()).count();
     if grouped > 0 && open.is_empty() {
         let one = "function is in an IOMMU group";
-        let text = counted(grouped, one, "functions are in IOMMU groups");
+        let text = format_count(grouped, one, "functions are in IOMMU groups");
         return Ok(vec![Finding::pass(text).at("/sys/kernel/iommu_groups")]);
     }
     let text = match &open[..] {
@@ -87,7 +87,7 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
     }
     if findings.is_empty() && good > 0 {
         let one = "device is in a group that vfio takes";
-        let text = counted(good, one, "devices are in groups that vfio takes");
+        let text = format_count(good, one, "devices are in groups that vfio takes");
         findings.push(Finding::pass(text).at("/sys/kernel/iommu_groups"));
     }
     Ok(findings)
@@ -104,7 +104,7 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
         let address = parent.address;
         let idle = idle.iter().find(|(idle, _)| *idle == address);
         let count = parent.virtual_functions.len();
-        let functions = counted(count, "virtual function", "virtual functions");
+        let functions = format_count(count, "virtual function", "virtual functions");
         let finding = match (parent.driver.as_deref(), idle) {
             // To leave vfio would remove them (`vfio_pci_core_unregister_device`).
             (Some(driver), _) if is_bound_to_vfio(parent) => {
@@ -112,7 +112,7 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
             }
             (Some(_), Some((_, name))) => Finding::warn(
                 format!("its interface {name} is down: {NO_LINK}"),
-                Remedy::run(format!("ip link set dev {} up", shell_word(name))),
+                Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),
             ),
             (Some(driver), None) => Finding::pass(format!("{driver} drives its {functions}")),
             (None, _) => Finding::warn(

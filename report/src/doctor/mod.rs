@@ -21,7 +21,7 @@ mod trust;
 mod units;
 mod unread;
 
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use engines::Engine;
 use onload_host::host::HostError;
@@ -124,6 +124,6 @@ pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> 
 
 fn not_read(error: &HostError) -> Finding {
     let again = Remedy::run("sudo onload-ctk doctor");
-    let finding = Finding::unknown(Chain(error).to_string(), again);
+    let finding = Finding::unknown(ErrorChain(error).to_string(), again);
     error.unread_path().iter().fold(finding, Finding::at)
 }

@@ -6,7 +6,7 @@ use onload_host::discover::af_xdp::{AfXdpTrouble, PARAMETER, SWITCH_OFF};
 use onload_host::discover::nic::Datapath;
 use onload_host::host::HostError;
 use onload_host::netlink::abilities::{FlowFilters, InterfaceFeatures};
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -165,7 +165,7 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
                 }
             }
             None if !is_known(found) => {
-                let ask = format!("ethtool -k {}", shell_word(name));
+                let ask = format!("ethtool -k {}", quote_for_shell(name));
                 let text = "whether its driver has the flow filters and channels that Onload needs is not known";
                 Finding::unknown(text, Remedy::run(ask)).after(install.clone())
             }
@@ -187,7 +187,7 @@ pub(super) fn link(examined: &Examined<'_>) -> Findings {
             HELD | RETURNING => return None,
             _ => Finding::warn(
                 format!("{name} is {state}: no packet comes through it"),
-                Remedy::run(format!("ip link set dev {} up", shell_word(name))),
+                Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),
             ),
         };
         let finding = finding.at(format!("/sys/class/net/{name}/operstate"));

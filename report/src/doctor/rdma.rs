@@ -5,8 +5,10 @@ use std::slice;
 
 use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::providers::{LIBIBVERBS, LIBRDMACM, Misfit, RdmaDevice, lacks_rdmacm, misfit};
-use onload_sys::fs::trust::Trusted;
+use onload_core::providers::{
+    LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
+};
+use onload_sys::fs::trust::TrustedTree;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
@@ -76,7 +78,7 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
     let devices = devices.filter(|device| !device.nodes.is_empty());
     let findings = devices.filter_map(|device| {
         let name = &device.name;
-        let known = RdmaDevice::read(&sysfs, name)?;
+        let known = VerbsDevice::read(&sysfs, name)?;
         let judged = match &host {
             Ok(host) => served(host, &known, &install).map_err(|error| format!("{error:#}")),
             Err(error) => Err(error.to_string()),
@@ -89,8 +91,8 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
 
 /// Whether images can be given what they need for a device.
 fn served(
-    host: &Trusted,
-    device: &RdmaDevice,
+    host: &TrustedTree,
+    device: &VerbsDevice,
     install: &dyn Fn(&str) -> Remedy,
 ) -> onload_sys::error::Result<Finding> {
     let its_own = |whose: &str| {
@@ -103,19 +105,23 @@ fn served(
         return Ok(Finding::unknown(finding, its_own(" in the images")));
     }
     let devices = slice::from_ref(device);
-    Ok(if let Some(Misfit { why, is_there, .. }) = misfit(host, "the host", None, devices)? {
-        Finding::warn(
-            format!("{why}: only images with provider libraries of their own can use it"),
-            if is_there { its_own("") } else { install(LIBIBVERBS) },
-        )
-    } else if lacks_rdmacm(host, None)? {
-        Finding::warn(
-            format!(
-                "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
-            ),
-            install(LIBRDMACM),
-        )
-    } else {
-        Finding::pass("images without provider libraries are given the host's")
-    })
+    Ok(
+        if let Some(LibraryMisfit { why, is_there, .. }) =
+            find_misfit(host, "the host", None, devices)?
+        {
+            Finding::warn(
+                format!("{why}: only images with provider libraries of their own can use it"),
+                if is_there { its_own("") } else { install(LIBIBVERBS) },
+            )
+        } else if is_rdmacm_missing(host, None)? {
+            Finding::warn(
+                format!(
+                    "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
+                ),
+                install(LIBRDMACM),
+            )
+        } else {
+            Finding::pass("images without provider libraries are given the host's")
+        },
+    )
 }

@@ -10,7 +10,7 @@ use onload_host::drift::{DriftInput, find_drift};
 use onload_host::generate::InstalledFiles;
 use onload_host::host::HostError;
 use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
-use onload_sys::text::{Chain, counted, shell_word};
+use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -36,8 +36,8 @@ pub(super) fn drained(examined: &Examined<'_>) -> Findings {
     let all = drain.iter().take(MOST_DRAINED);
     let findings = all.map(|drained| {
         let target = drained.target.to_string();
-        let again = format!("onload-ctk undrain {}", shell_word(target.clone()));
-        let finding = format!("drained {}: no container gets it", drained.since());
+        let again = format!("onload-ctk undrain {}", quote_for_shell(target.clone()));
+        let finding = format!("drained {}: no container gets it", drained.describe());
         let finding = Finding::warn(finding, Remedy::run(again));
         finding.of(target).at(DRAIN_PATH)
     });
@@ -113,8 +113,9 @@ pub(super) fn valid(examined: &Examined<'_>) -> Findings {
     let errors = errors.filter(|(path, _)| !in_conflict(path));
     let findings = errors.filter_map(|(path, errors)| {
         let error = errors.first()?;
-        let validate = Remedy::run(format!("onload-ctk cdi validate {}", shell_word(path)));
-        let text = format!("engines do not read it: {}; correct it, or put it aside", Chain(error));
+        let validate = Remedy::run(format!("onload-ctk cdi validate {}", quote_for_shell(path)));
+        let text =
+            format!("engines do not read it: {}; correct it, or put it aside", ErrorChain(error));
         let finding = Finding::fail(text, validate).then(Remedy::run(put_aside(path)));
         let finding = finding.at(path);
         Some(finding.of(path.display().to_string()))
@@ -122,8 +123,9 @@ pub(super) fn valid(examined: &Examined<'_>) -> Findings {
     let mut findings: Vec<Finding> = findings.collect();
     let files = examined.specs.paths().len();
     if findings.is_empty() && files > 0 {
-        findings
-            .push(Finding::pass(counted(files, "file is valid", "files are valid")).at(OUTPUT_DIR));
+        findings.push(
+            Finding::pass(format_count(files, "file is valid", "files are valid")).at(OUTPUT_DIR),
+        );
     }
     Ok(findings)
 }
@@ -156,7 +158,7 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
     if findings.is_empty() && examined.specs.devices().next().is_some() {
         let count = examined.specs.devices().count();
         let one = "device name, no duplicates";
-        let text = counted(count, one, "device names, no duplicates");
+        let text = format_count(count, one, "device names, no duplicates");
         findings.push(Finding::pass(text).at(OUTPUT_DIR));
     }
     Ok(findings)
@@ -166,7 +168,7 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
 fn put_aside(path: &Path) -> String {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".off");
-    format!("mv {} {}", shell_word(path), shell_word(aside))
+    format!("mv {} {}", quote_for_shell(path), quote_for_shell(aside))
 }
 
 /// Whether users other than root can read the files, as rootless engines do.
@@ -183,13 +185,13 @@ pub(super) fn readable(examined: &Examined<'_>) -> Findings {
     let findings = places.into_iter().filter_map(|(path, wanted, change)| {
         // A file that has gone meanwhile keeps nobody out.
         let mode = fs::metadata(path).ok()?.permissions().mode();
-        let open = Remedy::run(format!("chmod {change} {}", shell_word(path)));
+        let open = Remedy::run(format!("chmod {change} {}", quote_for_shell(path)));
         let finding = Finding::warn("rootless engines cannot read it", open).at(path);
         (mode & wanted != wanted).then(|| finding.of(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
-        let text = format!("every user can read {}", counted(paths.len(), "file", "files"));
+        let text = format!("every user can read {}", format_count(paths.len(), "file", "files"));
         findings.push(Finding::pass(text).at(OUTPUT_DIR));
     }
     Ok(findings)

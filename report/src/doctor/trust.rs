@@ -11,7 +11,7 @@ use onload_core::onload::RUNTIMES;
 use onload_host::host::HostError;
 use onload_host::specdir::FILE_PREFIX;
 use onload_sys::fs::trust::TrustError;
-use onload_sys::text::{Chain, counted, shell_word};
+use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -27,7 +27,7 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
     let trusted = match examined.host.trusted() {
         Ok(trusted) => trusted,
         Err(error) => {
-            let why = Chain(&error).to_string();
+            let why = ErrorChain(&error).to_string();
             let again = Remedy::run("sudo onload-ctk doctor");
             return Ok(vec![Finding::unknown(why, again).at("/")]);
         }
@@ -41,7 +41,7 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
     if findings.is_empty() {
         let text = format!(
             "only root can change {}",
-            counted(paths.len(), "security-relevant file", "security-relevant files")
+            format_count(paths.len(), "security-relevant file", "security-relevant files")
         );
         let finding = Finding::pass(text);
         findings.push(paths.iter().fold(finding, Finding::at));
@@ -50,9 +50,9 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
 }
 
 fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Option<Finding> {
-    let text = Chain(error).to_string();
+    let text = ErrorChain(error).to_string();
     let fails = |command: &str, place: &Path| {
-        let run = Remedy::run(format!("{command} {}", shell_word(place)));
+        let run = Remedy::run(format!("{command} {}", quote_for_shell(place)));
         Finding::fail(text.clone(), run)
     };
     let (place, finding) = match error {

@@ -7,7 +7,7 @@ mod offers;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use onload_core::lease::Listed;
+use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{Host, HostError};
 use onload_host::offers::Offer;
@@ -22,7 +22,7 @@ pub struct Measured<'m> {
     pub inventory: &'m Inventory,
     pub offers: &'m [Offer],
     /// Its leases; none where they are not known, as to everybody but root.
-    pub leases: Option<&'m [Listed]>,
+    pub leases: Option<&'m [LeaseEntry]>,
     pub grantees: Option<&'m [Grantee]>,
     pub now: SystemTime,
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use onload_core::class::Class;
-use onload_core::lease::Listed;
+use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::offers::{Health, Offer};
 
@@ -76,7 +76,7 @@ pub(super) fn drained_since(inventory: &Inventory) -> Family {
     let mut since: BTreeMap<Class, u64> = BTreeMap::new();
     for drained in inventory.drain.iter() {
         let first = since.entry(drained.target.class()).or_insert(u64::MAX);
-        *first = drained.since.min(*first);
+        *first = drained.describe.min(*first);
     }
     let since = since.into_iter().map(|(class, since)| {
         // Exact until long after the year 9999.
@@ -90,7 +90,7 @@ pub(super) fn drained_since(inventory: &Inventory) -> Family {
     )
 }
 
-pub(super) fn leases(leases: &[Listed]) -> Family {
+pub(super) fn leases(leases: &[LeaseEntry]) -> Family {
     let live = leases.iter().filter(|lease| !lease.is_over);
     let classes = live.map(|lease| (lease.device.class, 1));
     by_class("leases", "Leases of containers that live", classes)

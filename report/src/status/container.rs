@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_host::host::Host;
-use onload_sys::elf::interpreter;
+use onload_sys::elf::parse_interpreter;
 
 use super::asks::Grant;
 use super::groups::Group;
@@ -219,7 +219,7 @@ pub(super) fn within(host: &Host, pid: u32) -> Option<Within> {
 
 pub(super) fn program(looked: &Looked<'_>, pid: u32) -> Program {
     let head = looked.guarded(pid, "exe", HEAD);
-    match head.as_deref().map(interpreter) {
+    match head.as_deref().map(parse_interpreter) {
         Some(Ok(None)) => Program::Static,
         Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => Program::Musl,
         Some(Ok(Some(_))) => Program::Glibc,

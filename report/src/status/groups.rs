@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{Holder, Lease, Listed};
+use onload_core::lease::{Holder, Lease, LeaseEntry};
 use onload_host::bundles;
 use onload_host::host::{Host, HostError};
 
@@ -53,7 +53,7 @@ impl<'h> Tasks<'h> {
 }
 
 /// With how many are unknown.
-pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usize), HostError> {
+pub(super) fn groups(host: &Host, leases: &[LeaseEntry]) -> Result<(Vec<Group>, usize), HostError> {
     let names = host.list(Path::new("/proc"))?.names;
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
     let own = process::own_namespace(host, "pid");
@@ -113,7 +113,7 @@ fn namespace_id(namespace: &Path) -> String {
     format!("pidns-{}", digits.collect::<String>())
 }
 
-fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
+fn holders(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
     let live = leases.iter().filter(|listed| !listed.is_over);
     let live = live.filter_map(|listed| listed.lease.as_ref().ok());
     let holder = |lease: &Lease| match &lease.holder {
@@ -124,7 +124,7 @@ fn holders(leases: &[Listed]) -> BTreeMap<u32, String> {
 }
 
 /// The leases of a container: by one of its processes, or by the id of one that root's engines make.
-pub(super) fn leases_of<'l>(leases: &'l [Listed], group: &Group) -> Vec<&'l Listed> {
+pub(super) fn leases_of<'l>(leases: &'l [LeaseEntry], group: &Group) -> Vec<&'l LeaseEntry> {
     let live = leases.iter().filter(|listed| !listed.is_over);
     let own = live.filter(|listed| {
         let lease = listed.lease.as_ref().ok();
@@ -135,7 +135,7 @@ pub(super) fn leases_of<'l>(leases: &'l [Listed], group: &Group) -> Vec<&'l List
             }
         })
     });
-    let mut own: Vec<&Listed> = own.collect();
+    let mut own: Vec<&LeaseEntry> = own.collect();
     own.sort_by(|one, other| one.device.cmp(&other.device));
     own.dedup_by(|one, other| one.device == other.device);
     own

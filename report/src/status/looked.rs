@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::lease::Listed;
+use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::netlink::namespace::NetnsLinks as Network;
@@ -20,7 +20,7 @@ pub struct Looked<'l> {
     pub host: &'l Host,
     pub inventory: &'l Inventory,
     /// Its leases; none where they are not ours to see.
-    pub leases: Option<&'l [Listed]>,
+    pub leases: Option<&'l [LeaseEntry]>,
     pub guarded: Guarded<'l>,
     pub networks: Networks<'l>,
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use onload_core::pod::keys;
+use onload_core::pod::pod_keys;
 use onload_host::bundles::{self, DOCKER};
 use onload_host::host::Host;
 use onload_sys::fs::open::open_in_root;
@@ -183,7 +183,7 @@ impl OciConfig {
 /// Pod and container, as engines of Kubernetes annotate them; nerdctl's own name.
 fn pod(config: &OciConfig, id: &str) -> Option<String> {
     let annotations = &config.annotations;
-    let keys = keys(annotations, id);
+    let keys = pod_keys(annotations, id);
     match (annotations.get(keys.pod), annotations.get(keys.container)) {
         (Some(pod), Some(container)) => Some(format!("{pod}/{container}")),
         (Some(pod), None) => Some(pod.clone()),

@@ -8,7 +8,7 @@ use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
 use onload_host::netlink::namespace::{NetnsLinks as Network, list_links};
-use onload_sys::netlink::link::{self, Link, address_text};
+use onload_sys::netlink::link::{self, Link, format_hwaddr};
 
 use super::looked::Looked;
 use super::patience::{PATIENCE, patiently};
@@ -97,7 +97,7 @@ impl<'l> Accelerators<'l> {
             let judged = judged.get(&link.index).cloned();
             let judged = judged.unwrap_or(Judged::Unknown);
             Interface {
-                name: link.shown(),
+                name: link.display_name(),
                 other_names: link.alternative_names.iter().map(shown).collect(),
                 is_accelerated: judged.is_accelerated(),
                 ports: judged.ports(),
@@ -148,7 +148,7 @@ impl<'l> Accelerators<'l> {
             Some(
                 [&link.address, &link.permanent_address]
                     .into_iter()
-                    .any(|own| address_text(own) == address),
+                    .any(|own| format_hwaddr(own) == address),
             )
         }))
     }

@@ -1,7 +1,7 @@
 //! What follows of Onload in a container: whether its programs have the library, an interface and a stack, and if not,
 //! why. Like all verdicts it looks at nothing.
 
-use onload_sys::text::first_of;
+use onload_sys::text::join_first;
 
 use super::container::{ByKernel, Cause, Environment, Facts, NodeState, Program};
 use super::kernel_log::Error;
@@ -73,7 +73,7 @@ fn with_library(facts: &Facts, host: HostFacts) -> Option<Verdict> {
 
 fn who(programs: &[&ByKernel]) -> String {
     let names = programs.iter().map(|one| format!("{} {}", one.pid, one.name));
-    first_of(&names.collect::<Vec<_>>(), SHOWN)
+    join_first(&names.collect::<Vec<_>>(), SHOWN)
 }
 
 fn accelerated(facts: &Facts) -> Verdict {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use onload_core::providers::{LIBRARY_DIRS, Misfit, RdmaDevice, Running, lacks_rdmacm, misfit};
+use onload_core::providers::{
+    LIBRARY_DIRS, LibraryMisfit, RunningFiles, VerbsDevice, find_misfit, is_rdmacm_missing,
+};
 use onload_core::run_dir::RUN_DIR;
 use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
@@ -83,18 +85,18 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
         let node = node.strip_prefix("/dev/infiniband/")?;
         let ibdev = Path::new("/sys/class/infiniband_verbs").join(node).join("ibdev");
         let name = host.attribute(&ibdev).ok()??;
-        RdmaDevice::read(&sysfs, &name).filter(RdmaDevice::has_known_driver)
+        VerbsDevice::read(&sysfs, &name).filter(VerbsDevice::has_known_driver)
     });
-    let devices: Vec<RdmaDevice> = devices.collect();
+    let devices: Vec<VerbsDevice> = devices.collect();
     let Ok(Some(root)) = host.directory(&process::directory(pid).join("root")) else {
         return Libraries::Unknown;
     };
-    let root = Running(ContainerRoot::of_process(root));
-    match misfit(&root, "the container", path, &devices) {
+    let root = RunningFiles(ContainerRoot::from_process(root));
+    match find_misfit(&root, "the container", path, &devices) {
         Ok(None) if devices.len() < nodes.len() => Libraries::Unknown,
-        Ok(None) if lacks_rdmacm(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
+        Ok(None) if is_rdmacm_missing(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
         Ok(None) => Libraries::Usual,
-        Ok(Some(Misfit { why, devices, .. })) => {
+        Ok(Some(LibraryMisfit { why, devices, .. })) => {
             let effect = if devices.len() < nodes.len() {
                 format!("programs do not find {}", devices.join(", "))
             } else {

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use crate::test_tree::{AsHost, Tree};
 use onload_core::config::Config;
-use onload_core::lease::{Device, Holder, Lease, Listed};
+use onload_core::lease::{DeviceId, Holder, Lease, LeaseEntry};
 use onload_host::devices::discover;
 use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
-use onload_sys::processes::Process as Holding;
+use onload_sys::processes::ProcessId as Holding;
 
 use super::groups::Group;
 use super::process::Budget;
@@ -30,7 +30,7 @@ pub(super) const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1
 /// A made-up host with one docker container, whose process is 77.
 pub(super) struct Made {
     pub(super) tree: Tree,
-    pub(super) leases: Vec<Listed>,
+    pub(super) leases: Vec<LeaseEntry>,
     /// The host's interfaces that Onload has.
     pub(super) attached: Vec<String>,
     /// The container's network, of which the host's is number 0.
@@ -209,8 +209,8 @@ impl Made {
             ticket: None,
             moved: None,
         };
-        self.leases.push(Listed {
-            device: device.parse::<Device>().unwrap(),
+        self.leases.push(LeaseEntry {
+            device: device.parse::<DeviceId>().unwrap(),
             slot: 0,
             lease: Ok(lease),
             is_over: false,

@@ -53,7 +53,7 @@ fn a_reservation_for_roots_container_is_not_that_of_a_user_who_calls_theirs_so()
     let mut made = bare();
     made.lease("vfio:0000:81:10.0", ID, 1);
     let lease = made.leases[0].lease.as_mut().unwrap();
-    lease.holder = Holder::reserved_by([0; 16].into(), None);
+    lease.holder = Holder::new_reservation([0; 16].into(), None);
     let cgroup = format!("0::/{OTHER}/docker-{ID}.scope\n");
     made.process(5, &cgroup, "theirs", OWN_NET, "pid:[5]");
     made.link("/proc/5/fd/3", "/dev/onload");

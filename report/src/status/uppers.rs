@@ -154,9 +154,9 @@ fn all_of(members: impl Iterator<Item = Judged>) -> Judged {
 /// The host's interfaces that Onload has, of these numbers, with those on them and the bonds of them.
 pub(super) fn with_uppers(
     numbers: &BTreeSet<u32>,
-    links: &[usage::Link],
+    links: &[usage::NetworkLink],
 ) -> BTreeMap<u32, Carried> {
-    let seen = |link: &usage::Link| Link {
+    let seen = |link: &usage::NetworkLink| Link {
         index: link.index,
         kind: link.kind.clone().unwrap_or_default().into(),
         variant: link.variant,

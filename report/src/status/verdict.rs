@@ -4,7 +4,7 @@
 use onload_core::policy::LEAST_MEMLOCK;
 use onload_core::providers::LIBRDMACM;
 use onload_host::devices::BRING_BACK;
-use onload_sys::text::{first_of, shell_word};
+use onload_sys::text::{join_first, quote_for_shell};
 
 use super::container::{Facts, NodeState};
 use super::onload::{not_all, onload};
@@ -147,7 +147,7 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
     if held.is_empty() {
         return None;
     }
-    let names = first_of(&held, 1);
+    let names = join_first(&held, 1);
     let groups = facts.processes.iter().filter_map(|process| process.open.as_ref());
     let is_used = groups.flatten().any(|target| {
         let group = target.strip_prefix("/dev/vfio/");
@@ -196,7 +196,7 @@ fn down(facts: &Facts) -> Option<Verdict> {
     // One that can be set up from here comes first.
     if let Some(down) = idle.iter().find(|one| !one.is_up) {
         let name = &down.name;
-        let word = shell_word(name);
+        let word = quote_for_shell(name);
         return Some(Verdict::bad(
             State::InterfaceDown,
             format!("{name} is in its network and down"),

@@ -1,6 +1,6 @@
 //! A PCI function as a card: its interfaces, its devices as chips, and its virtual functions, folded.
 
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
 use super::canvas::{Canvas, Paint, Rect, Shape, Style, plain};
 use super::groups::{Group, fold, held_by};
@@ -148,7 +148,7 @@ impl Inside<'_> {
         }
         let count = functions.len();
         self.y += 2;
-        self.line(0, &counted(count, "virtual function", "virtual functions"));
+        self.line(0, &format_count(count, "virtual function", "virtual functions"));
         let groups = fold(functions);
         self.bar(&groups, count);
         for group in &groups {

@@ -7,7 +7,7 @@ use onload_core::container_id;
 
 use super::model::{Function, State};
 use onload_sys::cpu_list;
-use onload_sys::text::first_of;
+use onload_sys::text::join_first;
 
 const NAMED: usize = 3;
 
@@ -47,13 +47,13 @@ impl Group {
 pub(super) fn held_by(holders: &[String]) -> Option<String> {
     let names = holders.iter().map(|holder| short(holder).to_owned());
     let names: Vec<String> = names.collect();
-    (!names.is_empty()).then(|| format!("held by {}", first_of(&names, NAMED)))
+    (!names.is_empty()).then(|| format!("held by {}", join_first(&names, NAMED)))
 }
 
 /// An id as people type it; a name stays.
 fn short(holder: &str) -> &str {
     if holder.len() == ID && holder.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return container_id::short(holder);
+        return container_id::short_id(holder);
     }
     holder
 }
@@ -80,7 +80,7 @@ pub(super) fn fold(functions: &[Function]) -> Vec<Group> {
         let holders: BTreeSet<&String> = devices.flat_map(|device| &device.holders).collect();
         Group {
             count: members.len(),
-            numbers: cpu_list::text(&numbers),
+            numbers: cpu_list::format_list(&numbers),
             driver: driver.map(str::to_owned),
             classes,
             state,

@@ -1,7 +1,7 @@
 //! Places a topology on a picture: a heading with a legend, and the nodes as panels in columns. Pure.
 
 use onload_core::class::Class;
-use onload_sys::text::counted;
+use onload_sys::text::format_count;
 
 use super::canvas::{Canvas, Drawing, Paint, Rect, Shape, Style};
 use super::model::{Bus, Device, Function, State, Topology};
@@ -57,7 +57,7 @@ fn summary(topology: &Topology) -> String {
     };
     let known =
         if topology.holders_known { "" } else { "; who holds them is not known to this user" };
-    let free = counted(count(State::Free), "device", "devices");
+    let free = format_count(count(State::Free), "device", "devices");
     let (held, not_offered) = (count(State::Held), count(State::NotOffered));
     format!("{free} free, {held} held{drained}, {not_offered} not offered{known}")
 }
@@ -86,7 +86,7 @@ fn legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {
         let text = canvas.text(None, (x + 18, y), WIDTH, Style::Detail, text);
         x = text.right() + 18;
     };
-    for class in Class::ALL.into_iter().filter(|class| class.is_drawn()) {
+    for class in Class::ALL.into_iter().filter(|class| class.is_in_topology()) {
         let paint = Paint { class: Some(class), state: State::Held };
         sample(canvas, Shape::Segment(paint), class.as_str());
     }

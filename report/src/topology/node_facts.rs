@@ -22,7 +22,7 @@ pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<NumaNode>, 
         let directory = Path::new(NODES).join(format!("node{number}"));
         let cpus = cpus_in(host, &directory.join("cpulist"))?.unwrap_or_default();
         let isolated: BTreeSet<u32> = cpus.intersection(&isolated).copied().collect();
-        let text = |cpus: &BTreeSet<u32>| (!cpus.is_empty()).then(|| cpu_list::text(cpus));
+        let text = |cpus: &BTreeSet<u32>| (!cpus.is_empty()).then(|| cpu_list::format_list(cpus));
         let wanted = |line: &[u8]| value(line, "MemTotal").or(value(line, "MemFree")).is_some();
         let memory = host.lines(&directory.join("meminfo"), &wanted)?;
         Ok(NumaNode {
@@ -40,7 +40,7 @@ pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<NumaNode>, 
 /// The CPUs that a file lists; none where that is not understood.
 fn cpus_in(host: &Host, path: &Path) -> Result<Option<BTreeSet<u32>>, HostError> {
     let list = host.attribute(path)?;
-    Ok(list.and_then(|list| cpu_list::parse(&list).ok()))
+    Ok(list.and_then(|list| cpu_list::parse_kernel_list(&list).ok()))
 }
 
 fn pages(inventory: &Inventory, number: u32) -> Vec<Pages> {

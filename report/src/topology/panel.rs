@@ -104,11 +104,12 @@ impl Inside {
         let isolated = node.isolated_cpus.as_deref();
         let told = isolated.map(|isolated| format!(", isolated {isolated}"));
         self.line(&format!("CPUs {list}{}", told.unwrap_or_default()));
-        let cpus = cpu_list::parse(list).unwrap_or_default();
+        let cpus = cpu_list::parse_kernel_list(list).unwrap_or_default();
         if cpus.len() > MOST_CPUS {
             return;
         }
-        let isolated = cpu_list::parse(isolated.unwrap_or_default()).unwrap_or_default();
+        let isolated =
+            cpu_list::parse_kernel_list(isolated.unwrap_or_default()).unwrap_or_default();
         let mut x = PAD;
         for cpu in cpus {
             if x + CPU > self.right {

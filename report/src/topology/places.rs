@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 use onload_core::gpu_name;
-use onload_core::lease::Listed;
+use onload_core::lease::LeaseEntry;
 use onload_core::pool::ANY;
 use onload_host::devices::inventory::Inventory;
 use onload_host::devices::near::GpuNicMap;
@@ -26,7 +26,7 @@ pub struct Seen<'s> {
     pub inventory: &'s Inventory,
     pub pools: &'s PoolSet,
     /// Its leases; none where they are not known, as to everybody but root.
-    pub leases: Option<&'s [Listed]>,
+    pub leases: Option<&'s [LeaseEntry]>,
     pub grantees: &'s [Grantee],
 }
 
@@ -97,7 +97,7 @@ impl<'s> Places<'s> {
                 continue;
             };
             let name = entry.name.as_str();
-            let is_gpus = class == Class::Rdma && gpu_name::is_one(name);
+            let is_gpus = class == Class::Rdma && gpu_name::is_gpu_name(name);
             if is_gpus || drained.contains(&(class, name)) {
                 continue;
             }
@@ -178,7 +178,7 @@ fn is_shown(device: &Offered, inventory: &Inventory) -> bool {
     let mut sizes = inventory.hugepages.iter();
     let is_overcommit = device.class == Class::Hugepages
         && sizes.any(|size| size.total == 0 && size.name == device.name.as_str());
-    (device.class.is_drawn() && !device.is_loopback()) || is_overcommit
+    (device.class.is_in_topology() && !device.is_loopback()) || is_overcommit
 }
 
 fn device(class: Class, name: String) -> Device {
@@ -239,7 +239,7 @@ impl<'s> Holders<'s> {
     }
 }
 
-fn container(listed: &Listed) -> String {
+fn container(listed: &LeaseEntry) -> String {
     match &listed.lease {
         Ok(lease) => lease.container.to_string(),
         Err(_) => "an unknown container".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::test_tree::{AsHost, Tree, sample};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::{Device as LeasedDevice, Listed};
+use onload_core::lease::{DeviceId as LeasedDevice, LeaseEntry};
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
 use onload_test_tree::sample::NAMES;
@@ -13,11 +13,11 @@ use onload_test_tree::sample::NAMES;
 use super::*;
 use crate::status::{Engine, Grantee};
 
-fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
+fn topology(host: &Host, leases: Option<&[LeaseEntry]>) -> Topology {
     configured(host, &Config::default(), leases)
 }
 
-fn configured(host: &Host, config: &Config, leases: Option<&[Listed]>) -> Topology {
+fn configured(host: &Host, config: &Config, leases: Option<&[LeaseEntry]>) -> Topology {
     let (inventory, pools) = discover_with_pools(host, config);
     read(Seen { host, inventory: &inventory, pools: &pools, leases, grantees: &[] }).unwrap()
 }
@@ -26,8 +26,8 @@ fn of_sample(name: &str) -> Topology {
     topology(&Tree::sample(name).host(), Some(&[]))
 }
 
-fn held(class: Class, name: &str) -> Listed {
-    Listed {
+fn held(class: Class, name: &str) -> LeaseEntry {
+    LeaseEntry {
         device: LeasedDevice { class, name: name.try_into().unwrap() },
         slot: 0,
         lease: Err("it is no lease".to_owned()),
@@ -394,7 +394,7 @@ fn a_device_without_a_function_stands_beside_the_tree() {
 #[test]
 fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
     let host = sample("x2-2port-sriov");
-    let state = |leases: Option<&[Listed]>, address: &str| {
+    let state = |leases: Option<&[LeaseEntry]>, address: &str| {
         let topology = topology(&host, leases);
         assert_eq!(topology.holders_known, leases.is_some());
         let function = &functions(&topology)[address];
@@ -402,7 +402,7 @@ fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
         (device.state, device.holders.len())
     };
     let lease = held(Class::Vfio, "0000:65:00.3");
-    let over = Listed { is_over: true, ..held(Class::Vfio, "0000:65:00.6") };
+    let over = LeaseEntry { is_over: true, ..held(Class::Vfio, "0000:65:00.6") };
     let leases = [lease, over];
     assert_eq!(state(Some(&leases), "0000:65:00.3"), (State::Held, 1));
     assert_eq!(state(Some(&leases), "0000:65:00.6"), (State::Free, 0));

@@ -5,8 +5,8 @@ use std::fmt;
 
 use onload_core::class::Class;
 use onload_core::container_id;
-use onload_core::drain::{Drain, Target};
-use onload_core::lease::Listed;
+use onload_core::drain::{DrainList, DrainTarget};
+use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
@@ -33,7 +33,7 @@ pub(super) struct Holder {
 
 impl Holder {
     pub(super) fn called(&self) -> String {
-        let id = container_id::short(&self.id);
+        let id = container_id::short_id(&self.id);
         match &self.container {
             Some(name) => format!("{name} {id}"),
             None => id.to_owned(),
@@ -56,14 +56,14 @@ impl fmt::Display for Holder {
 pub(super) struct Searched<'s> {
     host: &'s Host,
     inventory: &'s Inventory,
-    drain: &'s Drain,
+    drain: &'s DrainList,
     /// The nodes whose devices are all drained, each with what they are called.
     nodes: BTreeMap<&'s str, String>,
 }
 
 impl<'s> Searched<'s> {
-    pub(super) fn new(host: &'s Host, inventory: &'s Inventory, drain: &'s Drain) -> Self {
-        let mut by_node: BTreeMap<&str, BTreeSet<Option<&Target>>> = BTreeMap::new();
+    pub(super) fn new(host: &'s Host, inventory: &'s Inventory, drain: &'s DrainList) -> Self {
+        let mut by_node: BTreeMap<&str, BTreeSet<Option<&DrainTarget>>> = BTreeMap::new();
         for device in inventory.with_drained() {
             let drained = drain.find(device.class, device.name.as_str());
             for node in &device.nodes {
@@ -72,7 +72,7 @@ impl<'s> Searched<'s> {
             }
         }
         let nodes = by_node.into_iter().filter_map(|(path, of_node)| {
-            let targets: Vec<&Target> = of_node.into_iter().collect::<Option<_>>()?;
+            let targets: Vec<&DrainTarget> = of_node.into_iter().collect::<Option<_>>()?;
             let called = match targets.as_slice() {
                 [one] if one.name().is_some() => one.to_string(),
                 _ => path.to_owned(),
@@ -172,7 +172,7 @@ fn unknown(container: &Container, hidden: &Verdict) -> Holder {
 }
 
 /// The container of a lease; of one that is not understood, its device stands for it.
-fn holder(listed: &Listed) -> String {
+fn holder(listed: &LeaseEntry) -> String {
     match &listed.lease {
         Ok(lease) => lease.container.to_string(),
         Err(_) => format!("unknown container of {}", listed.device),

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use onload_core::config::Config;
-use onload_core::drain::{Drain, Drained, MAX_REASON, Target};
+use onload_core::drain::{DrainEntry, DrainList, DrainTarget, MAX_REASON};
 use onload_core::timestamp;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
 use onload_host::{drain, leases};
 use onload_sys::fs::lock::COMMAND_PATIENCE;
-use onload_sys::text::{Listed, counted};
+use onload_sys::text::{ShortList, format_count};
 use serde_json::{Value, json};
 
 use super::interrupt::Interrupt;
@@ -41,7 +41,7 @@ pub fn run(global: &Global, args: &cli::Drain, printer: &mut Printer) -> anyhow:
     };
     let is_asked = !targets.is_empty();
     let entries = targets.iter().map(|target| drained(target, args, &host));
-    let entries: Vec<Drained> = entries.collect::<anyhow::Result<_>>()?;
+    let entries: Vec<DrainEntry> = entries.collect::<anyhow::Result<_>>()?;
     let now = if args.dry_run || !is_asked {
         let mut now = before;
         add(&mut now, entries);
@@ -52,8 +52,8 @@ pub fn run(global: &Global, args: &cli::Drain, printer: &mut Printer) -> anyhow:
         specs::make(&host, &config, printer)?;
         now
     };
-    let mut shown = Drain::default();
-    let is_shown = |one: &&Drained| !is_asked || targets.contains(&one.target);
+    let mut shown = DrainList::default();
+    let is_shown = |one: &&DrainEntry| !is_asked || targets.contains(&one.target);
     let shown_entries = now.iter().filter(is_shown).cloned();
     shown_entries.for_each(|entry| shown.add(entry));
     let holders = held(&host, &config, &shown, args, printer)?;
@@ -80,21 +80,21 @@ fn check(reason: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn drained(target: &Target, args: &cli::Drain, host: &Host) -> anyhow::Result<Drained> {
+fn drained(target: &DrainTarget, args: &cli::Drain, host: &Host) -> anyhow::Result<DrainEntry> {
     let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
-    Ok(Drained {
+    Ok(DrainEntry {
         target: target.clone(),
-        since: timestamp::now(),
+        describe: timestamp::now(),
         reason: args.reason.clone(),
         boot,
     })
 }
 
 /// What is drained already stays so since when it was; the rest is as it was said last.
-fn add(drain: &mut Drain, entries: Vec<Drained>) {
+fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
     for mut entry in entries {
         if let Some(before) = drain.get(&entry.target) {
-            entry.since = before.since;
+            entry.describe = before.describe;
             entry.reason = entry.reason.or_else(|| before.reason.clone());
         }
         drain.add(entry);
@@ -102,7 +102,10 @@ fn add(drain: &mut Drain, entries: Vec<Drained>) {
 }
 
 /// Changes the file while no container can lease anything: whoever was faster has its lease, and is seen to hold it.
-pub(super) fn change(host: &Host, change: impl FnOnce(&mut Drain)) -> anyhow::Result<Drain> {
+pub(super) fn change(
+    host: &Host,
+    change: impl FnOnce(&mut DrainList),
+) -> anyhow::Result<DrainList> {
     let mut leases = leases::open_or_create(host)?;
     leases.patience = COMMAND_PATIENCE;
     let lock = leases.lock();
@@ -117,7 +120,7 @@ pub(super) fn change(host: &Host, change: impl FnOnce(&mut Drain)) -> anyhow::Re
 fn held(
     host: &Host,
     config: &Config,
-    shown: &Drain,
+    shown: &DrainList,
     args: &cli::Drain,
     printer: &mut Printer,
 ) -> anyhow::Result<Vec<Holder>> {
@@ -153,7 +156,7 @@ fn held(
 fn tell(before: &[Holder], now: &[Holder], printer: &mut Printer) {
     let is_in = |list: &[Holder], one: &Holder| list.iter().any(|other| other.id == one.id);
     for holder in before.iter().filter(|one| !is_in(now, one)) {
-        let left = counted(now.len(), "container is", "containers are");
+        let left = format_count(now.len(), "container is", "containers are");
         printer.note(format_args!("{holder} is gone; {left} left"));
     }
     for holder in now.iter().filter(|one| !is_in(before, one)) {
@@ -161,12 +164,12 @@ fn tell(before: &[Holder], now: &[Holder], printer: &mut Printer) {
     }
 }
 
-pub(super) fn names(targets: &[Target]) -> String {
+pub(super) fn names(targets: &[DrainTarget]) -> String {
     let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
-    Listed(&names).to_string()
+    ShortList(&names).to_string()
 }
 
-fn print(shown: &Drain, holders: &[Holder], printer: &mut Printer) -> anyhow::Result<()> {
+fn print(shown: &DrainList, holders: &[Holder], printer: &mut Printer) -> anyhow::Result<()> {
     if shown.is_empty() {
         printer.note("nothing is drained");
         return Ok(());
@@ -175,7 +178,12 @@ fn print(shown: &Drain, holders: &[Holder], printer: &mut Printer) -> anyhow::Re
     let rows = shown.iter().map(|one| {
         let until = if one.boot.is_some() { "reboot" } else { "-" };
         let reason = one.reason.as_deref().unwrap_or("-");
-        [harmless(&one.target), timestamp::rfc3339(one.since), until.to_owned(), harmless(reason)]
+        [
+            harmless(&one.target),
+            timestamp::format_rfc3339(one.describe),
+            until.to_owned(),
+            harmless(reason),
+        ]
     });
     let header = ["DRAINED", "SINCE", "UNTIL", "REASON"];
     printer.print(table(header, rows, columns))?;
@@ -199,13 +207,13 @@ fn print(shown: &Drain, holders: &[Holder], printer: &mut Printer) -> anyhow::Re
     Ok(())
 }
 
-fn object(shown: &Drain, holders: &[Holder]) -> Value {
+fn object(shown: &DrainList, holders: &[Holder]) -> Value {
     let drained = shown.iter().map(|one| {
         json!({
             "device": one.target.to_string(),
             "class": one.target.class().as_str(),
             "name": one.target.name(),
-            "since": one.since,
+            "since": one.describe,
             "reason": one.reason,
             "until_reboot": one.boot.is_some(),
         })

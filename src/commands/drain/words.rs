@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use anyhow::bail;
 use onload_core::class::Class;
-use onload_core::drain::{Drain, Target};
+use onload_core::drain::{DrainList, DrainTarget};
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::not_offered::ExclusionSubject;
 use onload_host::pools::PoolSet;
 use onload_sys::pci::PciAddress;
-use onload_sys::text::Listed;
+use onload_sys::text::ShortList;
 
 use crate::commands::MOST_TYPING_ERRORS;
 use crate::printer::Printer;
@@ -18,11 +18,11 @@ use crate::printer::Printer;
 const SHOWS: &str = "\"onload-ctk discover\" shows what this host has";
 
 /// Every class. A bundle is made of devices of the others.
-pub(super) fn all() -> Vec<Target> {
+pub(super) fn all() -> Vec<DrainTarget> {
     let classes = Class::ALL.into_iter();
     let classes = classes.filter(|class| *class != Class::Bundle);
-    let targets = classes.map(|class| Target::new(class, None));
-    let targets: BTreeSet<Target> = targets.collect();
+    let targets = classes.map(|class| DrainTarget::new(class, None));
+    let targets: BTreeSet<DrainTarget> = targets.collect();
     targets.into_iter().collect()
 }
 
@@ -31,14 +31,14 @@ pub(super) fn targets(
     inventory: &Inventory,
     pools: &PoolSet,
     printer: &mut Printer,
-) -> anyhow::Result<Vec<Target>> {
+) -> anyhow::Result<Vec<DrainTarget>> {
     let mut targets = BTreeSet::new();
     for word in words {
         let meant = meant(word, inventory, pools)?;
-        let is_as_typed = |target: &Target| word.ends_with(&target.to_string());
+        let is_as_typed = |target: &DrainTarget| word.ends_with(&target.to_string());
         if !meant.iter().all(is_as_typed) {
             let names: Vec<String> = meant.iter().map(ToString::to_string).collect();
-            printer.note(format_args!("{word} stands for {}", Listed(&names)));
+            printer.note(format_args!("{word} stands for {}", ShortList(&names)));
         }
         targets.extend(meant);
     }
@@ -49,20 +49,20 @@ pub(super) fn targets(
 /// host is.
 pub(in crate::commands) fn drained(
     words: &[String],
-    drain: &Drain,
+    drain: &DrainList,
     mut look: impl FnMut() -> (Inventory, PoolSet),
-) -> anyhow::Result<Vec<Target>> {
+) -> anyhow::Result<Vec<DrainTarget>> {
     let mut host = None;
     let mut targets = BTreeSet::new();
     for word in words {
         let typed = typed(word)?;
         let known = match &typed {
             Typed::Class(class) => {
-                let all = drain.of_class(*class);
+                let all = drain.for_class(*class);
                 targets.extend(all.map(|one| one.target.clone()));
                 continue;
             }
-            Typed::Device(class, name) => drain.get(&Target::new(*class, Some(name))),
+            Typed::Device(class, name) => drain.get(&DrainTarget::new(*class, Some(name))),
             Typed::Function(_) => None,
         };
         if let Some(known) = known {
@@ -81,9 +81,9 @@ pub(in crate::commands) fn drained(
     Ok(targets.into_iter().collect())
 }
 
-fn not_by_class(drain: &Drain, word: &str, target: &Target) -> anyhow::Result<()> {
+fn not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> anyhow::Result<()> {
     let class = target.class();
-    if drain.get(&Target::new(class, None)).is_some() {
+    if drain.get(&DrainTarget::new(class, None)).is_some() {
         bail!(
             "undraining {word}: {target} is drained with its class; \"onload-ctk undrain {class}\" offers all of it again"
         );
@@ -119,13 +119,13 @@ fn typed(word: &str) -> anyhow::Result<Typed> {
 }
 
 /// What a word means on this host: at least one.
-fn meant(word: &str, inventory: &Inventory, pools: &PoolSet) -> anyhow::Result<Vec<Target>> {
+fn meant(word: &str, inventory: &Inventory, pools: &PoolSet) -> anyhow::Result<Vec<DrainTarget>> {
     let typed = typed(word).map_err(|error| match near_name(word, inventory) {
         Some(near) => anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {near}"),
         None => error,
     })?;
     match typed {
-        Typed::Class(class) => Ok(vec![Target::new(class, None)]),
+        Typed::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
         Typed::Function(address) => {
             let found = on_function(address, inventory);
             if found.is_empty() {
@@ -138,13 +138,13 @@ fn meant(word: &str, inventory: &Inventory, pools: &PoolSet) -> anyhow::Result<V
             let members = all
                 .filter(|pool| pool.class == class && pool.name.as_str() == name)
                 .flat_map(|pool| &pool.pool.members);
-            let members = members.map(|member| Target::new(class, Some(member.name.as_str())));
-            let members: Vec<Target> = members.collect();
+            let members = members.map(|member| DrainTarget::new(class, Some(member.name.as_str())));
+            let members: Vec<DrainTarget> = members.collect();
             if !members.is_empty() {
                 return Ok(members);
             }
             if is_known(class, &name, inventory) {
-                return Ok(vec![Target::new(class, Some(&name))]);
+                return Ok(vec![DrainTarget::new(class, Some(&name))]);
             }
             let near = near_device(class, &name, inventory, pools);
             let near = near.map(|near| format!("; did you mean {class}={near}?"));
@@ -173,7 +173,7 @@ fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
 }
 
 /// The devices on a function and on its virtual functions, which come and go with it.
-fn on_function(address: PciAddress, inventory: &Inventory) -> Vec<Target> {
+fn on_function(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarget> {
     let functions = &inventory.functions;
     let mut all = BTreeSet::from([address]);
     let own = functions.get(address).into_iter();
@@ -185,8 +185,8 @@ fn on_function(address: PciAddress, inventory: &Inventory) -> Vec<Target> {
         let mut own = device.pci.iter().chain(&device.aliases);
         own.any(|own| all.contains(own))
     });
-    let targets = devices.map(|device| Target::new(device.class, Some(device.name.as_str())));
-    let targets: BTreeSet<Target> = targets.collect();
+    let targets = devices.map(|device| DrainTarget::new(device.class, Some(device.name.as_str())));
+    let targets: BTreeSet<DrainTarget> = targets.collect();
     targets.into_iter().collect()
 }
 
@@ -209,5 +209,5 @@ fn near_device(class: Class, name: &str, inventory: &Inventory, pools: &PoolSet)
 fn near_name(word: &str, inventory: &Inventory) -> Option<String> {
     let mut all = inventory.with_drained();
     let found = all.find(|device| device.name.as_str() == word)?;
-    Some(Target::new(found.class, Some(word)).to_string())
+    Some(DrainTarget::new(found.class, Some(word)).to_string())
 }

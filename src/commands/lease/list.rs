@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use onload_core::drain::Drain;
-use onload_core::lease::{ClaimUid, Facts, Holder, Lease, Listed, Moved};
-use onload_core::ticket::beginning;
+use onload_core::drain::DrainList;
+use onload_core::lease::{ClaimUid, Holder, Lease, LeaseEntry, MoveRecord, SavedState};
+use onload_core::ticket::short_id;
 use onload_host::{drain, leases};
-use onload_sys::processes::{Cgroup, Process};
+use onload_sys::processes::{Cgroup, ProcessId};
 use serde_json::{Value, json};
 
 use super::shown;
@@ -22,7 +22,7 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
     let listed = leases::list(&host)?;
     let drain = drain::read(&host).unwrap_or_else(|error| {
         printer.warning(format_args!("what is drained is not known: {error:#}"));
-        Drain::default()
+        DrainList::default()
     });
     let registry = scan(&spec_dirs(&host, &[])?, printer);
     let (pools, holders) = (of_specs(&registry, printer), Holders::of(&listed));
@@ -57,7 +57,7 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
     Ok(Answer::Yes)
 }
 
-fn notice(listed: &Listed) -> Option<(String, String)> {
+fn notice(listed: &LeaseEntry) -> Option<(String, String)> {
     let moved = listed.lease.as_ref().ok()?.moved.as_ref()?;
     let notice = match (&moved.left, unkept(moved)) {
         (Some(left), _) => format!(
@@ -72,25 +72,25 @@ fn notice(listed: &Listed) -> Option<(String, String)> {
     Some((shown(&listed.device), notice))
 }
 
-fn unkept(moved: &Moved) -> &[String] {
+fn unkept(moved: &MoveRecord) -> &[String] {
     match &moved.facts {
-        Facts::Interface(facts) => {
+        SavedState::Interface(facts) => {
             let queues = facts.queues.as_ref();
             let unkept = queues.map(|queues| queues.unkept.as_slice());
             unkept.unwrap_or_default()
         }
-        Facts::Rdma(_) | Facts::Function(_) => &[],
+        SavedState::Rdma(_) | SavedState::Function(_) => &[],
     }
 }
 
-fn unreadable(listed: &[Listed]) -> impl Iterator<Item = (String, &str)> {
+fn unreadable(listed: &[LeaseEntry]) -> impl Iterator<Item = (String, &str)> {
     listed.iter().filter_map(|each| match &each.lease {
         Ok(_) => None,
         Err(why) => Some((shown(&each.device), why.as_str())),
     })
 }
 
-fn state(listed: &Listed) -> &'static str {
+fn state(listed: &LeaseEntry) -> &'static str {
     match &listed.lease {
         _ if listed.is_over => "ended",
         _ if listed.is_returning => "returning",
@@ -100,7 +100,7 @@ fn state(listed: &Listed) -> &'static str {
     }
 }
 
-fn row(listed: &Listed, drain: &Drain) -> [String; 7] {
+fn row(listed: &LeaseEntry, drain: &DrainList) -> [String; 7] {
     let device = shown(&listed.device);
     let mut state = state(listed).to_owned();
     if is_drained(listed, drain) {
@@ -121,7 +121,7 @@ fn row(listed: &Listed, drain: &Drain) -> [String; 7] {
 }
 
 /// The process that holds it, with its cgroup.
-fn living(lease: &Lease) -> (Option<&Process>, Option<&Cgroup>) {
+fn living(lease: &Lease) -> (Option<&ProcessId>, Option<&Cgroup>) {
     match &lease.holder {
         Holder::Init { process, cgroup } => (Some(process), cgroup.as_ref()),
         Holder::Reservation { .. } => (None, None),
@@ -130,7 +130,7 @@ fn living(lease: &Lease) -> (Option<&Process>, Option<&Cgroup>) {
 
 /// The beginning of the ticket that the container was started with: who knows all of it could start another one.
 fn ticket(lease: &Lease) -> Option<&str> {
-    lease.ticket.as_ref().map(beginning)
+    lease.ticket.as_ref().map(short_id)
 }
 
 fn age(since: u64) -> String {
@@ -143,12 +143,12 @@ fn age(since: u64) -> String {
     format!("{} {unit} ago", seconds / size)
 }
 
-fn is_drained(listed: &Listed, drain: &Drain) -> bool {
+fn is_drained(listed: &LeaseEntry, drain: &DrainList) -> bool {
     let device = &listed.device;
     drain.find(device.class, device.name.as_str()).is_some()
 }
 
-fn object(listed: &Listed, drain: &Drain) -> Value {
+fn object(listed: &LeaseEntry, drain: &DrainList) -> Value {
     let mut object = json!({
         "device": shown(&listed.device),
         "class": listed.device.class.as_str(),

@@ -1,7 +1,7 @@
 //! `lease release`: ends a lease at the operator's word.
 
 use anyhow::{Context, anyhow, bail};
-use onload_core::lease::{Device, LeaseError, Leases};
+use onload_core::lease::{DeviceId, LeaseError, Leases};
 use onload_host::leases;
 use onload_sys::fs::lock::COMMAND_PATIENCE;
 
@@ -12,7 +12,7 @@ use crate::printer::Printer;
 
 pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyhow::Result<Answer> {
     let name = &args.device;
-    let device: Device = name
+    let device: DeviceId = name
         .replacen('=', ":", 1)
         .parse()
         .map_err(|_| anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\""))?;

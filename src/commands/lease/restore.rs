@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use anyhow::bail;
-use onload_core::lease::{Device, Leases};
+use onload_core::lease::{DeviceId, Leases};
 use onload_hooks::moves::{self, StandIns};
 use onload_host::leases;
 use onload_sys::error::Error;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use super::shown;
 use crate::cli::Global;
@@ -44,7 +44,7 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
     Ok(answer)
 }
 
-type Restored = (Device, Option<String>);
+type Restored = (DeviceId, Option<String>);
 
 /// Looks again while something came back: systemd does not start a unit that runs, so that what the kernel gives back
 /// meanwhile calls nobody. Each that came is told, and of the others what the last look said.
@@ -66,7 +66,7 @@ fn until_none_comes(
 /// One look.
 fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
     let restored = moves::restore(leases, &StandIns::default())?.into_iter();
-    let why = |error: Error| Chain(&error).to_string();
+    let why = |error: Error| ErrorChain(&error).to_string();
     Ok(restored.map(|one| (one.device, one.result.err().map(why))).collect())
 }
 

@@ -108,7 +108,7 @@ fn netdev(name: &str) -> anyhow::Result<String> {
         let result = send_one(index.parse()?);
         let now = sent()?;
         if now > before {
-            let packets = onload_sys::text::counted(now - before, "packet", "packets");
+            let packets = onload_sys::text::format_count(now - before, "packet", "packets");
             return Ok(format!("{name} is in the container's network, and {packets} left it"));
         }
         if Instant::now() > deadline {

@@ -32,7 +32,7 @@ impl Asked {
 
     /// As `--device` takes it.
     pub(super) fn device(&self) -> String {
-        format!("{}={}", self.class.kind(), self.name)
+        format!("{}={}", self.class.cdi_kind(), self.name)
     }
 
     pub(super) fn short(&self) -> String {

@@ -16,7 +16,7 @@ use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_report::doctor::{Check, Verdict};
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 use rustix::process::geteuid;
 
 use super::doctor::{advised, examined, of};
@@ -75,7 +75,7 @@ pub fn run(global: &Global, args: &Try, printer: &mut Printer) -> anyhow::Result
         );
     }
     if !geteuid().is_root() {
-        let device = shell_word(&short);
+        let device = quote_for_shell(&short);
         bail!("trying {short}: run it as root: sudo onload-ctk try {device}");
     }
     let (inventory, checks) = examined(global, printer)?;

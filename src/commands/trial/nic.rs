@@ -5,11 +5,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use onload_core::netdev::usage::{Link, Namespace};
+use onload_core::netdev::usage::{NetworkLink, NetworkState};
 use onload_core::onload::LIBRARY;
 use onload_host::netlink::namespace::route_interface;
 use onload_report::status::{START_AGAIN, State, has_kernel_socket};
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
 use super::{Outcome, Trial, image};
 use crate::commands::status;
@@ -114,7 +114,7 @@ impl Way {
     /// To another address of a network of the port, or of what is on it, that the kernel, and Onload with it, reaches by there.
     fn by(
         port: &str,
-        network: &Namespace,
+        network: &NetworkState,
         leads_by: &dyn Fn(IpAddr) -> Option<u32>,
     ) -> Result<Way, Outcome> {
         let bond = master(network, port).filter(|master| is_one_of(master, &["bond", "team"]));
@@ -179,17 +179,17 @@ impl Way {
     }
 }
 
-fn is_one_of(link: &Link, kinds: &[&str]) -> bool {
+fn is_one_of(link: &NetworkLink, kinds: &[&str]) -> bool {
     link.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
 }
 
-fn master<'n>(network: &'n Namespace, name: &str) -> Option<&'n Link> {
+fn master<'n>(network: &'n NetworkState, name: &str) -> Option<&'n NetworkLink> {
     let number = network.link(name)?.master?;
     network.links.iter().find(|link| link.index == number)
 }
 
 /// An interface, and those that are on it and take its packets.
-fn carriers<'n>(network: &'n Namespace, below: &'n Link) -> Vec<&'n Link> {
+fn carriers<'n>(network: &'n NetworkState, below: &'n NetworkLink) -> Vec<&'n NetworkLink> {
     let mut found = vec![below];
     let mut at = 0;
     while let Some(below) = found.get(at) {
@@ -198,20 +198,20 @@ fn carriers<'n>(network: &'n Namespace, below: &'n Link) -> Vec<&'n Link> {
             let is_new = || !found.iter().any(|known| known.index == link.index);
             link.lower == Some(below) && is_one_of(link, &["vlan", "macvlan", "ipvlan"]) && is_new()
         });
-        let on_it: Vec<&Link> = on_it.collect();
+        let on_it: Vec<&NetworkLink> = on_it.collect();
         found.extend(on_it);
         at += 1;
     }
     found
 }
 
-fn without_address(network: &Namespace, port: &str) -> Outcome {
+fn without_address(network: &NetworkState, port: &str) -> Outcome {
     let Some(master) = master(network, port) else {
         return Outcome::NotTried(
             format!(
                 "{port} has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
             ),
-            format!("run: ip address add ADDRESS/24 dev {}", shell_word(port)),
+            format!("run: ip address add ADDRESS/24 dev {}", quote_for_shell(port)),
         );
     };
     let name = &master.name;
@@ -231,11 +231,11 @@ fn without_address(network: &Namespace, port: &str) -> Outcome {
     )
 }
 
-fn led_elsewhere(network: &Namespace, to: Ipv4Addr, from: &str, by: Option<u32>) -> Outcome {
+fn led_elsewhere(network: &NetworkState, to: Ipv4Addr, from: &str, by: Option<u32>) -> Outcome {
     let Some(by) = by else {
         return Outcome::NotTried(
             format!("the kernel has no route to {to}, beside an address of {from}"),
-            format!("run: ip link set dev {} up; ip route get {to}", shell_word(from)),
+            format!("run: ip link set dev {} up; ip route get {to}", quote_for_shell(from)),
         );
     };
     let mut links = network.links.iter();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     fn way(table: &str, leads_by: &dyn Fn(IpAddr) -> Option<u32>) -> Result<Way, Outcome> {
-        Way::by("ens1", &Namespace::parse(table).unwrap(), leads_by)
+        Way::by("ens1", &NetworkState::parse(table).unwrap(), leads_by)
     }
 
     fn to(neighbour: [u8; 4], ports: &[&str]) -> Option<Way> {

@@ -14,16 +14,16 @@ pub(super) const PROG_QUERY: libc::c_long = 16;
 /// what the kernel reads or writes. Each address in
 /// one comes from [`address`], of a vector, string or structure of plain numbers that outlives the call and with its
 /// length beside it; what the kernel writes to comes from a mutable reference.
-pub(super) trait Attr {}
+pub(super) trait BpfAttr {}
 
 /// `union bpf_attr` of the commands that take numbers alone.
 #[repr(C)]
-pub(super) struct Words(pub(super) [u32; 6]);
+pub(super) struct NumberAttr(pub(super) [u32; 6]);
 
 /// `union bpf_attr` of [`PROG_QUERY`].
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct Query {
+pub(super) struct ProgQueryAttr {
     /// The descriptor of a cgroup, or the number of an interface.
     pub(super) target: u32,
     pub(super) place: u32,
@@ -41,7 +41,7 @@ pub(super) struct Query {
 /// `union bpf_attr` of [`load`].
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct Load {
+pub(super) struct ProgLoadAttr {
     pub(super) prog_type: u32,
     pub(super) insn_cnt: u32,
     pub(super) insns: u64,
@@ -57,7 +57,7 @@ pub(super) struct Load {
 }
 
 #[repr(C)]
-struct InfoQuery {
+struct ObjInfoAttr {
     fd: u32,
     length: u32,
     info: u64,
@@ -83,11 +83,11 @@ pub(super) struct ProgramInfo {
     pub(super) gpl_compatible: u32,
 }
 
-impl Attr for Words {}
-impl Attr for Query {}
-impl Attr for Load {}
-impl Attr for InfoQuery {}
-impl Attr for ProgramInfo {}
+impl BpfAttr for NumberAttr {}
+impl BpfAttr for ProgQueryAttr {}
+impl BpfAttr for ProgLoadAttr {}
+impl BpfAttr for ObjInfoAttr {}
+impl BpfAttr for ProgramInfo {}
 
 pub(super) fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().unsigned_abs()
@@ -99,7 +99,7 @@ pub(super) fn address<T>(pointer: *mut T) -> u64 {
 }
 
 #[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
-pub(super) fn call<A: Attr>(command: libc::c_long, attr: &mut A) -> Result<libc::c_long, Errno> {
+pub(super) fn bpf<A: BpfAttr>(command: libc::c_long, attr: &mut A) -> Result<libc::c_long, Errno> {
     // SAFETY: bpf(2) reads and writes at most `size` bytes of the attribute, which lives until the call returns, and
     // the memory that the addresses in it point to, which are as `Attr` says. The kernel writes only through the ones
     // that come from mutable references, and keeps no pointer.
@@ -122,9 +122,9 @@ pub(super) fn descriptor(result: libc::c_long) -> OwnedFd {
 
 /// Loads a program. A signal to the thread, such as one of a child that ended, stops the kernel's verifier with EAGAIN
 /// (kernel/bpf/verifier.c, `do_check`); it is delivered before the next try.
-pub(super) fn load(attr: &mut Load) -> Result<OwnedFd, Errno> {
+pub(super) fn load(attr: &mut ProgLoadAttr) -> Result<OwnedFd, Errno> {
     loop {
-        match call(PROG_LOAD, attr) {
+        match bpf(PROG_LOAD, attr) {
             Err(Errno::AGAIN) => {}
             loaded => return loaded.map(descriptor),
         }
@@ -132,20 +132,20 @@ pub(super) fn load(attr: &mut Load) -> Result<OwnedFd, Errno> {
 }
 
 /// A link or program by its number; ENOENT if it is gone.
-pub(super) fn by_id(command: libc::c_long, id: u32) -> Result<OwnedFd, Errno> {
-    call(command, &mut word(id)).map(descriptor)
+pub(super) fn open_by_id(command: libc::c_long, id: u32) -> Result<OwnedFd, Errno> {
+    bpf(command, &mut word(id)).map(descriptor)
 }
 
 /// Has what the kernel knows of a link or program written to `info`.
-pub(super) fn ask<I: Attr>(object: &OwnedFd, info: &mut I) -> Result<(), Errno> {
-    let mut attr = InfoQuery {
+pub(super) fn read_info<I: BpfAttr>(object: &OwnedFd, info: &mut I) -> Result<(), Errno> {
+    let mut attr = ObjInfoAttr {
         fd: number(object.as_fd()),
         length: u32::try_from(size_of::<I>()).unwrap_or_default(),
         info: address(std::ptr::from_mut(info)),
     };
-    call(OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
+    bpf(OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
 }
 
-pub(super) fn word(word: u32) -> Words {
-    Words([word, 0, 0, 0, 0, 0])
+pub(super) fn word(word: u32) -> NumberAttr {
+    NumberAttr([word, 0, 0, 0, 0, 0])
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context, Result, bail};
 use crate::fs::list::each_name;
 use crate::fs::open::{
-    MAX_LINKS, PATH_MAX, components, is_mount_root, open_in_root, open_resolved,
+    MAX_LINKS, PATH_MAX, is_mount_root, open_in_root, open_resolved, reversed_components,
 };
 use rustix::fs::{
     FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, fstat, fstatvfs, openat,
@@ -44,7 +44,7 @@ impl FileError {
     }
 
     /// Whether another mount is on the way to it.
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn is_behind_mount(&self) -> bool {
         matches!(self, FileError::Lookup(_, Errno::XDEV))
     }
 }
@@ -81,7 +81,7 @@ impl ContainerRoot {
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self> {
         let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
         let fd = open_root(path, open, || fstat(above))?;
-        if !is_mount_root(&fd).with_context(|| opening(path))? {
+        if !is_mount_root(&fd).with_context(|| open_context(path))? {
             bail!(
                 "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
             );
@@ -95,7 +95,7 @@ impl ContainerRoot {
     }
 
     /// The root directory of a process that runs, whose mounts are part of what it sees. They may never answer.
-    pub fn of_process(fd: OwnedFd) -> Self {
+    pub fn from_process(fd: OwnedFd) -> Self {
         ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
@@ -129,13 +129,13 @@ impl ContainerRoot {
 
     /// Whether there is nothing at a path. A link that leads nowhere is something, and so is what cannot
     /// be examined.
-    pub fn lacks(&self, path: &Path) -> bool {
+    pub fn is_missing(&self, path: &Path) -> bool {
         let mut at = path;
         loop {
             match self.find(at) {
                 Err(Errno::NOENT) => {}
                 // Its directory exists, and the next name does not, or is such a link.
-                Ok(above) if at != path => return is_nothing(&above, path, at),
+                Ok(above) if at != path => return is_missing_entry(&above, path, at),
                 _ => return false,
             }
             match at.parent() {
@@ -189,7 +189,9 @@ impl ContainerPath {
         mounted: &dyn Fn(&ContainerPath) -> bool,
     ) -> Result<ContainerPath> {
         let walked = ContainerPath::walk(root, path, mounted);
-        walked.with_context(|| format!("looking up {:?} in the container's root", shown(path)))
+        walked.with_context(|| {
+            format!("looking up {:?} in the container's root", truncate_for_message(path))
+        })
     }
 
     fn walk(
@@ -201,7 +203,7 @@ impl ContainerPath {
             return Err(Errno::NAMETOOLONG);
         }
         let mut links = 0;
-        let mut ahead = components(path.as_os_str());
+        let mut ahead = reversed_components(path.as_os_str());
         let mut at = ContainerPath::default();
         // One descriptor per component of `at`; empty once nothing can be looked up any more.
         let mut above: Vec<OwnedFd> = Vec::new();
@@ -229,7 +231,7 @@ impl ContainerPath {
             let dir = above.last().map_or(root.fd.as_fd(), AsFd::as_fd);
             let left = root.looks_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
             root.looks_left.set(left);
-            match look(dir, &name, root.step)? {
+            match open_component(dir, &name, root.step)? {
                 Component::Absent => {
                     at.push(&name);
                     blind = true;
@@ -244,7 +246,7 @@ impl ContainerPath {
                         above.clear();
                         blind = mounted(&at);
                     }
-                    ahead.extend(components(&target));
+                    ahead.extend(reversed_components(&target));
                 }
                 Component::Other(fd) => {
                     at.push(&name);
@@ -279,7 +281,7 @@ impl ContainerPath {
     }
 
     /// Its ancestors and itself, the root first.
-    pub fn downward(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
         let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
         let ends = (0..=self.0.len()).filter(is_end);
         ends.map(|end| &self.0[..end])
@@ -298,7 +300,7 @@ impl std::borrow::Borrow<[u8]> for ContainerPath {
 }
 
 /// Whether a directory has nothing by the name that follows it in a path.
-fn is_nothing(dir: &OwnedFd, path: &Path, at: &Path) -> bool {
+fn is_missing_entry(dir: &OwnedFd, path: &Path, at: &Path) -> bool {
     let below = path.strip_prefix(at).ok();
     let Some(name) = below.and_then(|below| below.components().next()) else {
         return false;
@@ -308,12 +310,12 @@ fn is_nothing(dir: &OwnedFd, path: &Path, at: &Path) -> bool {
     matches!(found, Err(Errno::NOENT))
 }
 
-fn opening(path: &Path) -> String {
-    format!("opening the container's root {:?}", shown(path))
+fn open_context(path: &Path) -> String {
+    format!("opening the container's root {:?}", truncate_for_message(path))
 }
 
 /// As much of a path for a message as a path can have.
-fn shown(path: &Path) -> &Path {
+fn truncate_for_message(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     Path::new(OsStr::from_bytes(&bytes[..bytes.len().min(PATH_MAX)]))
 }
@@ -341,7 +343,7 @@ fn open_root(
         let (own, host) = (fstat(&fd)?, host()?);
         Ok((fd, (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)))
     };
-    let (fd, is_host) = opened().with_context(|| opening(path))?;
+    let (fd, is_host) = opened().with_context(|| open_context(path))?;
     if is_host {
         bail!("the container's root {path:?} is the host's own: nothing is mounted there");
     }
@@ -354,7 +356,11 @@ enum Component {
     Other(OwnedFd),
 }
 
-fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Component, Errno> {
+fn open_component(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    step: ResolveFlags,
+) -> Result<Component, Errno> {
     let fd = match open_resolved(dir, name, OFlags::PATH | OFlags::NOFOLLOW, step) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Component::Absent),
@@ -425,7 +431,7 @@ mod tests {
         root.link("usr/lib", "lib");
         let open = root.open();
         for path in ["/usr/lib64", "/lib/x/y", "/nowhere", "/a/b/c"] {
-            assert!(open.lacks(Path::new(path)), "{path}");
+            assert!(open.is_missing(Path::new(path)), "{path}");
         }
         for path in [
             "/",
@@ -436,7 +442,7 @@ mod tests {
             "/usr/dangling/below/it",
             "/usr/loop",
         ] {
-            assert!(!open.lacks(Path::new(path)), "{path}");
+            assert!(!open.is_missing(Path::new(path)), "{path}");
         }
     }
 

@@ -23,7 +23,7 @@ pub fn read_at_most(source: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        let message = format!("longer than {}", size(limit));
+        let message = format!("longer than {}", format_size(limit));
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(bytes)
@@ -53,7 +53,7 @@ pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<
 }
 
 /// Refuses to replace what is there and no regular file, behind links too.
-pub fn may_replace(path: &Path) -> io::Result<()> {
+pub fn check_replaceable(path: &Path) -> io::Result<()> {
     match path.metadata() {
         Ok(found) => refuse_unusual(&found),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -64,17 +64,17 @@ pub fn may_replace(path: &Path) -> io::Result<()> {
 pub fn refuse_unusual(found: &Metadata) -> io::Result<()> {
     match found.is_file() {
         true => Ok(()),
-        false => Err(refusal(kind(found.file_type()))),
+        false => Err(not_regular_error(file_type_name(found.file_type()))),
     }
 }
 
 /// The error that something is in the place of a file.
-pub fn refusal(what: &str) -> io::Error {
+pub fn not_regular_error(what: &str) -> io::Error {
     let message = format!("it is {what}, not a regular file");
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-fn kind(found: FileType) -> &'static str {
+fn file_type_name(found: FileType) -> &'static str {
     if found.is_dir() {
         "a directory"
     } else if found.is_fifo() {
@@ -86,7 +86,7 @@ fn kind(found: FileType) -> &'static str {
     }
 }
 
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     const MIB: u64 = 1024 * 1024;
     match bytes % MIB {
         0 => format!("{} MiB", bytes / MIB),
@@ -113,7 +113,7 @@ mod tests {
         fs::write(&path, b"12345").unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"12345");
         assert_eq!(refusal(read(&path, 4)), "longer than 4 bytes");
-        assert_eq!(size(16 << 20), "16 MiB");
+        assert_eq!(format_size(16 << 20), "16 MiB");
     }
 
     #[test]
@@ -163,11 +163,11 @@ mod tests {
         ] {
             let wanted = format!("it is {what}, not a regular file");
             assert_eq!(refusal(read(&path(name), 100)), wanted);
-            assert_eq!(refusal(may_replace(&path(name))), wanted);
+            assert_eq!(refusal(check_replaceable(&path(name))), wanted);
         }
         fs::write(path("file"), "").unwrap();
         for name in ["file", "absent"] {
-            may_replace(&path(name)).unwrap();
+            check_replaceable(&path(name)).unwrap();
         }
     }
 }

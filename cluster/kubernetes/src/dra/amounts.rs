@@ -96,7 +96,7 @@ impl Amounts {
         let counted = self.api.node_resources(&self.node).await?;
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let of_class = |class: &Class| {
-            let own = ResourceName::try_from(class.kind()).ok();
+            let own = ResourceName::try_from(class.cdi_kind()).ok();
             own.into_iter().chain(beside(&snapshot, *class).into_keys())
         };
         let names = classes.iter().flat_map(of_class);

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{Interface, ResourceName, ResourceSettings, Source};
+use onload_core::kubernetes_settings::{
+    OfferMethod, ResourceName, ResourceSettings, ResourceSource,
+};
 
 use super::Registered;
 use super::classes::Told;
@@ -115,7 +117,7 @@ pub(super) fn say(
         why.iter().filter(|(why, of)| said.get(*why) != Some(of))
     {
         let is_dra =
-            |class: &Class| snapshot.config.kubernetes.offer.interface(*class) == Interface::Dra;
+            |class: &Class| snapshot.config.kubernetes.offer.method(*class) == OfferMethod::Dra;
         let (is_lost, apply) = (classes.iter().all(is_dra), apply.as_deref());
         let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();
         let classes = names.join(", ");
@@ -140,12 +142,12 @@ pub(super) fn classes_of(name: &str, snapshot: &Snapshot) -> BTreeSet<Class> {
     }
     let named = snapshot.config.kubernetes.resources.get(&own);
     match named.and_then(ResourceSettings::source) {
-        Some(Source::Class(class)) => BTreeSet::from([class]),
+        Some(ResourceSource::Class(class)) => BTreeSet::from([class]),
         // Its pool may have had devices of any class.
-        Some(Source::Pool(_)) => BTreeSet::from(Class::ALL),
+        Some(ResourceSource::Pool(_)) => BTreeSet::from(Class::ALL),
         None => {
             let mut classes = Class::ALL.into_iter();
-            classes.find(|class| class.kind() == name).into_iter().collect()
+            classes.find(|class| class.cdi_kind() == name).into_iter().collect()
         }
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use kube_client::core::WatchEvent;
 use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -34,7 +34,7 @@ impl Told {
         match self {
             Told::Nothing | Told::Refused => false,
             Told::Classes(classes) => {
-                classes.get(&format!("{class}.{DRIVER}")) == Some(&class.kind())
+                classes.get(&format!("{class}.{DRIVER}")) == Some(&class.cdi_kind())
             }
         }
     }
@@ -55,7 +55,7 @@ impl Told {
         }
         let class = device_class.strip_suffix(DRIVER)?.strip_suffix('.')?;
         let known = Class::ALL.into_iter().find(|known| known.as_str() == class)?;
-        Some(known.kind())
+        Some(known.cdi_kind())
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn tell(api: Api, refused: Duration, to: watch::Sender<Told>) {
 
 /// Once, however often it is tried.
 fn say(error: &ApiError, said: &mut Said) {
-    let reason = Chain(error).to_string();
+    let reason = ErrorChain(error).to_string();
     if error.is_gone() || !said.is_news(&reason) {
         return;
     }

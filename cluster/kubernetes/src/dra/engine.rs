@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::Interface;
-use onload_sys::text::Chain;
+use onload_core::kubernetes_settings::OfferMethod;
+use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -144,7 +144,7 @@ impl Engine {
         let mut version = None;
         loop {
             let interfaces = interfaces(&self.snapshots.borrow());
-            let is_by_plugin = |interface: &Interface| *interface == Interface::DevicePlugin;
+            let is_by_plugin = |interface: &OfferMethod| *interface == OfferMethod::DevicePlugin;
             if telling.is_empty() && !interfaces.iter().all(is_by_plugin) {
                 let to = self.device_classes.clone();
                 telling.spawn(tell(self.api.clone(), self.refused, to));
@@ -176,7 +176,7 @@ impl Engine {
                     next
                 }
                 Err(error) => {
-                    let text = Chain(&error).to_string();
+                    let text = ErrorChain(&error).to_string();
                     if said.is_news(&text) {
                         tracing::warn!(error = %text, "who offers which class is not decided; trying again");
                     }
@@ -235,23 +235,23 @@ impl Engine {
         let mut why: BTreeMap<Why, Vec<Class>> = BTreeMap::new();
         for class in classes(&snapshot) {
             let now = way_of(states, class);
-            let way = match snapshot.config.kubernetes.offer.interface(class) {
-                Interface::DevicePlugin => Way::Plugin,
-                Interface::Dra => {
+            let way = match snapshot.config.kubernetes.offer.method(class) {
+                OfferMethod::DevicePlugin => Way::Plugin,
+                OfferMethod::Dra => {
                     if let Some(missing) = missing(&snapshot, told, class) {
                         why.entry(missing).or_default().push(class);
                     }
                     Way::Dra
                 }
                 // kubelet starts anew; what was said of the class holds.
-                Interface::Auto if now != Way::Nobody && !registered.now => {
+                OfferMethod::Auto if now != Way::Nobody && !registered.now => {
                     let before = said.iter().find(|(_, of)| of.contains(&class));
                     if let Some((before, _)) = before {
                         why.entry(before.clone()).or_default().push(class);
                     }
                     now
                 }
-                Interface::Auto => match told {
+                OfferMethod::Auto => match told {
                     // Whatever the server says of DeviceClasses.
                     Told::Nothing if now == Way::Nobody && self.was_plugins(&snapshot, class) => {
                         Way::Plugin
@@ -312,7 +312,7 @@ impl Engine {
         registered: Registered,
         version: &mut Option<Version>,
     ) -> Result<Findings, ApiError> {
-        if !interfaces(snapshot).contains(&Interface::Auto) {
+        if !interfaces(snapshot).contains(&OfferMethod::Auto) {
             return Ok(Findings::Absent);
         }
         let (findings, kubelet) = self.kubelet.look().await;
@@ -440,19 +440,19 @@ impl Engine {
 /// they are of before the device plugin offers them.
 fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_claims: bool) {
     for class in classes(snapshot) {
-        let way = match snapshot.config.kubernetes.offer.interface(class) {
-            Interface::DevicePlugin if !has_claims => Way::Plugin,
-            Interface::Dra => Way::Dra,
-            Interface::DevicePlugin | Interface::Auto => continue,
+        let way = match snapshot.config.kubernetes.offer.method(class) {
+            OfferMethod::DevicePlugin if !has_claims => Way::Plugin,
+            OfferMethod::Dra => Way::Dra,
+            OfferMethod::DevicePlugin | OfferMethod::Auto => continue,
         };
         states.entry(class).or_insert(State { way, since: None });
     }
 }
 
 /// The interfaces by which they are to be offered.
-fn interfaces(snapshot: &Snapshot) -> Vec<Interface> {
+fn interfaces(snapshot: &Snapshot) -> Vec<OfferMethod> {
     let classes = classes(snapshot).into_iter();
-    classes.map(|class| snapshot.config.kubernetes.offer.interface(class)).collect()
+    classes.map(|class| snapshot.config.kubernetes.offer.method(class)).collect()
 }
 
 /// The classes of which pods may be given a device of the host.

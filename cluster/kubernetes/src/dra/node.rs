@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{Interface, KubernetesSettings, ResourceName};
+use onload_core::kubernetes_settings::{KubernetesSettings, OfferMethod, ResourceName};
 use tokio::join;
 use tokio::sync::watch;
 
@@ -32,9 +32,9 @@ pub fn find(
     has_claims: bool,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<(NodeName, Api)>> {
-    let offers = Class::ALL.map(|class| settings.offer.interface(class));
-    let is_wanted = offers.contains(&Interface::Dra);
-    if !is_wanted && !has_claims && !offers.contains(&Interface::Auto) {
+    let offers = Class::ALL.map(|class| settings.offer.method(class));
+    let is_wanted = offers.contains(&OfferMethod::Dra);
+    if !is_wanted && !has_claims && !offers.contains(&OfferMethod::Auto) {
         return Ok(None);
     }
     let found = match node {

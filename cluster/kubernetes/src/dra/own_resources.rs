@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{KubernetesSettings, ResourceName, Source};
+use onload_core::kubernetes_settings::{KubernetesSettings, ResourceName, ResourceSource};
 use onload_host::offers::Offer;
 use serde_json::{Value, json};
 
@@ -18,8 +18,8 @@ pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName
     let pools: Vec<&String> = offers.flat_map(|offer| &offer.pools).collect();
     let settings = &snapshot.config.kubernetes.resources;
     let named = settings.iter().filter_map(|(name, resource)| match resource.source()? {
-        Source::Class(of) => (of == class).then(|| (name.clone(), None)),
-        Source::Pool(pool) => {
+        ResourceSource::Class(of) => (of == class).then(|| (name.clone(), None)),
+        ResourceSource::Pool(pool) => {
             let is_of_class = pools.iter().any(|other| *other == pool);
             is_of_class.then(|| (name.clone(), Some(pool.to_owned())))
         }
@@ -27,14 +27,14 @@ pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName
     let mut beside: BTreeMap<ResourceName, Option<String>> = named.collect();
     for pool in pools {
         let is_named = beside.values().flatten().any(|other| other == pool);
-        if let Ok(name) = ResourceName::own(pool)
+        if let Ok(name) = ResourceName::onload_dev(pool)
             && !is_named
             && pool.parse::<Class>().is_err()
         {
             beside.entry(name).or_insert_with(|| Some(pool.clone()));
         }
     }
-    beside.retain(|name, _| name.as_str() != class.kind());
+    beside.retain(|name, _| name.as_str() != class.cdi_kind());
     beside
 }
 
@@ -51,9 +51,9 @@ pub(super) fn is_offered(offer: &Offer, settings: &KubernetesSettings) -> bool {
 /// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
 /// first pool, else that of its class.
 pub(super) fn resource_of(offer: &Offer, settings: &KubernetesSettings) -> Option<ResourceName> {
-    let is_of = |source: Source<'_>| match source {
-        Source::Class(class) => class == offer.class,
-        Source::Pool(pool) => offer.pools.iter().any(|other| other == pool),
+    let is_of = |source: ResourceSource<'_>| match source {
+        ResourceSource::Class(class) => class == offer.class,
+        ResourceSource::Pool(pool) => offer.pools.iter().any(|other| other == pool),
     };
     let mut named = settings.resources.iter();
     if let Some((name, _)) = named.find(|(_, resource)| resource.source().is_some_and(is_of)) {
@@ -62,7 +62,7 @@ pub(super) fn resource_of(offer: &Offer, settings: &KubernetesSettings) -> Optio
     let mut pools = offer.pools.iter();
     let of_pool = pools.find(|pool| pool.parse::<Class>().is_err());
     let word = of_pool.map_or(offer.class.as_str(), String::as_str);
-    ResourceName::own(word).ok()
+    ResourceName::onload_dev(word).ok()
 }
 
 /// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class.

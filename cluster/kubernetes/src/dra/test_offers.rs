@@ -14,7 +14,7 @@ use crate::resources::{Plan, WrittenBy};
 
 pub(crate) fn offer(class: Class, name: &str) -> Offer {
     Offer {
-        cdi: vec![format!("{}={name}", class.kind())],
+        cdi: vec![format!("{}={name}", class.cdi_kind())],
         attributes: Attributes::new(),
         ..Offer::new(class, name).unwrap()
     }

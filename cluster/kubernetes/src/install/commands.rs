@@ -13,7 +13,7 @@ use onload_host::host::Host;
 use onload_host::specdir::{FileAction, WRITER_LOCK, is_package_writer, sha256};
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
-use onload_sys::fs::trust::Owners;
+use onload_sys::fs::trust::TrustedOwners;
 use rustix::fs::StatVfsMountFlags;
 
 use super::apply::{Target, remove_directory, try_hook};
@@ -36,7 +36,7 @@ pub struct Place<'p> {
     pub host: &'p Host,
     pub directory: &'p Path,
     /// Who has to own what is used there: root, but in tests.
-    pub owners: Owners,
+    pub owners: TrustedOwners,
 }
 
 /// Installs this version's hook, and a configuration where the host has none; removes older hooks that nothing
@@ -251,7 +251,7 @@ fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
     }
     let leases = run.join(LEASES);
     if let Some(directory) = tree.open(&leases)? {
-        let Some(_lock) = Lock::if_free(&directory, &directory.path, LEASES_LOCK)? else {
+        let Some(_lock) = Lock::try_acquire(&directory, &directory.path, LEASES_LOCK)? else {
             return Ok(());
         };
         // Nobody can add one now.
@@ -266,7 +266,7 @@ fn remove_run_dir(host: &Host, tree: &Tree) -> Result<()> {
         for name in host.list(&locks)?.names {
             // This process holds that one itself.
             let own = name == WRITER_LOCK;
-            if own || Lock::if_free(&directory, &directory.path, &name)?.is_some() {
+            if own || Lock::try_acquire(&directory, &directory.path, &name)?.is_some() {
                 directory.remove(&name)?;
             }
         }

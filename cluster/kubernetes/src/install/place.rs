@@ -14,7 +14,7 @@ use onload_host::host::Host;
 use onload_host::specdir::sha256;
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
 use onload_sys::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
-use onload_sys::fs::trust::{Owners, TrustError, Trusted, TrustedDir};
+use onload_sys::fs::trust::{TrustError, TrustedDir, TrustedOwners, TrustedTree};
 use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 
@@ -35,7 +35,7 @@ pub(super) const HOOK_MODE: u32 = 0o755;
 /// A tree of directories that belong to root alone, in which a directory is looked up.
 #[derive(Debug)]
 pub(super) struct Tree {
-    trusted: Trusted,
+    trusted: TrustedTree,
     /// The root of the host, as this process sees it.
     root: PathBuf,
 }
@@ -76,9 +76,9 @@ fn looking_at(path: &Path) -> String {
 
 impl Tree {
     /// The tree of a host, in which these users own all that is used.
-    pub(super) fn of(host: &Host, owners: Owners) -> Result<Self> {
+    pub(super) fn of(host: &Host, owners: TrustedOwners) -> Result<Self> {
         let root: PathBuf = host.outside_path(Path::new("/")).components().collect();
-        let trusted = Trusted::below(&root, owners).with_context(|| looking_at(&root))?;
+        let trusted = TrustedTree::for_tree(&root, owners).with_context(|| looking_at(&root))?;
         Ok(Tree { trusted, root })
     }
 
@@ -145,7 +145,7 @@ impl Tree {
         let Some(dir) = self.look(path)? else {
             return Ok(Content::default());
         };
-        let names = dir.names(|name| std::str::from_utf8(name).is_ok_and(is_version), NAMES);
+        let names = dir.list_names(|name| std::str::from_utf8(name).is_ok_and(is_version), NAMES);
         let names = names.with_context(|| looking_at(&self.outside(path)))?;
         let names = names.iter().filter_map(|name| name.to_str());
         let mut content = Content { hooks: BTreeMap::new(), record: self.record(path)? };
@@ -202,7 +202,7 @@ impl Directory {
     /// Keeps other installers out until the result is dropped.
     pub(super) fn lock(&self) -> Result<Lock> {
         let (name, mode) = (LOCK_NAME, LockMode::Exclusive);
-        Ok(Lock::take(&self.fd, &self.path, name, mode, COMMAND_PATIENCE)?)
+        Ok(Lock::acquire(&self.fd, &self.path, name, mode, COMMAND_PATIENCE)?)
     }
 
     fn failed(&self, failed: WriteError) -> Error {

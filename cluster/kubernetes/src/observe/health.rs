@@ -135,7 +135,7 @@ mod tests {
 
     fn host(names: &[&str]) -> Snapshot {
         let resource = |name: &&str| {
-            let name = ResourceName::own(name).unwrap();
+            let name = ResourceName::onload_dev(name).unwrap();
             (name.clone(), Arc::new(Resource::empty(name)))
         };
         Snapshot {
@@ -161,7 +161,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.survey(true);
         let mut host = host(&["nic"]);
-        let name = ResourceName::own("vfio").unwrap();
+        let name = ResourceName::onload_dev("vfio").unwrap();
         let mut vfio = Resource::empty(name.clone());
         vfio.devices = vec![exclusive("0000:81:10.0", None)];
         host.plan.resources.insert(name, Arc::new(vfio));
@@ -170,7 +170,7 @@ mod tests {
             state().not_ready.unwrap(),
             "kubelet has not taken onload.dev/nic, the DRA driver"
         );
-        metrics.registered(&ResourceName::own("nic").unwrap(), true);
+        metrics.registered(&ResourceName::onload_dev("nic").unwrap(), true);
         assert_eq!(state().not_ready.unwrap(), "kubelet has not taken the DRA driver");
         metrics.dra_registered(true);
         assert_eq!(state(), State::default());
@@ -183,13 +183,13 @@ mod tests {
         let unread = by_plugin(&metrics, &host).not_ready.unwrap();
         assert_eq!(unread, "the host cannot be looked at; the log says why");
         metrics.survey(true);
-        metrics.registered(&ResourceName::own("nic").unwrap(), true);
+        metrics.registered(&ResourceName::onload_dev("nic").unwrap(), true);
         let missing = by_plugin(&metrics, &host);
         assert_eq!(missing.stuck, None, "it works, and is not killed");
         assert_eq!(missing.not_ready.unwrap(), "kubelet has not taken onload.dev/vfio");
-        metrics.registered(&ResourceName::own("vfio").unwrap(), true);
+        metrics.registered(&ResourceName::onload_dev("vfio").unwrap(), true);
         assert_eq!(by_plugin(&metrics, &host), State::default());
-        metrics.registered(&ResourceName::own("nic").unwrap(), false);
+        metrics.registered(&ResourceName::onload_dev("nic").unwrap(), false);
         assert!(by_plugin(&metrics, &host).not_ready.is_some());
     }
 

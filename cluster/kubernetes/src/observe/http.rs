@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use onload_agent::Said;
-use onload_core::kubernetes_settings::Listen;
+use onload_core::kubernetes_settings::ListenAddress;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -41,7 +41,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves until the program ends at an address that something sets. An address that cannot be bound is logged and tried again: devices are offered
 /// without metrics too.
-pub async fn serve(listen: (Listen, &'static str), daemon: Daemon) {
+pub async fn serve(listen: (ListenAddress, &'static str), daemon: Daemon) {
     let mut said = Said::default();
     while let Err(error) = listen_at(&listen, &daemon).await {
         let text = format!("{error:#}");
@@ -52,20 +52,20 @@ pub async fn serve(listen: (Listen, &'static str), daemon: Daemon) {
     }
 }
 
-async fn listen_at((listen, by): &(Listen, &'static str), daemon: &Daemon) -> Result<()> {
+async fn listen_at((listen, by): &(ListenAddress, &'static str), daemon: &Daemon) -> Result<()> {
     // The remedy has to follow the cause.
     let failed = |error: io::Error| {
         anyhow!("listening at {listen} for /metrics ({error}); set another {by}")
     };
     match listen {
-        Listen::Nowhere => {}
-        Listen::Tcp(address) => {
+        ListenAddress::Nowhere => {}
+        ListenAddress::Tcp(address) => {
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             let at = listener.local_addr().map_err(failed)?;
             tracing::info!(address = %at, "serving /metrics, /healthz and /readyz");
             take(TcpListenerStream::new(listener), daemon).await;
         }
-        Listen::Unix(path) => {
+        ListenAddress::Unix(path) => {
             let (listener, place) = socket::bind(path)?;
             place.leave();
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");

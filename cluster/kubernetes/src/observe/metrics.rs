@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn what_happened_is_counted_by_resource_method_and_outcome() {
         let metrics = Metrics::default();
-        let name = ResourceName::own("nic").unwrap();
+        let name = ResourceName::onload_dev("nic").unwrap();
         metrics.resource(&Resource::empty(name.clone()));
         let ids = ["ens1-0".to_owned(), "ens1-1".to_owned()];
         metrics.given(&name, ids.iter());

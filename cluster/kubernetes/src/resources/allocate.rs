@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::pcidevice::{Function, variables};
 use super::resource::{Device, Resource};
 use onload_host::offers::GENERATE;
-use onload_sys::text::{Listed, Quoted};
+use onload_sys::text::{Quoted, ShortList};
 use tonic::Status;
 
 use crate::wire::device_plugin::{CdiDevice, ContainerAllocateResponse};
@@ -120,7 +120,7 @@ fn usable<'r>(
             None => {
                 let known: Vec<String> =
                     resource.devices.iter().map(|device| device.name.clone()).collect();
-                let known = Listed(&known);
+                let known = ShortList(&known);
                 Status::not_found(format!("unknown device {quoted}; the resource has {known}"))
             }
         });

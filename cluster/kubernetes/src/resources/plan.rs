@@ -10,7 +10,9 @@ use std::sync::Arc;
 use onload_cdi::{QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::kubernetes_settings::{Interface, MAX_IDS, ResourceName, Slots, Source};
+use onload_core::kubernetes_settings::{
+    MAX_IDS, OfferMethod, ResourceName, ResourceSource, SlotCount,
+};
 use onload_core::lease::{Holder, Lease};
 use onload_host::offers::Offer;
 
@@ -28,7 +30,7 @@ pub struct Plan {
 #[derive(Debug)]
 struct Draft<'c> {
     name: ResourceName,
-    source: Source<'c>,
+    source: ResourceSource<'c>,
     slots: Option<u32>,
 }
 
@@ -41,7 +43,7 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
     for draft in drafts {
         let mut devices = Vec::new();
         for offer in offers.iter().filter(|offer| is_of(offer, draft.source)) {
-            if config.kubernetes.offer.interface(offer.class) == Interface::Dra {
+            if config.kubernetes.offer.method(offer.class) == OfferMethod::Dra {
                 continue;
             }
             let device = device(offer, &draft, specs, config);
@@ -72,16 +74,16 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
         Some(Draft {
             name: name.clone(),
             source: resource.source()?,
-            slots: resource.slots.map(Slots::get),
+            slots: resource.slots.map(SlotCount::get),
         })
     });
     let mut drafts: Vec<Draft<'c>> = named.collect();
     for pool in config.pools.keys() {
-        let is_named = |draft: &Draft<'_>| draft.source == Source::Pool(pool);
+        let is_named = |draft: &Draft<'_>| draft.source == ResourceSource::Pool(pool);
         if drafts.iter().any(is_named) {
             continue;
         }
-        let problem = match ResourceName::own(pool) {
+        let problem = match ResourceName::onload_dev(pool) {
             Err(error) => error.to_string(),
             Ok(name) if pool.parse::<Class>().is_ok() => {
                 format!("{name} is the resource of a class")
@@ -90,7 +92,7 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
                 format!("[kubernetes.resources] has another {name}")
             }
             Ok(name) => {
-                let source = Source::Pool(pool);
+                let source = ResourceSource::Pool(pool);
                 drafts.push(Draft { name, source, slots: None });
                 continue;
             }
@@ -100,11 +102,11 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
         ));
     }
     for class in settings.classes.as_slice() {
-        let Ok(name) = ResourceName::own(class.as_str()) else {
+        let Ok(name) = ResourceName::onload_dev(class.as_str()) else {
             continue;
         };
         if drafts.iter().all(|draft| draft.name != name) {
-            let source = Source::Class(*class);
+            let source = ResourceSource::Class(*class);
             drafts.push(Draft { name, source, slots: None });
         }
     }
@@ -112,10 +114,10 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
 }
 
 /// Onload without an interface is no device of which a node has a number.
-fn is_of(offer: &Offer, source: Source<'_>) -> bool {
+fn is_of(offer: &Offer, source: ResourceSource<'_>) -> bool {
     match source {
-        Source::Class(class) => offer.class == class && !offer.is_loopback(),
-        Source::Pool(pool) => offer.pools.iter().any(|other| other == pool),
+        ResourceSource::Class(class) => offer.class == class && !offer.is_loopback(),
+        ResourceSource::Pool(pool) => offer.pools.iter().any(|other| other == pool),
     }
 }
 
@@ -210,10 +212,10 @@ fn resource(
 
 #[cfg(test)]
 mod tests {
-    use onload_core::lease::{Device as Leased, Listed};
+    use onload_core::lease::{DeviceId as Leased, LeaseEntry};
     use onload_host::host::Host;
     use onload_host::offers::{Health, Survey};
-    use onload_sys::processes::{Cgroup, Process};
+    use onload_sys::processes::{Cgroup, ProcessId};
     use onload_test_tree::Tree;
     use onload_test_tree::sample::sources;
 
@@ -411,10 +413,10 @@ mod tests {
         );
     }
 
-    fn held(cgroup: Option<&str>) -> Listed {
-        let process = Process { pid: 7, start_time: 1, pid_namespace: 1 };
+    fn held(cgroup: Option<&str>) -> LeaseEntry {
+        let process = ProcessId { pid: 7, start_time: 1, pid_namespace: 1 };
         let cgroup = cgroup.map(|path| Cgroup { path: path.into(), inode: 1 });
-        Listed {
+        LeaseEntry {
             device: Leased { class: Class::Vfio, name: "0000:65:00.3".try_into().unwrap() },
             slot: 0,
             lease: Ok(Lease {
@@ -434,7 +436,7 @@ mod tests {
         }
     }
 
-    fn health_with(lease: Listed) -> Health {
+    fn health_with(lease: LeaseEntry) -> Health {
         let config = Config::default();
         let mut survey = survey(X2, &config);
         survey.leases = vec![lease];
@@ -483,7 +485,7 @@ mod tests {
         let healthy = |config: &str, others: u32, pods: u32| {
             let config = Config::parse(config).unwrap();
             let mut survey = survey(X2, &config);
-            let lease = |(slot, cgroup)| Listed { slot, ..held(Some(cgroup)) };
+            let lease = |(slot, cgroup)| LeaseEntry { slot, ..held(Some(cgroup)) };
             let others =
                 (0..others).map(|slot| (slot, "/sys/fs/cgroup/system.slice/docker-3f2a.scope"));
             let pods = (0..pods).map(|slot| (3 - slot, "/sys/fs/cgroup/kubepods/pod1/3f2a"));

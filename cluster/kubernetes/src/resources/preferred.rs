@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anyhow::{Result, bail};
-use onload_sys::text::{Quoted, counted};
+use onload_sys::text::{Quoted, format_count};
 
 use super::resource::{Resource, slot};
 use crate::wire::device_plugin::ContainerPreferredAllocationRequest;
@@ -41,7 +41,7 @@ pub fn preferred(
     if let Some(id) = must.iter().find(|id| !available.contains(*id)) {
         bail!("device {} has to be included and is not among the free ones", Quoted(id));
     }
-    let wanted = || counted(size, "device is", "devices are");
+    let wanted = || format_count(size, "device is", "devices are");
     if must.len() > size {
         bail!("{} asked for, and {} have to be among them", wanted(), must.len());
     }

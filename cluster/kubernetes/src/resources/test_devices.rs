@@ -39,5 +39,5 @@ pub(crate) fn at(device: Device, numa_node: u32, pcie_root: &str) -> Device {
 pub(crate) fn resource(name: &str, devices: Vec<Device>) -> Resource {
     let (ids, without) = ids(&devices);
     assert!(without.is_empty());
-    Resource { name: ResourceName::own(name).unwrap(), devices, ids }
+    Resource { name: ResourceName::onload_dev(name).unwrap(), devices, ids }
 }

@@ -14,7 +14,7 @@ use onload_host::host::Host;
 use onload_host::specdir::WRITER_LOCK;
 use onload_kubernetes::install::{Place, Report, install, uninstall};
 use onload_kubernetes::spec_writer::{self, VERSION};
-use onload_sys::fs::trust::Owners;
+use onload_sys::fs::trust::TrustedOwners;
 use onload_test_needs as needs;
 use onload_test_tree::Tree;
 
@@ -69,7 +69,11 @@ impl Node {
     fn with<T>(&self, act: impl FnOnce(&Place<'_>) -> T) -> T {
         let host = Host::open(self.tree.root()).unwrap();
         let owner = fs::metadata(self.tree.root()).unwrap().uid();
-        act(&Place { host: &host, directory: Path::new(DIRECTORY), owners: Owners::of(&[owner]) })
+        act(&Place {
+            host: &host,
+            directory: Path::new(DIRECTORY),
+            owners: TrustedOwners::from_users(&[owner]),
+        })
     }
 
     fn try_install(&self, force: bool) -> anyhow::Result<Report> {
@@ -524,7 +528,7 @@ fn an_uninstall_leaves_the_locks_that_somebody_holds() {
         let path = node.path(&format!("run/onload-ctk/{directory}"));
         fs::create_dir_all(&path).unwrap();
         let open = fs::File::open(&path).unwrap();
-        let held = Lock::if_free(&open, &path, name).unwrap().unwrap();
+        let held = Lock::try_acquire(&open, &path, name).unwrap().unwrap();
         node.uninstall();
         assert!(path.join(name).exists(), "{directory}");
         drop(held);

@@ -15,7 +15,7 @@ use onload_host::generate::{InstalledFiles, generate};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Health, Offer, Survey, build_offers};
 use onload_host::pools;
-use onload_sys::text::{Chain, Quoted};
+use onload_sys::text::{ErrorChain, Quoted};
 
 use super::layout::layouts;
 use super::plan::NONE;
@@ -57,7 +57,7 @@ impl Books {
             }
         };
         let edits = registry.edits_for(names);
-        edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", Chain(&error)))
+        edits.map_err(|error| anyhow!("{}; run \"onload-ctk cdi generate\"", ErrorChain(&error)))
     }
 
     pub fn is_own(&self, class: Class) -> bool {

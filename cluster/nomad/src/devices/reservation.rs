@@ -44,7 +44,7 @@ impl Need {
 pub fn needs(edits: &ContainerEdits) -> BTreeSet<Need> {
     let mut needs = BTreeSet::new();
     for hook in &edits.hooks {
-        match HookArguments::of_command(&hook.args) {
+        match HookArguments::from_command(&hook.args) {
             // What it expects of nodes was looked at before the device was said to be healthy.
             Some((_, arguments)) => {
                 needs.extend(arguments.memlock.map(|_| Need::Memlock));

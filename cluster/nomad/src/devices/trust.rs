@@ -26,7 +26,7 @@ fn judge(host: &Host) -> Result<()> {
             Err(error) if error.is_absent() => continue,
             dir => dir?,
         };
-        for name in dir.names(|name| name.starts_with(FILE_PREFIX.as_bytes()), MAX_FILES)? {
+        for name in dir.list_names(|name| name.starts_with(FILE_PREFIX.as_bytes()), MAX_FILES)? {
             match dir.open(&name) {
                 // It went meanwhile.
                 Err(error) if error.is_absent() => {}

@@ -45,7 +45,7 @@ fn read(sysfs: &Sysfs, hierarchy: &Path, path: PathBuf) -> Option<Ancestor> {
     let dir = hierarchy.join(&path);
     let list = |files: [&str; 3]| {
         let text = files.iter().find_map(|file| sysfs.text(&dir.join(file)));
-        let list = cpu_list::parse(&text?).ok();
+        let list = cpu_list::parse_kernel_list(&text?).ok();
         list.filter(|list| !list.is_empty())
     };
     Some(Ancestor { cpus: list(CPUS)?, mems: list(MEMS)?, path: Path::new("/").join(path) })
@@ -160,7 +160,7 @@ mod tests {
     fn nearest_of(tree: &Tree, cgroups_path: &str) -> Option<(String, String, String)> {
         let found = nearest(cgroups_path, &Sysfs::at(tree.root()))?;
         let path = found.path.display().to_string();
-        Some((path, cpu_list::text(&found.cpus), cpu_list::text(&found.mems)))
+        Some((path, cpu_list::format_list(&found.cpus), cpu_list::format_list(&found.mems)))
     }
 
     fn found(path: &str, cpus: &str, mems: &str) -> Option<(String, String, String)> {

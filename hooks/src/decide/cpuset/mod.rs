@@ -53,7 +53,7 @@ pub(crate) fn choose(
         }
         chosen.warnings.extend(two_nodes(placement));
     }
-    let text = |set: &BTreeSet<u32>| (!set.is_empty()).then(|| cpu_list::text(set));
+    let text = |set: &BTreeSet<u32>| (!set.is_empty()).then(|| cpu_list::format_list(set));
     (chosen.cpus, chosen.mems) = (text(&cpus), text(&mems));
     Ok(chosen)
 }
@@ -67,7 +67,7 @@ impl Choice {
         held: &str,
         wanted: Option<BTreeSet<u32>>,
     ) {
-        if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse(held)) {
+        if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse_kernel_list(held)) {
             return;
         }
         self.warnings.push(format!(
@@ -88,7 +88,7 @@ fn two_nodes(placement: &Placement) -> Option<String> {
             "{}: the devices of bundle {} are on the NUMA nodes {}, so its CPUs and memory are those of all of them",
             placement.origin,
             placement.bundle,
-            cpu_list::text(&placement.nodes)
+            cpu_list::format_list(&placement.nodes)
         )
     })
 }
@@ -189,7 +189,7 @@ impl<'a> Resolver<'a> {
             let Placement { origin, bundle, .. } = self.placement;
             bail!(
                 "{origin}: bundle {bundle} wants isolated CPUs, and no CPU of NUMA node {} is isolated ({} on this host); isolate some with isolcpus on the kernel's command line, or say cpus = \"numa\"",
-                cpu_list::text(&self.nodes()?),
+                cpu_list::format_list(&self.nodes()?),
                 shown(&isolated)
             );
         }
@@ -199,7 +199,7 @@ impl<'a> Resolver<'a> {
     /// A list of the kernel. Where it is not understood, a container would be kept to a part of it.
     fn list(&self, path: &str) -> Result<BTreeSet<u32>> {
         let text = self.sysfs.text(Path::new(path));
-        cpu_list::parse(&text.unwrap_or_default()).with_context(|| {
+        cpu_list::parse_kernel_list(&text.unwrap_or_default()).with_context(|| {
             let Placement { origin, bundle, .. } = self.placement;
             format!(
                 "{origin}: reading /sys/{path}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
@@ -233,7 +233,7 @@ fn shown(numbers: &BTreeSet<u32>) -> String {
     if numbers.is_empty() {
         return "none".to_owned();
     }
-    cpu_list::text(numbers)
+    cpu_list::format_list(numbers)
 }
 
 #[cfg(test)]
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn list(cpus: &str) -> BTreeSet<u32> {
-        cpu_list::read(cpus).unwrap()
+        cpu_list::parse_user_list(cpus).unwrap()
     }
 
     fn set(chosen: &Choice) -> (Option<&str>, Option<&str>) {

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 use onload_core::config::LogLevel;
-use onload_core::timestamp::{now, rfc3339};
-use onload_sys::text::one_line;
+use onload_core::timestamp::{format_rfc3339, now};
+use onload_sys::text::to_one_line;
 
 use crate::entry::program::say;
 use crate::entry::wrapper::args::LogTarget;
@@ -30,8 +30,8 @@ pub(crate) fn write(target: &LogTarget, level: LogLevel, message: &str) {
 }
 
 fn format(is_json: bool, level: LogLevel, message: &str, time: u64) -> String {
-    let time = rfc3339(time);
-    let message = serde_json::Value::from(one_line(message));
+    let time = format_rfc3339(time);
+    let message = serde_json::Value::from(to_one_line(message));
     if is_json {
         format!("{{\"level\":\"{level}\",\"msg\":{message},\"time\":\"{time}\"}}\n")
     } else {

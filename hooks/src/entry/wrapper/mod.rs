@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use onload_cdi::HookName;
 use onload_cdi::oci::OciConfig;
-use onload_core::config::{self, CONFIG_PATH, Log, LogLevel, RootWithOnload};
+use onload_core::config::{self, CONFIG_PATH, LogConfig, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{HookArguments, PROGRAM as HOOK};
 use onload_core::onload::RUNTIMES;
@@ -46,7 +46,7 @@ const PROGRAM: &str = "onload-container-runtime";
 #[derive(Default, Deserialize)]
 struct RuntimeOnly {
     #[serde(default)]
-    runtime: config::Runtime,
+    runtime: config::RuntimeConfig,
 }
 
 /// Returns only if it could not execute the runtime.
@@ -168,7 +168,7 @@ fn warn(invocation: &Invocation, host: &ThisHost, warning: String) {
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
-fn log_lines(invocation: &Invocation, log: &Log, lines: impl IntoIterator<Item = Line>) {
+fn log_lines(invocation: &Invocation, log: &LogConfig, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
         let message = prefixed(&format!("{error:#}"));
         log::write(&invocation.log, LogLevel::Warning, &message);
@@ -195,9 +195,9 @@ fn may_restore(invocation: &Invocation, runtime: &Path, host: &ThisHost) -> Resu
     let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
     // What this version does not understand may be a check.
     let is_needed = |args: &Vec<String>| {
-        let asked = HookArguments::of_command(args);
+        let asked = HookArguments::from_command(args);
         args.first().is_some_and(|program| program == HOOK)
-            && asked.is_none_or(|(_, asked)| asked.concerns_devices())
+            && asked.is_none_or(|(_, asked)| asked.affects_devices())
     };
     if hooks.iter().filter_map(|hook| hook.args.as_ref()).any(is_needed) {
         bail!(
@@ -378,7 +378,7 @@ fn named_runtime(host: &ThisHost) -> Result<PathBuf> {
         return Ok(PathBuf::new());
     };
     let parsed = toml::from_str::<RuntimeOnly>(&text)
-        .map_err(|error| config::of_toml(&text, &error))
+        .map_err(|error| config::describe_toml_error(&text, &error))
         .with_context(|| format!("{:?}", host.config_path()))?;
     Ok(parsed.runtime.path)
 }
@@ -435,7 +435,7 @@ fn salvage(text: &str) -> Option<PathBuf> {
     }
     let behind = text.lines().skip_while(|line| !names(line)).skip(1);
     let section: Vec<&str> = behind.take_while(|line| !code(line).starts_with('[')).collect();
-    let found: config::Runtime = toml::from_str(&section.join("\n")).ok()?;
+    let found: config::RuntimeConfig = toml::from_str(&section.join("\n")).ok()?;
     Some(found.path)
 }
 

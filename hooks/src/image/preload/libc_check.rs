@@ -7,9 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use onload_sys::elf::{self, ElfError, GlibcVersion, Summary};
+use onload_sys::elf::{self, ElfError, ElfSummary, GlibcVersion};
 use onload_sys::fs::open::PATH_MAX;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use onload_core::providers::LIBRARY_DIRS;
 use onload_sys::fs::container_root::{ContainerRoot, FileError};
@@ -55,7 +55,7 @@ pub(crate) enum Verdict {
 pub(crate) fn check(
     root: &ContainerRoot,
     program: &Program,
-    library: Option<&Summary>,
+    library: Option<&ElfSummary>,
     covered: &dyn Fn(&Path) -> bool,
 ) -> Verdict {
     let files = ProgramFiles { root, covered };
@@ -68,7 +68,7 @@ pub(crate) fn check(
 
 struct LibcCheck<'a> {
     files: ProgramFiles<'a>,
-    library: Option<&'a Summary>,
+    library: Option<&'a ElfSummary>,
 }
 
 /// Where a container's program is looked for.
@@ -79,13 +79,13 @@ pub(crate) struct ProgramFiles<'a> {
 
 enum ProgramFormat {
     Script(PathBuf),
-    Elf(Summary),
+    Elf(ElfSummary),
     Other,
 }
 
 impl ProgramFiles<'_> {
     /// The file that the kernel executes in the end, or why that reveals nothing.
-    pub(crate) fn program(&self, program: &Program) -> Result<(PathBuf, Summary), String> {
+    pub(crate) fn program(&self, program: &Program) -> Result<(PathBuf, ElfSummary), String> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
             match self.open(&path)? {
@@ -130,7 +130,7 @@ impl ProgramFiles<'_> {
                 Ok(_) => return Ok(candidate),
                 Err(FileError::NotRegular(_)) => {}
                 Err(error) if error.is_absent() => {}
-                Err(error) => return Err(Chain(&error).to_string()),
+                Err(error) => return Err(ErrorChain(&error).to_string()),
             }
         }
         Err(format!("{name:?} is in no directory of PATH"))
@@ -140,13 +140,14 @@ impl ProgramFiles<'_> {
         if (self.covered)(path) {
             return Err(format!("{path:?} is under a mount"));
         }
-        let (file, size) = self.root.open_file(path).map_err(|error| Chain(&error).to_string())?;
+        let (file, size) =
+            self.root.open_file(path).map_err(|error| ErrorChain(&error).to_string())?;
         classify(&file, size).map_err(|error| format!("{path:?}: {error}"))
     }
 }
 
 impl LibcCheck<'_> {
-    fn elf(&self, path: &Path, program: &Summary) -> Verdict {
+    fn elf(&self, path: &Path, program: &ElfSummary) -> Verdict {
         let Some(loader) = &program.interpreter else {
             return Verdict::Unknown(format!(
                 "{path:?} is a static program, which preloads nothing"
@@ -188,7 +189,7 @@ impl LibcCheck<'_> {
     }
 
     /// The libc beside a loader.
-    fn libc(&self, loader: &Path) -> Result<Summary, String> {
+    fn libc(&self, loader: &Path) -> Result<ElfSummary, String> {
         let beside = loader.parent().into_iter().map(Path::to_owned);
         let usual = LIBRARY_DIRS.iter().map(PathBuf::from);
         for dir in beside.chain(usual) {
@@ -209,7 +210,7 @@ impl LibcCheck<'_> {
         Err("the image has no libc.so.6 where glibc keeps it".to_owned())
     }
 
-    fn is_same_machine(&self, other: &Summary) -> bool {
+    fn is_same_machine(&self, other: &ElfSummary) -> bool {
         self.library
             .is_none_or(|library| (library.machine, library.is_64) == (other.machine, other.is_64))
     }
@@ -251,7 +252,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     (!word.contains('\0')).then(|| Path::new("/").join(word))
 }
 
-fn compare(library: &Summary, libc: &Summary) -> Verdict {
+fn compare(library: &ElfSummary, libc: &ElfSummary) -> Verdict {
     let missing = library
         .version_needs
         .iter()
@@ -324,17 +325,22 @@ mod tests {
         }
     }
 
-    fn library(version: &str) -> Summary {
+    fn library(version: &str) -> ElfSummary {
         let need = VersionNeed {
             library: "libc.so.6".to_owned(),
             version: version.to_owned(),
             weak: false,
         };
-        Summary { machine: 62, is_64: true, version_needs: [need].into(), ..Summary::default() }
+        ElfSummary {
+            machine: 62,
+            is_64: true,
+            version_needs: [need].into(),
+            ..ElfSummary::default()
+        }
     }
 
-    fn libc(versions: &[&str]) -> Summary {
-        Summary {
+    fn libc(versions: &[&str]) -> ElfSummary {
+        ElfSummary {
             version_definitions: versions.iter().map(|v| (*v).to_owned()).collect(),
             ..library("")
         }

@@ -17,7 +17,7 @@ use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Error, Result};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 
 use crate::decide::host::{HostView, Privilege, Settings};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
@@ -145,7 +145,7 @@ pub(crate) fn covered(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&Pat
 
 #[expect(clippy::needless_pass_by_value, reason = "what map_err calls")]
 fn of_config(error: OciConfigError) -> Error {
-    error!("{}", Chain(&error))
+    error!("{}", ErrorChain(&error))
 }
 
 /// What the container starts.
@@ -159,7 +159,7 @@ pub(crate) fn program(config: &OciConfig) -> Result<Program, OciConfigError> {
     let cwd = config.process().map(|process| process.read("cwd"));
     Ok(Program {
         args,
-        path: config.env_get("PATH")?,
+        path: config.env_value("PATH")?,
         cwd: cwd.and_then(|cwd| cwd.ok().flatten()).unwrap_or_default(),
     })
 }
@@ -181,7 +181,7 @@ fn by_env(
     if libraries.is_empty() {
         libraries.push(LIBRARY.to_owned());
     }
-    let own = config.env_get("LD_PRELOAD")?.unwrap_or_default();
+    let own = config.env_value("LD_PRELOAD")?.unwrap_or_default();
     libraries.retain(|library| !split(&own).any(|held| held == library));
     if !libraries.is_empty() {
         if !own.is_empty() {
@@ -229,7 +229,7 @@ fn by_file(
     };
     let merged = now.id.map(|id| (id, format!("{RUN_DIR}/{id}/{MERGED}")));
     let mut mounts = config.mounts().iter().rev();
-    if let Some(present) = mounts.find(|mount| mount.is_at(LD_SO_PRELOAD)) {
+    if let Some(present) = mounts.find(|mount| mount.has_destination(LD_SO_PRELOAD)) {
         let source = present.source();
         let standard = from_spec.as_ref().map(|mount| &*mount.host_path);
         if source == standard.unwrap_or(PRELOAD_FILE) {
@@ -246,7 +246,7 @@ fn by_file(
     if from_spec.is_none()
         && let Err(error) = host.preload_file()
     {
-        bail!("preloading by file: {}; the onload-ctk package brings it", Chain(&error));
+        bail!("preloading by file: {}; the onload-ctk package brings it", ErrorChain(&error));
     }
     let mut mount = from_spec.unwrap_or_else(|| Mount {
         host_path: PRELOAD_FILE.to_owned(),
@@ -321,8 +321,8 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, ListProblem>
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok((file, _)) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
-        Err(error) if error.is_elsewhere() => return Err(ListProblem::OwnMount),
-        Err(error) => return Err(ListProblem::Unreadable(Chain(&error).to_string())),
+        Err(error) if error.is_behind_mount() => return Err(ListProblem::OwnMount),
+        Err(error) => return Err(ListProblem::Unreadable(ErrorChain(&error).to_string())),
     };
     let mut text = String::new();
     let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text);
@@ -346,7 +346,7 @@ fn cap_nofile(
     let Rlimit { soft, hard, .. } = nofile(config, now)?;
     let capped = Rlimit { type_: NOFILE.to_owned(), hard: hard.min(size), soft: soft.min(size) };
     if (capped.soft, capped.hard) != (soft, hard) {
-        config.rlimit_set(&capped)?;
+        config.set_rlimit(&capped)?;
         report
             .reasons
             .push(format!("{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"));

@@ -5,7 +5,7 @@ mod group;
 mod vf;
 
 use onload_core::class::Class;
-use onload_core::lease::{Facts, FunctionFacts};
+use onload_core::lease::{SavedFunction, SavedState};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::pci::PciAddress;
@@ -21,7 +21,7 @@ impl Kind for Functions {
     const THING: &'static str = "physical function";
     const NEEDS: &'static str = "a virtual function is set up by an engine of the host's root";
     const MOVES: bool = false;
-    type Facts = FunctionFacts;
+    type Facts = SavedFunction;
     type Seen = ();
     type Driver = ();
 
@@ -34,42 +34,42 @@ impl Kind for Functions {
         (): &(),
         request: &Request<'_>,
         way: &Way<'_, Self>,
-    ) -> Result<(FunctionFacts, Option<String>)> {
+    ) -> Result<(SavedFunction, Option<String>)> {
         let pci = request.pci;
         let wanted = request.vf.clone().unwrap_or_default();
         let vf = self.check_alone(pci);
         let vf = vf.and_then(|()| Functions::examine(self, &way.home.netns, pci, &wanted));
         let vf = vf.with_context(|| format!("vfio {}", request.name))?;
-        Ok((FunctionFacts { pci, vf }, None))
+        Ok((SavedFunction { pci, vf }, None))
     }
 
-    fn stray(&self, (): &(), request: &Request<'_>) -> Result<FunctionFacts> {
+    fn stray(&self, (): &(), request: &Request<'_>) -> Result<SavedFunction> {
         bail!("vfio {} is not on this host", request.name)
     }
 
     fn send(
         &self,
         grant: &Grant<'_, Self>,
-        facts: &FunctionFacts,
+        facts: &SavedFunction,
         way: &Way<'_, Self>,
     ) -> Result<()> {
         let set = self.set_up(&way.home.netns, facts.pci, &facts.vf);
         set.with_context(|| format!("vfio {}", grant.request.name))
     }
 
-    fn of(facts: &Facts) -> Option<&FunctionFacts> {
+    fn of(facts: &SavedState) -> Option<&SavedFunction> {
         match facts {
-            Facts::Function(facts) => Some(facts),
-            Facts::Interface(_) | Facts::Rdma(_) => None,
+            SavedState::Function(facts) => Some(facts),
+            SavedState::Interface(_) | SavedState::Rdma(_) => None,
         }
     }
 
     /// Its name is its address.
-    fn identity(facts: &FunctionFacts) -> (PciAddress, &str) {
+    fn identity(facts: &SavedFunction) -> (PciAddress, &str) {
         (facts.pci, "")
     }
 
-    fn find(&self, _: &Netns, _: &FunctionFacts) -> Result<Option<()>> {
+    fn find(&self, _: &Netns, _: &SavedFunction) -> Result<Option<()>> {
         Ok(Some(()))
     }
 
@@ -77,12 +77,12 @@ impl Kind for Functions {
         true
     }
 
-    fn take(&self, _: &Netns, (): &(), _: &Home<'_, Self>, _: &FunctionFacts) -> Result<()> {
+    fn take(&self, _: &Netns, (): &(), _: &Home<'_, Self>, _: &SavedFunction) -> Result<()> {
         Ok(())
     }
 
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
-        let FunctionFacts { pci, vf } = &arrival.back.facts;
+        let SavedFunction { pci, vf } = &arrival.back.facts;
         // Who kept it open would go on with what it was.
         self.check_unused(*pci)?;
         self.put_back(&home.netns, *pci, vf)

@@ -6,13 +6,13 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-use onload_core::lease::VfFacts;
+use onload_core::lease::SavedVf;
 use onload_core::vf::VfConfig;
 use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::Link;
-use onload_sys::netlink::vf::{VfChange, VfSettings, Vfs};
+use onload_sys::netlink::vf::{VfChange, VfList, VfSettings};
 use onload_sys::pci::PciAddress;
 
 use crate::moves::journey::NotBack;
@@ -51,14 +51,14 @@ enum Pf<'a> {
 }
 
 /// What an interface's answer tells of a virtual function; none where it is not that of the physical function.
-fn told(mut vfs: Vfs, number: u32, link: &Link) -> Result<Option<VfSettings>> {
+fn told(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfSettings>> {
     let count = vfs.told.len();
     let found = vfs.told.remove(&number);
     if found.is_none() && u32::try_from(count).is_ok_and(|count| count < vfs.count) {
         bail!(
             "the kernel tells of {count} of the {} virtual functions of {}, its physical function, and not of number {number}: its answer is cut short where there are more than some 330; make fewer of them, or leave the table vf of its pool or section out",
             vfs.count,
-            link.shown()
+            link.display_name()
         );
     }
     Ok(found)
@@ -78,9 +78,9 @@ impl Functions {
         let links = home.links()?.into_iter();
         // Interfaces that stand for virtual functions on a switch in the card belong to the physical function too.
         for link in links.filter(|link| link.function == Some(physical)) {
-            let vfs = home
-                .virtual_functions(link.index)
-                .with_context(|| format!("asking {} for its virtual functions", link.shown()))?;
+            let vfs = home.virtual_functions(link.index).with_context(|| {
+                format!("asking {} for its virtual functions", link.display_name())
+            })?;
             if let Some(settings) = told(vfs, number, &link)? {
                 let pf = Pf::Interface { netns: home, link: Box::new(link), number };
                 return Ok(Some(Vf { pf, settings }));
@@ -97,23 +97,23 @@ impl Functions {
         home: &Netns,
         pci: PciAddress,
         wanted: &VfConfig,
-    ) -> Result<VfFacts> {
-        let given = wanted.settings()?;
+    ) -> Result<SavedVf> {
+        let given = wanted.to_settings()?;
         let Some(Vf { pf, settings }) = self.find(home, pci)? else {
             bail!(
                 "PCI function {pci} is no virtual function, which alone can be set up for a container; leave the table vf of its pool or section out, or the device out of the pool"
             );
         };
         let mut changes = given.changes(&settings);
-        if let Some(change) = changes.find(|change| change.same_of(&settings).is_none()) {
+        if let Some(change) = changes.find(|change| change.current_in(&settings).is_none()) {
             let name = change.name();
             bail!(
                 "the driver of {}, its physical function, does not tell the {name} of {pci}, so that it could not be put back; leave {name} out of the table vf of its pool or section",
                 pf.shown()
             );
         }
-        let before = settings.of_same(&given);
-        Ok(VfFacts { given, before })
+        let before = settings.restricted_to(&given);
+        Ok(SavedVf { given, before })
     }
 
     /// Sets up a function for a container. What fails may have changed something.
@@ -121,7 +121,7 @@ impl Functions {
         &self,
         home: &Netns,
         pci: PciAddress,
-        facts: &VfFacts,
+        facts: &SavedVf,
     ) -> Result<()> {
         let Some(vf) = self.find(home, pci)? else {
             bail!("virtual function {pci} is gone; start a new container");
@@ -130,7 +130,7 @@ impl Functions {
         let own = facts.before.mac.filter(|_| facts.given.mac.is_some());
         // A driver that does not take such an address back is found out before it has another.
         let first = own.filter(is_none).map(VfChange::Mac);
-        let changes = facts.given.told(&vf.settings);
+        let changes = facts.given.required_changes(&vf.settings);
         for change in first.into_iter().chain(changes) {
             vf.pf.tell(change).map_err(|error| {
                 error!(
@@ -156,14 +156,14 @@ impl Functions {
         &self,
         home: &Netns,
         pci: PciAddress,
-        facts: &VfFacts,
+        facts: &SavedVf,
     ) -> Result<(), NotBack> {
         let begin = || format!("putting back virtual function {pci}");
         let Some(vf) = self.find(home, pci).with_context(begin)? else {
             return Ok(());
         };
         let mut failed = None;
-        for change in facts.before.told(&vf.settings) {
+        for change in facts.before.required_changes(&vf.settings) {
             failed = failed.or(vf.pf.tell(change).err());
         }
         let left = self.wrong(home, pci, &facts.before).with_context(begin)?;
@@ -186,14 +186,14 @@ impl Functions {
     /// What of it is otherwise now; nothing of a function that is not there any more.
     fn wrong(&self, home: &Netns, pci: PciAddress, wanted: &VfSettings) -> Result<Vec<VfChange>> {
         let found = self.find(home, pci)?;
-        Ok(found.map_or_else(Vec::new, |vf| wanted.wrong(&vf.settings)))
+        Ok(found.map_or_else(Vec::new, |vf| wanted.differences(&vf.settings)))
     }
 }
 
 impl Pf<'_> {
     fn shown(&self) -> String {
         match self {
-            Pf::Interface { link, .. } => link.shown(),
+            Pf::Interface { link, .. } => link.display_name(),
             Pf::StandIn(_, _, name) => name.clone(),
         }
     }
@@ -273,7 +273,7 @@ mod tests {
     fn a_function_that_the_kernel_had_no_room_for_is_not_said_to_lack_its_physical_one() {
         let link = Link { name: b"ens1f0".to_vec(), ..Link::default() };
         let of = |count: u32, number: u32| {
-            let vfs = Vfs { told: [0, 1].map(|vf| (vf, VfSettings::default())).into(), count };
+            let vfs = VfList { told: [0, 1].map(|vf| (vf, VfSettings::default())).into(), count };
             told(vfs, number, &link)
         };
         assert!(of(2, 1).unwrap().is_some() && of(400, 1).unwrap().is_some());
@@ -282,6 +282,6 @@ mod tests {
         let begin = "the kernel tells of 2 of the 400 virtual functions of ens1f0, its physical function, and not of number 7: ";
         assert!(error.starts_with(begin), "{error}");
         // One that stands for a virtual function.
-        assert!(told(Vfs::default(), 0, &link).unwrap().is_none());
+        assert!(told(VfList::default(), 0, &link).unwrap().is_none());
     }
 }

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use onload_core::lease::InterfaceFacts;
+use onload_core::lease::SavedInterface;
 use onload_sys::pci::PciAddress;
 
-use onload_sys::netlink::link::{CHOSEN_FLAGS, Change, Link, UP, address_bytes, address_text};
+use onload_sys::netlink::link::{CHOSEN_FLAGS, Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
 
 /// What a lease keeps of an interface, as far as netlink tells it. A name that is no text is nobody's choice, and not kept.
-pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
+pub(super) fn of(link: &Link, pci: PciAddress) -> SavedInterface {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-    let address = |bytes: &[u8]| (!bytes.is_empty()).then(|| address_text(bytes));
-    InterfaceFacts {
-        name: link.shown(),
+    let address = |bytes: &[u8]| (!bytes.is_empty()).then(|| format_hwaddr(bytes));
+    SavedInterface {
+        name: link.display_name(),
         alternative_names: link.alternative_names.iter().filter_map(|name| text(name)).collect(),
         mac: address(&link.address).unwrap_or_default(),
         permanent_mac: address(&link.permanent_address),
@@ -34,7 +34,7 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
 /// One step that restores an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step<'a> {
-    Change(Change<'a>),
+    Change(LinkChange<'a>),
     AlternativeName { name: &'a [u8], is_set: bool },
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Step<'a> {
 /// address changes while the interface is down, and a name that is another of its own is free first.
 pub(super) fn plan<'a>(
     link: &'a Link,
-    facts: &'a InterfaceFacts,
+    facts: &'a SavedInterface,
 ) -> Vec<(&'static str, Vec<Step<'a>>)> {
     let mut plan: Vec<(&'static str, Vec<Step<'a>>)> = Vec::new();
     let mut add = |what, steps: Vec<Step<'a>>| {
@@ -52,7 +52,7 @@ pub(super) fn plan<'a>(
     };
     let one = |differs: bool, change| some(differs.then_some(change));
     let no_xdp = link.xdp_modes.iter();
-    let no_xdp = no_xdp.map(|mode| Step::Change(Change::NoXdp(*mode)));
+    let no_xdp = no_xdp.map(|mode| Step::Change(LinkChange::NoXdp(*mode)));
     add("its XDP program", no_xdp.collect());
     let names = &facts.alternative_names;
     let is_kept = |name: &[u8]| names.iter().any(|own| own.as_bytes() == name);
@@ -60,34 +60,34 @@ pub(super) fn plan<'a>(
     let foreign = foreign.map(|name| Step::AlternativeName { name, is_set: false });
     add("its other names", foreign.collect());
     let name = facts.name.as_bytes();
-    let address = address_bytes(&facts.mac).filter(|address| *address != link.address);
+    let address = parse_hwaddr(&facts.mac).filter(|address| *address != link.address);
     let (renamed, resized) = (link.name != name, link.mtu != facts.mtu);
     let is_taken_down = renamed || resized || address.is_some();
-    let down = Change::Flags { mask: UP, flags: 0 };
+    let down = LinkChange::Flags { mask: UP, flags: 0 };
     add("its state", one(is_taken_down && link.flags & UP != 0, down));
-    add("its name", one(renamed, Change::Name(name)));
+    add("its name", one(renamed, LinkChange::Name(name)));
     let missing = names.iter().map(String::as_bytes);
     let missing = missing.filter(|name| !link.alternative_names.iter().any(|own| own == name));
     let missing = missing.map(|name| Step::AlternativeName { name, is_set: true });
     add("its other names", missing.collect());
-    add("its address", some(address.map(Change::Address)));
-    add("its MTU", one(resized, Change::Mtu(facts.mtu)));
+    add("its address", some(address.map(LinkChange::Address)));
+    add("its MTU", one(resized, LinkChange::Mtu(facts.mtu)));
     let length = facts.queue_length;
     let is_other = link.queue_length != length;
-    add("the length of its queue", one(is_other, Change::QueueLength(length)));
+    add("the length of its queue", one(is_other, LinkChange::QueueLength(length)));
     let alias = facts.alias.as_deref().unwrap_or_default().as_bytes();
-    add("its alias", one(link.alias != alias, Change::Alias(alias)));
-    let broadcast = facts.broadcast.as_deref().and_then(address_bytes);
+    add("its alias", one(link.alias != alias, LinkChange::Alias(alias)));
+    let broadcast = facts.broadcast.as_deref().and_then(parse_hwaddr);
     let broadcast = broadcast.filter(|bytes| *bytes != link.broadcast);
-    add("its broadcast address", some(broadcast.map(Change::Broadcast)));
+    add("its broadcast address", some(broadcast.map(LinkChange::Broadcast)));
     let mode = facts.link_mode.filter(|mode| Some(*mode) != link.link_mode);
-    add("its link mode", some(mode.map(Change::LinkMode)));
+    add("its link mode", some(mode.map(LinkChange::LinkMode)));
     // What is set first changes what follows from it, and that is put right after it.
     let words = facts.words.iter();
     let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
-    let words = words.map(|(kind, word)| Change::Word { kind: *kind, word: *word });
+    let words = words.map(|(kind, word)| LinkChange::Word { kind: *kind, word: *word });
     add("its group or the limits of its offloads", words.map(Step::Change).collect());
-    let flags = Change::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
+    let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
     let differs = (link.flags ^ facts.flags) & CHOSEN_FLAGS != 0;
     add("its flags", one(differs, flags.clone()));
     // What takes it down on the way brings it up again, as it was.
@@ -96,7 +96,7 @@ pub(super) fn plan<'a>(
     plan
 }
 
-fn some(change: Option<Change<'_>>) -> Vec<Step<'_>> {
+fn some(change: Option<LinkChange<'_>>) -> Vec<Step<'_>> {
     change.map(Step::Change).into_iter().collect()
 }
 
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    fn facts() -> InterfaceFacts {
+    fn facts() -> SavedInterface {
         of(&link(), "0000:03:10.0".parse().unwrap())
     }
 
@@ -157,24 +157,24 @@ mod tests {
         let plan = plan(&theirs, &facts);
         let steps: Vec<Step<'_>> = plan.into_iter().flat_map(|(_, steps)| steps).collect();
         let other = |name, is_set| Step::AlternativeName { name, is_set };
-        let flags = Change::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
+        let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
         let wanted = [
-            Step::Change(Change::NoXdp(2)),
-            Step::Change(Change::NoXdp(4)),
-            Step::Change(Change::NoXdp(8)),
+            Step::Change(LinkChange::NoXdp(2)),
+            Step::Change(LinkChange::NoXdp(4)),
+            Step::Change(LinkChange::NoXdp(8)),
             other(b"ens1v0", false),
             other(b"\xff", false),
-            Step::Change(Change::Flags { mask: UP, flags: 0 }),
-            Step::Change(Change::Name(b"ens1v0")),
+            Step::Change(LinkChange::Flags { mask: UP, flags: 0 }),
+            Step::Change(LinkChange::Name(b"ens1v0")),
             other(b"enp3s0v0", true),
-            Step::Change(Change::Address(vec![2, 0, 0, 0, 0, 1])),
-            Step::Change(Change::Mtu(1500)),
-            Step::Change(Change::QueueLength(1000)),
-            Step::Change(Change::Alias(b"rack 7")),
-            Step::Change(Change::Broadcast(vec![255; 6])),
-            Step::Change(Change::LinkMode(0)),
-            Step::Change(Change::Word { kind: 27, word: 0 }),
-            Step::Change(Change::Word { kind: 41, word: 65536 }),
+            Step::Change(LinkChange::Address(vec![2, 0, 0, 0, 0, 1])),
+            Step::Change(LinkChange::Mtu(1500)),
+            Step::Change(LinkChange::QueueLength(1000)),
+            Step::Change(LinkChange::Alias(b"rack 7")),
+            Step::Change(LinkChange::Broadcast(vec![255; 6])),
+            Step::Change(LinkChange::LinkMode(0)),
+            Step::Change(LinkChange::Word { kind: 27, word: 0 }),
+            Step::Change(LinkChange::Word { kind: 41, word: 65536 }),
             Step::Change(flags.clone()),
             Step::Change(flags),
         ];
@@ -199,6 +199,6 @@ mod tests {
         assert_eq!(plan(&plain, &facts), []);
         let named = link();
         let steps = plan(&named, &facts);
-        assert_eq!(steps, [("its alias", vec![Step::Change(Change::Alias(b""))])]);
+        assert_eq!(steps, [("its alias", vec![Step::Change(LinkChange::Alias(b""))])]);
     }
 }

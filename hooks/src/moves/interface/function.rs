@@ -1,10 +1,10 @@
 //! The virtual function of an interface that is set up for a container. The physical function may give it another hardware
 //! address, which the interface has to take too.
 
-use onload_core::lease::{InterfaceFacts, VfFacts};
+use onload_core::lease::{SavedInterface, SavedVf};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::link::{Change, Link, UP, address_bytes, address_text};
+use onload_sys::netlink::link::{Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
 
 use super::identity::{Home, Identity};
 use crate::moves::journey::{NotBack, Request};
@@ -15,7 +15,7 @@ pub(super) fn examine(
     identity: &Identity,
     home: &Netns,
     request: &Request<'_>,
-) -> Result<Option<VfFacts>> {
+) -> Result<Option<SavedVf>> {
     let Some(wanted) = &request.vf else {
         return Ok(None);
     };
@@ -24,13 +24,13 @@ pub(super) fn examine(
 }
 
 /// Sets it up, while the interface is on the host.
-pub(super) fn set_up(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<()> {
+pub(super) fn set_up(home: &Home<'_>, link: &Link, facts: &SavedInterface) -> Result<()> {
     let Some(vf) = &facts.vf else {
         return Ok(());
     };
     let name = &facts.name;
     if let Some(mac) = vf.given.mac {
-        let (_, change) = (bring(home, link.index, 0), Change::Address(mac.to_vec()));
+        let (_, change) = (bring(home, link.index, 0), LinkChange::Address(mac.to_vec()));
         // Some drivers take another one only until the physical function has set one.
         let _ = home.netns.change(link.index, &change);
     }
@@ -39,20 +39,20 @@ pub(super) fn set_up(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Re
     match vf.given.mac {
         Some(mac) if !take_address(home, facts, &mac)? => bail!(
             "interface {name}: its driver does not take the hardware address {} that its physical function gives it; leave mac out of [netdev.NAME.vf]",
-            address_text(&mac)
+            format_hwaddr(&mac)
         ),
         _ => Ok(()),
     }
 }
 
 /// Has it as it was, when nothing of a container is on the interface any more.
-pub(super) fn put_back(home: &Home<'_>, facts: &InterfaceFacts) -> Result<(), NotBack> {
+pub(super) fn put_back(home: &Home<'_>, facts: &SavedInterface) -> Result<(), NotBack> {
     let Some(vf) = &facts.vf else {
         return Ok(());
     };
     let functions = &home.kind.functions;
     functions.put_back(&home.netns, facts.pci, vf)?;
-    if let Some(own) = address_bytes(&facts.mac).filter(|_| vf.given.mac.is_some()) {
+    if let Some(own) = parse_hwaddr(&facts.mac).filter(|_| vf.given.mac.is_some()) {
         // Where it is not taken, that is told with what else of the interface is not as it was.
         take_address(home, facts, &own)?;
     }
@@ -61,7 +61,7 @@ pub(super) fn put_back(home: &Home<'_>, facts: &InterfaceFacts) -> Result<(), No
 
 /// Has an interface take the address that its function has. A driver takes it when it is told, or asks for it when the
 /// interface goes down.
-fn take_address(home: &Home<'_>, facts: &InterfaceFacts, address: &[u8]) -> Result<bool> {
+fn take_address(home: &Home<'_>, facts: &SavedInterface, address: &[u8]) -> Result<bool> {
     let mut is_taken = false;
     for bounces in [false, true] {
         let Some(link) = home.find(facts)? else {
@@ -75,7 +75,7 @@ fn take_address(home: &Home<'_>, facts: &InterfaceFacts, address: &[u8]) -> Resu
             bring(home, link.index, UP);
         }
         bring(home, link.index, 0);
-        let change = Change::Address(address.to_vec());
+        let change = LinkChange::Address(address.to_vec());
         let _ = home.netns.change(link.index, &change);
         let found = home.find(facts)?;
         is_taken = found.is_some_and(|link| link.address == address);
@@ -84,5 +84,5 @@ fn take_address(home: &Home<'_>, facts: &InterfaceFacts, address: &[u8]) -> Resu
 }
 
 fn bring(home: &Home<'_>, index: u32, flags: u32) {
-    let _ = home.netns.change(index, &Change::Flags { mask: UP, flags });
+    let _ = home.netns.change(index, &LinkChange::Flags { mask: UP, flags });
 }

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::settings::{NetdevSettings, Route};
+use onload_core::netdev::settings::{InterfaceRoute, NetdevSettings};
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::address::Address;
-use onload_sys::netlink::link::{Change, Link, UP};
-use onload_sys::netlink::route::{New, Route as OwnRoute};
+use onload_sys::netlink::link::{Link, LinkChange, UP};
+use onload_sys::netlink::route::{NewRoute, Route as OwnRoute};
 use onload_sys::text::Quoted;
 use rustix::io::Errno;
 
@@ -18,18 +18,18 @@ use crate::moves::netns::Netns;
 pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {
     let index = link.index;
     let setting = |what: String| {
-        let name = link.shown();
+        let name = link.display_name();
         move || format!("setting {what} of interface {name} in the container")
     };
     if let Some(mtu) = request.settings.mtu {
-        let set = netns.change(index, &Change::Mtu(mtu.get()));
+        let set = netns.change(index, &LinkChange::Mtu(mtu.get()));
         set.with_context(setting(format!("the MTU {}", mtu.get())))?;
     }
     if has_ipv6(&request.settings) {
         let allowed = sysctl::allow_ipv6(netns, link);
         allowed.with_context(setting("disable_ipv6".to_owned()))?;
     }
-    let up = Change::Flags { mask: UP, flags: UP };
+    let up = LinkChange::Flags { mask: UP, flags: UP };
     netns.change(index, &up).with_context(setting("the state".to_owned()))?;
     for address in &request.settings.addresses {
         let added = netns.add_address(Address {
@@ -42,7 +42,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
     for route in &request.settings.routes {
         let network = (route.network.address(), route.network.prefix());
         let via = route.via;
-        let added = netns.add_route(New { index, network, via });
+        let added = netns.add_route(NewRoute { index, network, via });
         added.with_context(setting(format!("the route {route}")))?;
     }
     for via in &request.settings.gateway {
@@ -50,7 +50,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let added = netns.add_route(New { index, network: (everywhere, 0), via: Some(*via) });
+        let added = netns.add_route(NewRoute { index, network: (everywhere, 0), via: Some(*via) });
         let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
         let why = if added.as_ref().is_err_and(is_taken) {
             " beside the container's own, which its engine set,"
@@ -71,7 +71,7 @@ pub(super) fn otherwise(
 ) -> Result<Option<String>> {
     let (index, asked) = (link.index, &request.asked);
     if let Some(name) = request.new_name.filter(|name| name.as_str().as_bytes() != link.name) {
-        return Ok(Some(format!("its name is {} and not {name}", Quoted(&link.shown()))));
+        return Ok(Some(format!("its name is {} and not {name}", Quoted(&link.display_name()))));
     }
     if let Some(mtu) = asked.mtu.filter(|mtu| mtu.get() != link.mtu) {
         return Ok(Some(format!("its MTU is {} and not {mtu}", link.mtu)));
@@ -88,7 +88,7 @@ pub(super) fn otherwise(
     }
     if !asked.routes.is_empty() {
         let own = netns.routes()?;
-        let is_missing = |asked: &&Route| {
+        let is_missing = |asked: &&InterfaceRoute| {
             let destination = (asked.network.address(), asked.network.prefix());
             let is_same = |own: &OwnRoute| {
                 (own.destination, own.via) == (destination, asked.via) && own.interfaces == [index]

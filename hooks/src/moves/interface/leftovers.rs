@@ -29,7 +29,7 @@ pub(super) fn uppers_elsewhere(
     act: &mut dyn FnMut(&netns::Found, &[Link]) -> Result<()>,
 ) -> Result<Option<Error>> {
     let mut unseen = None;
-    let looking = || looking(&lower.shown());
+    let looking = || looking(&lower.display_name());
     for place in netns::others(base, depth, patience) {
         let place = match place {
             Ok(place) => place,
@@ -60,7 +60,7 @@ fn uppers_in(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
     let (mut links, _) = netns.look()?;
     links.retain(|link| {
         let number = link.lower_namespace;
-        number.is_some() && link.stands_in(number, lower.index)
+        number.is_some() && link.is_upper_of_in(number, lower.index)
     });
     if !links.is_empty() {
         let number = netns.number_of(base);
@@ -84,7 +84,7 @@ pub(super) fn delete_uppers(
             let deleted = delete(netns, upper.index);
             deleted.with_context(|| moving(&upper.name, "away, which stood on another"))?;
             if Instant::now() >= until {
-                let (name, seconds) = (lower.shown(), patience.as_secs());
+                let (name, seconds) = (lower.display_name(), patience.as_secs());
                 bail!(
                     "interface {name}: what a container left on it was not all deleted within {seconds} seconds; run \"onload-ctk lease restore\""
                 );
@@ -93,7 +93,7 @@ pub(super) fn delete_uppers(
         Ok(())
     };
     let (mut here, _) = base.look()?;
-    here.retain(|other| other.stands_on(lower.index));
+    here.retain(|other| other.is_upper_of(lower.index));
     delete_all(base, &here)?;
     let unseen = uppers_elsewhere(base, lower, depth, patience, &mut |place, uppers| {
         delete_all(&place.netns, uppers)
@@ -120,8 +120,8 @@ pub(super) fn delete(netns: &Netns, index: u32) -> io::Result<()> {
 
 /// Detaches the programs that a container left on an interface of the host.
 pub(super) fn detach_programs(link: &Link) -> Result<()> {
-    bpf::interface::clear(link).with_context(|| {
-        let name = link.shown();
+    bpf::interface::detach_all(link).with_context(|| {
+        let name = link.display_name();
         format!("removing BPF programs from interface {name}; `bpftool net` shows them")
     })
 }

@@ -17,7 +17,7 @@ mod usage;
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
+use onload_core::lease::{DeviceId, Leases, MoveRecord, SavedInterface, SavedState};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::fs::lock::Lock;
 use onload_sys::netlink::link::Link;
@@ -48,7 +48,7 @@ impl Kind for Identity {
     const WORD: &'static str = "interface";
     const THING: &'static str = "interface";
     const NEEDS: &'static str = "an interface needs an engine of the host's root";
-    type Facts = InterfaceFacts;
+    type Facts = SavedInterface;
     type Seen = Link;
     type Driver = Driver;
 
@@ -66,7 +66,7 @@ impl Kind for Identity {
     fn reserve(&self, leases: &Leases, request: &Request<'_>) -> Result<Option<Lock>> {
         let Request { name, pci, .. } = request;
         let lock = leases.lock_function(*pci)?;
-        let leased = leases.moved_as(*pci)?;
+        let leased = leases.find_by_function(*pci)?;
         if let Some(other) = leased.iter().find(|other| *other != request.device) {
             bail!(
                 "interface {name}: PCI function {pci} is leased as {other}; \"onload-ctk lease list\" shows all"
@@ -84,12 +84,12 @@ impl Kind for Identity {
         link: &Link,
         request: &Request<'_>,
         way: &Way<'_, Self>,
-    ) -> Result<(InterfaceFacts, Option<String>)> {
+    ) -> Result<(SavedInterface, Option<String>)> {
         let Request { name, pci, .. } = request;
         if link.name != name.as_bytes() {
             bail!(
                 "interface {name}: the interface of PCI function {pci} is called {} now; run `systemctl start onload-cdi.service`, then start a new container",
-                Quoted(&link.shown())
+                Quoted(&link.display_name())
             );
         }
         check_names(link, request, &way.to)?;
@@ -98,7 +98,7 @@ impl Kind for Identity {
         let facts = facts::of(link, *pci);
         let vf = function::examine(self, home, request)?;
         let sysctls = sysctl::of(home, link);
-        let facts = InterfaceFacts {
+        let facts = SavedInterface {
             vf: vf.map(Box::new),
             sysctls: sysctls
                 .with_context(|| format!("reading the settings of interface {name}"))?,
@@ -119,7 +119,7 @@ impl Kind for Identity {
         }
     }
 
-    fn stray(&self, _: &Link, request: &Request<'_>) -> Result<InterfaceFacts> {
+    fn stray(&self, _: &Link, request: &Request<'_>) -> Result<SavedInterface> {
         bail!(
             "interface {} is in the container's network namespace already, and no lease says how it was before; who put it there has to take it out",
             request.name
@@ -129,7 +129,7 @@ impl Kind for Identity {
     fn send(
         &self,
         grant: &Grant<'_, Self>,
-        facts: &InterfaceFacts,
+        facts: &SavedInterface,
         way: &Way<'_, Self>,
     ) -> Result<()> {
         let (link, request) = (&grant.seen, &grant.request);
@@ -149,18 +149,18 @@ impl Kind for Identity {
         Ok(())
     }
 
-    fn of(facts: &Facts) -> Option<&InterfaceFacts> {
+    fn of(facts: &SavedState) -> Option<&SavedInterface> {
         match facts {
-            Facts::Interface(facts) => Some(facts),
-            Facts::Rdma(_) | Facts::Function(_) => None,
+            SavedState::Interface(facts) => Some(facts),
+            SavedState::Rdma(_) | SavedState::Function(_) => None,
         }
     }
 
-    fn identity(facts: &InterfaceFacts) -> (PciAddress, &str) {
+    fn identity(facts: &SavedInterface) -> (PciAddress, &str) {
         (facts.pci, &facts.name)
     }
 
-    fn find(&self, netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Link>> {
+    fn find(&self, netns: &Netns, facts: &SavedInterface) -> Result<Option<Link>> {
         self.interface_of(netns, facts.pci, &facts.name)
     }
 
@@ -168,7 +168,7 @@ impl Kind for Identity {
         matches!(self.interface_of(netns, pci, name), Ok(Some(_)))
     }
 
-    fn prepare(&self, home: &Home<'_, Self>, facts: &InterfaceFacts) -> Result<Driver> {
+    fn prepare(&self, home: &Home<'_, Self>, facts: &SavedInterface) -> Result<Driver> {
         take::sweep(home)?;
         let function = Function::find(Path::new(rebind::PCI), facts.pci);
         // If this fails, the interface is not on the host, which is what is said then.
@@ -185,7 +185,7 @@ impl Kind for Identity {
         from: &Netns,
         link: &Link,
         home: &Home<'_, Self>,
-        facts: &InterfaceFacts,
+        facts: &SavedInterface,
     ) -> Result<()> {
         take::take(from, link, home, facts)
     }
@@ -233,7 +233,7 @@ fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
         );
     }
     let theirs = to.links()?;
-    let is_taken = |name: &&&[u8]| theirs.iter().any(|other| other.is_called(name));
+    let is_taken = |name: &&&[u8]| theirs.iter().any(|other| other.has_name(name));
     if let Some(taken) = names.iter().find(is_taken) {
         bail!(
             "interface {name} cannot move: the container has an interface called {} already",
@@ -244,12 +244,12 @@ fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
 }
 
 /// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
-fn register(facts: &InterfaceFacts, device: &Device, way: &Way<'_, Identity>) -> Result<()> {
+fn register(facts: &SavedInterface, device: &DeviceId, way: &Way<'_, Identity>) -> Result<()> {
     let registration = onload::register(&way.to, facts)?;
-    let say = |moved: &mut Moved| {
-        if let Facts::Interface(facts) = &mut moved.facts {
+    let say = |moved: &mut MoveRecord| {
+        if let SavedState::Interface(facts) = &mut moved.facts {
             facts.onload = registration;
         }
     };
-    way.leases.amend(device, &say)
+    way.leases.update_moves(device, &say)
 }

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
-use onload_core::lease::{InterfaceFacts, Registration};
+use onload_core::lease::{OnloadRegistration, SavedInterface};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::{bail, bpf};
 use rustix::io::Errno;
@@ -44,14 +44,17 @@ struct Listed {
 
 impl Listed {
     /// Any container may give its own interface the name of another one.
-    fn is(&self, facts: &InterfaceFacts) -> bool {
+    fn is(&self, facts: &SavedInterface) -> bool {
         let own = [Some(&facts.mac), facts.permanent_mac.as_ref()];
         self.name == facts.name && own.contains(&Some(&self.address))
     }
 }
 
 /// Registers an interface of a network namespace, if it is not; its registration, as far as Onload tells it.
-pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<Registration>> {
+pub(super) fn register(
+    netns: &Netns,
+    facts: &SavedInterface,
+) -> Result<Option<OnloadRegistration>> {
     let failed = || {
         format!(
             "registering interface {} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works",
@@ -63,7 +66,7 @@ pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<R
         // The kernel takes one write as one value.
         file.write_all(format!("{}\n", facts.name).as_bytes())
     };
-    let before = bpf::interface::named(PROGRAM);
+    let before = bpf::interface::find_xdp_programs(PROGRAM);
     match netns.inside(write) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {
             return Ok(registration(facts));
@@ -76,9 +79,9 @@ pub(super) fn register(netns: &Netns, facts: &InterfaceFacts) -> Result<Option<R
     };
     let own = listed.into_iter().find(|one| one.is(facts));
     let own = own.ok_or_else(|| Error::new(failed()))?;
-    Ok(Some(Registration {
+    Ok(Some(OnloadRegistration {
         since: own.since,
-        program: one_more(&before, &bpf::interface::named(PROGRAM)),
+        program: one_more(&before, &bpf::interface::find_xdp_programs(PROGRAM)),
     }))
 }
 
@@ -87,12 +90,12 @@ fn one_more(before: &BTreeSet<u32>, after: &BTreeSet<u32>) -> Option<u32> {
     new.next().copied().filter(|_| new.next().is_none())
 }
 
-pub(super) fn registration(facts: &InterfaceFacts) -> Option<Registration> {
+pub(super) fn registration(facts: &SavedInterface) -> Option<OnloadRegistration> {
     let listed = listed()?;
     let own = listed.iter().find(|one| one.is(facts))?;
-    Some(Registration {
+    Some(OnloadRegistration {
         since: own.since,
-        program: program_of(own, &listed, &bpf::interface::named(PROGRAM)),
+        program: program_of(own, &listed, &bpf::interface::find_xdp_programs(PROGRAM)),
     })
 }
 
@@ -108,14 +111,14 @@ fn program_of(own: &Listed, listed: &[Listed], programs: &BTreeSet<u32>) -> Opti
 
 /// Refuses an interface that is back without Onload's program. After Onload's modules were loaded anew it is registered
 /// again.
-pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<()> {
+pub(super) fn restore(home: &Netns, facts: &SavedInterface) -> Result<()> {
     let (Some(kept), Some(listed)) = (&facts.onload, listed()) else {
         return Ok(());
     };
     match listed.iter().find(|one| one.is(facts)) {
         // A registration ends with the module.
         None if Path::new(REGISTER).exists() => register(home, facts).map(drop),
-        Some(now) if is_missing(kept, now.since, &bpf::interface::named(PROGRAM)) => {
+        Some(now) if is_missing(kept, now.since, &bpf::interface::find_xdp_programs(PROGRAM)) => {
             bail!(
                 "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again",
                 facts.name,
@@ -127,7 +130,7 @@ pub(super) fn restore(home: &Netns, facts: &InterfaceFacts) -> Result<()> {
 }
 
 /// Whether Onload's program has gone while the registration stayed.
-fn is_missing(kept: &Registration, since: u64, now: &BTreeSet<u32>) -> bool {
+fn is_missing(kept: &OnloadRegistration, since: u64, now: &BTreeSet<u32>) -> bool {
     kept.since == since && kept.program.is_some_and(|program| !now.contains(&program))
 }
 
@@ -228,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_program_is_missed_on_the_interface_that_had_it_and_while_its_registration_stands() {
-        let kept = |program| Registration { since: 10, program };
+        let kept = |program| OnloadRegistration { since: 10, program };
         assert!(is_missing(&kept(Some(7)), 10, &set(&[])));
         // That of another one, or one that a container calls as Onload's is called, does not stand in for it.
         assert!(is_missing(&kept(Some(7)), 10, &set(&[8, 9])));

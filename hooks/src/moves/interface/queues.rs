@@ -10,7 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{InterfaceFacts, Queues, Spread};
+use onload_core::lease::{SavedInterface, SavedQueues, SavedRss};
 use onload_sys::ethtool::{self, Ethtool};
 use onload_sys::netlink::link::Link;
 use rustix::io::Errno;
@@ -50,19 +50,19 @@ impl Place {
         self.ethtool.as_ref().map_or(Err(Errno::NODEV), ask)
     }
 
-    fn spread(&self) -> Result<Spread, Errno> {
-        let found = self.ask(Ethtool::spread)?;
-        Ok(Spread { key: digits(&found.key), table: found.table, hash: found.hash })
+    fn spread(&self) -> Result<SavedRss, Errno> {
+        let found = self.ask(Ethtool::rss)?;
+        Ok(SavedRss { key: digits(&found.key), table: found.table, hash: found.hash })
     }
 
     fn rules(&self) -> Result<Vec<String>, Errno> {
-        let found = self.ask(|ethtool| ethtool.rules(MAX_RULES))?;
+        let found = self.ask(|ethtool| ethtool.ntuple_rules(MAX_RULES))?;
         Ok(found.iter().map(|rule| digits(rule)).collect())
     }
 }
 
 /// What a lease keeps of it; none where it cannot be seen.
-pub(super) fn of(netns: &Netns, link: &Link) -> Option<Queues> {
+pub(super) fn of(netns: &Netns, link: &Link) -> Option<SavedQueues> {
     let place = Place::of(netns, link)?;
     let mut unkept = Vec::new();
     let mut too_much = |what: &str| unkept.push(what.to_owned());
@@ -79,7 +79,7 @@ pub(super) fn of(netns: &Netns, link: &Link) -> Option<Queues> {
     if rules == Err(Errno::TOOBIG) {
         too_much(RULES);
     }
-    Some(Queues {
+    Some(SavedQueues {
         attributes: has_room.then_some(attributes),
         channels: place.ask(Ethtool::channels).ok(),
         spread: spread.ok(),
@@ -95,7 +95,7 @@ const SPREAD: &str = "how it spreads packets (RSS)";
 const RULES: &str = "its ntuple rules";
 
 /// Makes the queues of an interface that is back what they were; what is not.
-pub(super) fn restore(netns: &Netns, link: &Link, facts: &InterfaceFacts) -> Vec<String> {
+pub(super) fn restore(netns: &Netns, link: &Link, facts: &SavedInterface) -> Vec<String> {
     let Some(was) = &facts.queues else {
         return Vec::new();
     };
@@ -129,31 +129,31 @@ fn restore_channels(place: &Place, was: [u32; 4]) -> bool {
     is_so() || place.ask(|ethtool| ethtool.set_channels(was)).is_ok() && is_so()
 }
 
-fn restore_spread(place: &Place, was: &Spread) -> bool {
+fn restore_spread(place: &Place, was: &SavedRss) -> bool {
     let is_so = || place.spread().as_ref() == Ok(was);
     let set = || {
-        let spread = ethtool::Spread {
+        let spread = ethtool::RssConfig {
             table: was.table.clone(),
             key: bytes(&was.key).ok_or(Errno::INVAL)?,
             hash: was.hash,
         };
-        place.ask(|ethtool| ethtool.set_spread(&spread))
+        place.ask(|ethtool| ethtool.set_rss(&spread))
     };
     is_so() || set().is_ok() && is_so()
 }
 
 fn restore_rules(place: &Place, was: &[String]) -> bool {
-    let Ok(now) = place.ask(|ethtool| ethtool.rules(MAX_FOREIGN_RULES)) else {
+    let Ok(now) = place.ask(|ethtool| ethtool.ntuple_rules(MAX_FOREIGN_RULES)) else {
         return false;
     };
     let now: Vec<(String, Vec<u8>)> = now.into_iter().map(|rule| (digits(&rule), rule)).collect();
     for (_, foreign) in now.iter().filter(|(text, _)| !was.contains(text)) {
         // One of Onload's goes by itself with its socket.
-        let _ = place.ask(|ethtool| ethtool.delete(foreign));
+        let _ = place.ask(|ethtool| ethtool.delete_rule(foreign));
     }
     for missing in was.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
         let rule = bytes(missing).unwrap_or_default();
-        let _ = place.ask(|ethtool| ethtool.insert(&rule));
+        let _ = place.ask(|ethtool| ethtool.insert_rule(&rule));
     }
     let sorted = |rules: &[String]| {
         let mut rules = rules.to_vec();
@@ -322,7 +322,7 @@ mod tests {
             assert!(!restore_channels(&place, [0, 0, 0, 9]));
             assert_eq!(place.spread(), Err(Errno::OPNOTSUPP));
             assert_eq!(place.rules(), Err(Errno::OPNOTSUPP));
-            assert!(!restore_spread(&place, &Spread::default()));
+            assert!(!restore_spread(&place, &SavedRss::default()));
             assert!(!restore_rules(&place, &[]));
         });
         assert!(Ethtool::open(b"a-name-of-16-byte").unwrap().is_none());

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
-use onload_core::lease::{InterfaceFacts, Lease, Listed};
+use onload_core::lease::{Lease, LeaseEntry, SavedInterface};
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
@@ -55,7 +55,7 @@ impl Function {
 
     /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
     /// killed in between leaves what [`Function::bind_again`] sees.
-    pub(super) fn make_anew(&self, leases: &[Listed]) -> io::Result<()> {
+    pub(super) fn make_anew(&self, leases: &[LeaseEntry]) -> io::Result<()> {
         let refused =
             |why| io::Error::other(format!("the driver of {} is not bound anew: {why}", self.pci));
         if let Some(user) = self.user(leases)? {
@@ -115,7 +115,7 @@ impl Function {
     }
 
     /// Who may use another device of the function, which would go too.
-    fn user(&self, leases: &[Listed]) -> io::Result<Option<String>> {
+    fn user(&self, leases: &[LeaseEntry]) -> io::Result<Option<String>> {
         if self.dir.join(RDMA).exists() && self.names(RDMA).is_empty() {
             return Ok(Some("its RDMA device is in another network namespace".to_owned()));
         }
@@ -132,7 +132,7 @@ impl Function {
         for (class, nodes) in NODES {
             for node in self.names(class) {
                 let path = Path::new(nodes).join(node);
-                if let Some((pid, _)) = Processes::default().opener(&path, until)? {
+                if let Some((pid, _)) = Processes::default().find_opener(&path, until)? {
                     return Ok(Some(format!("process {pid} has {path:?} open")));
                 }
             }
@@ -141,7 +141,7 @@ impl Function {
     }
 
     /// Whether a lease is one of the function's other devices.
-    fn is_own(&self, listed: &Listed) -> bool {
+    fn is_own(&self, listed: &LeaseEntry) -> bool {
         let class = listed.device.class;
         let Some((_, dir)) = OTHERS.iter().find(|(own, _)| *own == class) else {
             return false;
@@ -175,7 +175,7 @@ impl Function {
 }
 
 /// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
-pub(super) fn wait_for(home: &Home<'_>, facts: &InterfaceFacts) -> Result<()> {
+pub(super) fn wait_for(home: &Home<'_>, facts: &SavedInterface) -> Result<()> {
     let [control, known] = UDEV.map(Path::new);
     let until = Instant::now() + BINDING;
     while Instant::now() < until {
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_function_is_not_unbound_while_a_lease_has_another_device_of_it() {
-        let leased = |device: &str, is_over| Listed {
+        let leased = |device: &str, is_over| LeaseEntry {
             device: device.parse().unwrap(),
             slot: 0,
             lease: Err("of a later version".to_owned()),

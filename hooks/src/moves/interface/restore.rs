@@ -2,10 +2,10 @@
 
 use std::io;
 
-use onload_core::lease::InterfaceFacts;
+use onload_core::lease::SavedInterface;
 use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::link::{Change, Link, PROMISCUOUS, UP, address_text};
+use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP, format_hwaddr};
 
 use super::facts::{self, Step};
 use super::identity::{Home, Identity};
@@ -62,7 +62,7 @@ fn make_anew(link: &Link, back: &Return<'_, Identity>, function: &Function) -> i
 pub(super) fn finish(
     home: &Home<'_>,
     link: Link,
-    facts: &InterfaceFacts,
+    facts: &SavedInterface,
     clear: &dyn Fn(&Link) -> Result<(), NotBack>,
 ) -> Result<(), NotBack> {
     // What a program on it prevents is done, or reported, the second time.
@@ -94,18 +94,18 @@ pub(super) fn finish(
 }
 
 /// An address that its physical function gave it changes back with that.
-fn but_address(facts: &InterfaceFacts, link: &Link) -> InterfaceFacts {
+fn but_address(facts: &SavedInterface, link: &Link) -> SavedInterface {
     let is_given = facts.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
-    let mac = is_given.then(|| address_text(&link.address));
-    InterfaceFacts { mac: mac.unwrap_or_else(|| facts.mac.clone()), ..facts.clone() }
+    let mac = is_given.then(|| format_hwaddr(&link.address));
+    SavedInterface { mac: mac.unwrap_or_else(|| facts.mac.clone()), ..facts.clone() }
 }
 
-fn down(facts: &InterfaceFacts) -> InterfaceFacts {
-    InterfaceFacts { flags: facts.flags & !UP, ..facts.clone() }
+fn down(facts: &SavedInterface) -> SavedInterface {
+    SavedInterface { flags: facts.flags & !UP, ..facts.clone() }
 }
 
 /// Sets what is not as it was.
-fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<(), NotBack> {
+fn restore(home: &Home<'_>, mut link: Link, facts: &SavedInterface) -> Result<(), NotBack> {
     let mut cause = None;
     if make_way(home, &link, facts)? {
         link = again(home, facts)?;
@@ -132,7 +132,7 @@ fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<()
     }
     let left: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
     let here = home.netns.links().unwrap_or_default();
-    let has_name = |link: &Link| link.is_called(facts.name.as_bytes());
+    let has_name = |link: &Link| link.has_name(facts.name.as_bytes());
     let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
     let hint = if left.contains(&"its name") && here.iter().any(has_name) {
         "; another interface has that name: give that one another, then run \"onload-ctk lease restore\""
@@ -143,26 +143,26 @@ fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<()
 }
 
 /// The same interface as it is now.
-fn again(home: &Home<'_>, facts: &InterfaceFacts) -> Result<Link> {
+fn again(home: &Home<'_>, facts: &SavedInterface) -> Result<Link> {
     let found = home.find(facts)?;
     found.ok_or_else(|| home.away(facts.pci, &facts.name))
 }
 
 /// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
 /// of two, and each would wait for the other.
-fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool> {
+fn make_way(home: &Home<'_>, link: &Link, facts: &SavedInterface) -> Result<bool> {
     let own = facts.name.as_bytes();
     if link.name == own || is_passing(&link.name) {
         return Ok(false);
     }
     let (here, _) = home.netns.look()?;
-    let is_taken = |other: &Link| other.index != link.index && other.is_called(own);
+    let is_taken = |other: &Link| other.index != link.index && other.has_name(own);
     if !here.iter().any(is_taken) {
         return Ok(false);
     }
     // Before Linux 6.2 the name of one that is up cannot change.
-    let down = Change::Flags { mask: UP, flags: 0 };
-    for change in [down, Change::Name(passing().as_bytes())] {
+    let down = LinkChange::Flags { mask: UP, flags: 0 };
+    for change in [down, LinkChange::Name(passing().as_bytes())] {
         // What fails is told as that its name is not as it was.
         let _ = home.netns.change(link.index, &change);
     }
@@ -173,7 +173,7 @@ fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool
 /// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`facts::plan`]
 /// does not compare it. Whoever had the interface may have asked for the mode as well, which is taken back at the same
 /// time: each of them counts.
-fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
+fn calm(home: &Home<'_>, link: &Link, facts: &SavedInterface) {
     let asked = u32::from(link.flags & PROMISCUOUS != 0);
     let is_left = link.promiscuity > asked && link.flags & UP == 0;
     if is_left && facts.flags & (UP | PROMISCUOUS) == 0 {
@@ -184,15 +184,15 @@ fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
 /// Does something while an interface is up that is down again afterwards, without the flags of the mask.
 fn while_up(home: &Home<'_>, link: &Link, mask: u32, act: impl FnOnce()) {
     let set = |flags| {
-        let _ = home.netns.change(link.index, &Change::Flags { mask, flags });
+        let _ = home.netns.change(link.index, &LinkChange::Flags { mask, flags });
     };
     set(UP);
     act();
     set(0);
 }
 
-fn not_restored(facts: &InterfaceFacts, left: &str, why: &str) -> NotBack {
-    let InterfaceFacts { name, pci, .. } = facts;
+fn not_restored(facts: &SavedInterface, left: &str, why: &str) -> NotBack {
+    let SavedInterface { name, pci, .. } = facts;
     NotBack {
         error: error!("restoring interface {name} ({pci}): {left} is not as it was{why}"),
         differs: Some(left.to_owned()),
@@ -204,7 +204,7 @@ mod tests {
     use std::path::Path;
 
     use onload_core::lease::{
-        Device, Holder, LeaseRequest, Leases, MemberRequest, Moved, Numa, Token,
+        DeviceId, Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, Numa, Token,
     };
     use onload_core::run_dir::RunDir;
     use onload_sys::error::Error;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn names(netns: &Netns) -> Vec<String> {
-        netns.links().unwrap().iter().map(Link::shown).collect()
+        netns.links().unwrap().iter().map(Link::display_name).collect()
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         host.ip("link set ens1v0 up");
         let find = |name: &str| {
             let here = home.netns.links().unwrap();
-            here.into_iter().find(|link| link.shown() == name).unwrap()
+            here.into_iter().find(|link| link.display_name() == name).unwrap()
         };
         let facts = facts::of(&find("ens1v0"), pci());
         host.ip("link set ens1v0 down");
@@ -363,7 +363,7 @@ mod tests {
         });
         host.ip("link set ens1v0 up");
         let link = host.find();
-        let facts = InterfaceFacts {
+        let facts = SavedInterface {
             sysctls: sysctl::of(&home.netns, &link).unwrap(),
             ..facts::of(&link, pci())
         };
@@ -374,7 +374,7 @@ mod tests {
         take(&from, &there, &home, &facts).unwrap();
         // Where one of them cannot be set, it stays down.
         let odd = [("ipv6/addr_gen_mode".to_owned(), "77".to_owned())];
-        let odd = InterfaceFacts { sysctls: odd.into(), ..facts.clone() };
+        let odd = SavedInterface { sysctls: odd.into(), ..facts.clone() };
         let error = finish(&home, host.find(), &odd, &|_| Ok(())).unwrap_err();
         let left = "its addr_gen_mode below net.ipv6.conf";
         assert_eq!(error.differs.as_deref(), Some(left));
@@ -400,7 +400,7 @@ mod tests {
         };
         finish(&home, before, &facts, &anew).unwrap();
         let after = host.find();
-        assert_eq!(after.shown(), "ens1v0");
+        assert_eq!(after.display_name(), "ens1v0");
         assert_eq!((after.mtu, facts::of(&after, pci()).mac), (1400, facts.mac.clone()));
         assert!(!names(&home.netns).contains(&"mac0".to_owned()));
     }
@@ -425,13 +425,13 @@ mod tests {
         };
         let home = host.home();
         let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
-        let device: Device = "netdev:ens1v0".parse().unwrap();
+        let device: DeviceId = "netdev:ens1v0".parse().unwrap();
         let leases = leased(dir.path(), &device, facts::of(&host.find(), pci()));
         let moved = || {
             let listed = leases.list().unwrap().remove(0).lease.unwrap();
             listed.moved.unwrap()
         };
-        let back = |moved: &Moved| Return::new(&leases, &device, moved.clone()).unwrap();
+        let back = |moved: &MoveRecord| Return::new(&leases, &device, moved.clone()).unwrap();
         let first = moved();
         assert!(Return::<Devices>::new(&leases, &device, first.clone()).is_none());
         assert_eq!(first.rebound, None);
@@ -452,10 +452,10 @@ mod tests {
         assert!(is_left());
     }
 
-    fn leased(run: &Path, device: &Device, facts: InterfaceFacts) -> Leases {
+    fn leased(run: &Path, device: &DeviceId, facts: SavedInterface) -> Leases {
         let run = RunDir::find(run).unwrap().unwrap();
         let leases = Leases::open(&run, Processes::default()).unwrap();
-        let moved = Moved {
+        let moved = MoveRecord {
             facts: facts.into(),
             namespace: 7,
             addresses: Vec::new(),
@@ -464,13 +464,13 @@ mod tests {
             rebound: None,
         };
         let device_request =
-            MemberRequest { moved: Some(moved), ..MemberRequest::of_device(device.clone(), 1) };
+            MemberRequest { moved: Some(moved), ..MemberRequest::for_device(device.clone(), 1) };
         let request = LeaseRequest {
             devices: &[device_request],
             numa: Numa::Any,
             container: &"one".parse().unwrap(),
             bundle: Path::new("/bundle"),
-            holder: Holder::reserved_by(Token::new().unwrap(), None),
+            holder: Holder::new_reservation(Token::new().unwrap(), None),
             token: None,
             claim: None,
             entry_point: "createRuntime",

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::InterfaceFacts;
+use onload_core::lease::SavedInterface;
 use onload_sys::netlink::link::Link;
 
 use crate::moves::netns::Netns;
@@ -60,7 +60,7 @@ pub(super) fn of(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, Stri
 }
 
 /// Makes what a lease keeps of it what it was; what is not.
-pub(super) fn restore(netns: &Netns, link: &Link, facts: &InterfaceFacts) -> Vec<String> {
+pub(super) fn restore(netns: &Netns, link: &Link, facts: &SavedInterface) -> Vec<String> {
     if facts.sysctls.is_empty() {
         return Vec::new();
     }

@@ -1,10 +1,10 @@
 //! Takes an interface out of a container's network namespace. Whoever is in there may be in the way, and may put another
 //! interface in its place.
 
-use onload_core::lease::InterfaceFacts;
+use onload_core::lease::SavedInterface;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::link::{Change, Link, UP};
+use onload_sys::netlink::link::{Link, LinkChange, UP};
 
 use super::identity::Home;
 use super::leftovers::{self, moving};
@@ -17,7 +17,7 @@ pub(super) fn take(
     from: &Netns,
     link: &Link,
     home: &Home<'_>,
-    facts: &InterfaceFacts,
+    facts: &SavedInterface,
 ) -> Result<()> {
     let (before, _) = from.look()?;
     undress(from, link, &before);
@@ -32,15 +32,15 @@ pub(super) fn take(
 
 /// Takes from an interface what would keep it where it is, as far as that can be done.
 fn undress(from: &Netns, link: &Link, before: &[Link]) {
-    let state = |flags| Change::Flags { mask: UP, flags };
+    let state = |flags| LinkChange::Flags { mask: UP, flags };
     // What goes away while the interface is up leaves it neither its addresses nor in promiscuous mode.
-    if before.iter().any(|other| other.stands_on(link.index)) {
+    if before.iter().any(|other| other.is_upper_of(link.index)) {
         let _ = from.change(link.index, &state(UP));
     }
     let _ = leftovers::delete_uppers(from, link, Depth::Root, leftovers::SHORT);
     let _ = from.change(link.index, &state(0));
     for mode in link.xdp_modes {
-        let _ = from.change(link.index, &Change::NoXdp(*mode));
+        let _ = from.change(link.index, &LinkChange::NoXdp(*mode));
     }
     // Since Linux 6.6 one that the host has too makes the move fail.
     for name in &link.alternative_names {
@@ -50,7 +50,7 @@ fn undress(from: &Netns, link: &Link, before: &[Link]) {
 
 /// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
 /// namespace may have put one of their own making in its place, with its number.
-fn send_back(home: &Home<'_>, from: &Netns, facts: &InterfaceFacts, name: &[u8]) -> Result<()> {
+fn send_back(home: &Home<'_>, from: &Netns, facts: &SavedInterface, name: &[u8]) -> Result<()> {
     let own = home.find(facts)?;
     let (here, _) = home.netns.look()?;
     let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use onload_core::netdev::usage::{
-    Beside, Link as Used, LinkRoute, Namespace, is_below, shown_kind,
+    ExtraUses, LinkRoute, NetworkLink as Used, NetworkState, describe_kind, is_below,
 };
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
@@ -32,16 +32,16 @@ pub(in crate::moves) fn check(
     function: Option<PciAddress>,
     depth: Depth,
 ) -> Result<Option<String>> {
-    let name = link.shown();
+    let name = link.display_name();
     let soft_rdma = soft_rdma_on(&name);
     let vdpa = function.and_then(|function| vdpa_of(Path::new(VDPA), function));
-    let beside = Beside {
+    let beside = ExtraUses {
         soft_rdma: soft_rdma.as_deref(),
         vdpa: vdpa.as_deref(),
-        has_tcx: bpf::interface::has_tcx(link),
-        ..Beside::default()
+        has_tcx: bpf::interface::has_tcx_programs(link),
+        ..ExtraUses::default()
     };
-    let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
+    let mut uses = namespace(netns)?.describe_uses(&Used::from(link), beside);
     let verbs = function.and_then(|function| opener(netns, &verbs_of(function)));
     uses.extend(
         verbs
@@ -49,7 +49,7 @@ pub(in crate::moves) fn check(
     );
     let mut say = |place: &Found, uppers: &[Link]| {
         uses.extend(uppers.iter().map(|upper| {
-            let kind = shown_kind(&String::from_utf8_lossy(&upper.kind));
+            let kind = describe_kind(&String::from_utf8_lossy(&upper.kind));
             let keeper = &place.keeper;
             format!("a {kind} in a network namespace that {keeper} keeps is on it; stop that first")
         }));
@@ -66,14 +66,14 @@ pub(in crate::moves) fn check(
     }))
 }
 
-fn namespace(netns: &Netns) -> Result<Namespace> {
+fn namespace(netns: &Netns) -> Result<NetworkState> {
     let links = netns.links()?;
     let addresses = netns.addresses()?;
     let routes = netns.routes()?;
-    Ok(Namespace {
+    Ok(NetworkState {
         links: links.iter().map(Used::from).collect(),
         addresses,
-        routes: routes.into_iter().flat_map(LinkRoute::each).collect(),
+        routes: routes.into_iter().flat_map(LinkRoute::from_route).collect(),
     })
 }
 
@@ -111,7 +111,7 @@ pub(in crate::moves) fn opener(netns: &Netns, nodes: &[PathBuf]) -> Option<Strin
     let until = Instant::now() + OPENERS;
     let is_here = |directory: &Path| netns.has(directory);
     nodes.iter().find_map(|node| {
-        let found = Processes::default().opener_among(&is_here, node, until);
+        let found = Processes::default().find_opener_among(&is_here, node, until);
         Some(format!("{} has {node:?} open", shown(found.ok()??)))
     })
 }

@@ -26,7 +26,7 @@ pub(super) fn of(namespace: &File) -> Owner {
     };
     let own = open(Path::new(OWN_USER_NAMESPACE)).and_then(inode);
     let is_another = matches!((own, inode(&users)), (Ok(own), Ok(its)) if own != its);
-    match netns::owner(users.as_fd()) {
+    match netns::owner_uid(users.as_fd()) {
         Some(0) if is_another => Owner::Root,
         Some(_) if is_another => Owner::Other,
         _ => Owner::Host,

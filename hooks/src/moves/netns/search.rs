@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{io, iter};
 
-use onload_sys::processes::{descriptors_of, other_threads};
+use onload_sys::processes::{list_descriptors, other_threads};
 use onload_sys::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
@@ -284,7 +284,7 @@ fn descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
 fn kept_by(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let threads = iter::once(process.to_owned()).chain(other_threads(process));
     let namespaces = threads.map(|thread| thread.join("ns/net"));
-    namespaces.chain(descriptors_of(process))
+    namespaces.chain(list_descriptors(process))
 }
 
 /// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use onload_sys::error::Result;
 use onload_sys::fs::detached;
 use onload_sys::netlink::link::Link;
-use onload_sys::netlink::nldev::{Character, NetnsMode};
-use onload_sys::netlink::socket::Socket;
-use onload_sys::numbers::Numbers;
+use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};
+use onload_sys::netlink::socket::NetlinkSocket;
+use onload_sys::numbers::DeviceNumber;
 use onload_sys::pci::PciAddress;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::netlink::RDMA;
@@ -45,7 +45,7 @@ impl Default for Devices {
 /// How devices are found and told.
 pub trait RdmaAccess: Debug + Sync {
     /// Whether namespaces share the devices; none where the kernel knows none.
-    fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>>;
+    fn mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>>;
     fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>>;
     /// Moves a device out of the namespace of the thread that calls this. The kernel compares the sender's namespace with
     /// the device's, wherever the socket was opened (`ib_device_set_netns_put`, drivers/infiniband/core/device.c).
@@ -76,17 +76,17 @@ pub struct RdmaDevice {
 pub struct Node {
     /// Its path, on the host and in the container.
     pub path: PathBuf,
-    pub numbers: Numbers,
+    pub numbers: DeviceNumber,
 }
 
-impl From<Character> for Node {
-    fn from(character: Character) -> Self {
+impl From<RdmaChardev> for Node {
+    fn from(character: RdmaChardev) -> Self {
         Node { path: Path::new(NODES).join(character.name), numbers: character.numbers }
     }
 }
 
 impl RdmaAccess for Kernel {
-    fn mode(&self, netns: &Netns) -> io::Result<Option<NetnsMode>> {
+    fn mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
         kernel::mode(&socket_in(netns)?)
     }
 
@@ -105,7 +105,7 @@ impl RdmaAccess for Kernel {
     }
 
     fn give(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
-        kernel::give(&Socket::open(Some(RDMA))?, index, to)
+        kernel::give(&NetlinkSocket::open(Some(RDMA))?, index, to)
     }
 
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
@@ -156,8 +156,8 @@ fn own_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
     nodes
 }
 
-fn socket_in(netns: &Netns) -> io::Result<Socket> {
-    netns.inside(|| Socket::open(Some(RDMA)))
+fn socket_in(netns: &Netns) -> io::Result<NetlinkSocket> {
+    netns.inside(|| NetlinkSocket::open(Some(RDMA)))
 }
 
 /// The root of sysfs as a namespace sees it.

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use onload_sys::netlink::message::{ACKNOWLEDGE, DUMP};
-use onload_sys::netlink::nldev::{self, Character, NetnsMode, RdmaLink};
-use onload_sys::netlink::socket::Socket;
+use onload_sys::netlink::nldev::{self, RdmaChardev, RdmaLink, RdmaNetnsMode};
+use onload_sys::netlink::socket::NetlinkSocket;
 use rustix::io::Errno;
 
 /// Asks the kernel, and reads the payloads of the answers to their end.
@@ -14,9 +14,9 @@ pub(super) trait Exchange {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>>;
 }
 
-impl Exchange for Socket {
+impl Exchange for NetlinkSocket {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.answers(kind, flags, payload, &|answer| Some(answer.to_vec()))
+        self.query(kind, flags, payload, &|answer| Some(answer.to_vec()))
     }
 }
 
@@ -41,8 +41,8 @@ pub(super) fn character(
     with: &dyn Exchange,
     index: Option<u32>,
     of_type: &str,
-) -> io::Result<Option<Character>> {
-    let payload = nldev::character(index, of_type);
+) -> io::Result<Option<RdmaChardev>> {
+    let payload = nldev::chardev_payload(index, of_type);
     match with.exchange(nldev::GET_CHARACTER, ACKNOWLEDGE, &payload) {
         Ok(answers) => Ok(answers.iter().find_map(|payload| nldev::parse_character(payload))),
         // `ib_get_client_nl_info` (drivers/infiniband/core/device.c), after it has tried to load the module.
@@ -57,13 +57,14 @@ pub(super) fn character(
 /// its driver and of IP over InfiniBand, whose interfaces say more.
 pub(super) fn users(with: &dyn Exchange, index: u32) -> io::Result<BTreeSet<String>> {
     const OWN: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
-    let answers = with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs(index))?;
+    let answers =
+        with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs_payload(index))?;
     let names = answers.iter().flat_map(|payload| nldev::parse_queue_pairs(payload));
     Ok(names.filter(|name| !OWN.contains(&name.as_str())).collect())
 }
 
 /// Whether namespaces share the devices; none where the kernel does not say.
-pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<NetnsMode>> {
+pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<RdmaNetnsMode>> {
     let answers = with.exchange(nldev::SYS_GET, ACKNOWLEDGE, &[])?;
     Ok(answers.iter().find_map(|payload| nldev::parse_netns_mode(payload)))
 }
@@ -74,7 +75,7 @@ mod tests {
     use std::cell::RefCell;
     use std::os::fd::AsFd;
 
-    use onload_sys::netlink::message::{REQUEST, message, read_datagram};
+    use onload_sys::netlink::message::{REQUEST, encode_message, read_datagram};
     use onload_test_tree::netlink::{SEQUENCE, exchange as bytes};
 
     use super::*;
@@ -100,7 +101,7 @@ mod tests {
         fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
             let (request, answer) = self.0.borrow_mut().pop().unwrap();
             let mut wanted = bytes(request);
-            let mut made = message(kind, flags | REQUEST, SEQUENCE, payload);
+            let mut made = encode_message(kind, flags | REQUEST, SEQUENCE, payload);
             // The number of a descriptor is another in each process.
             if request == "move-request" {
                 wanted.truncate(wanted.len() - 4);
@@ -131,7 +132,7 @@ mod tests {
             ("move-request", "done"),
         ]);
         let file = std::fs::File::open("/proc/self/ns/net").unwrap();
-        assert_eq!(mode(&host).unwrap(), Some(NetnsMode::Exclusive));
+        assert_eq!(mode(&host).unwrap(), Some(RdmaNetnsMode::Exclusive));
         let index = links(&host).unwrap()[1].index;
         give(&host, index, file.as_fd()).unwrap();
         assert_eq!(links(&host).unwrap(), []);
@@ -157,7 +158,7 @@ mod tests {
             assert_eq!(Errno::from_io_error(&refused), Some(error));
         }
         let shared = Replay::of(&[("mode-request", "mode-answer-shared")]);
-        assert_eq!(mode(&shared).unwrap(), Some(NetnsMode::Shared));
+        assert_eq!(mode(&shared).unwrap(), Some(RdmaNetnsMode::Shared));
     }
 
     #[test]

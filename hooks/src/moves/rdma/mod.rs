@@ -8,10 +8,10 @@ mod usage;
 use std::io;
 
 use onload_core::class::Class;
-use onload_core::lease::{Facts, RdmaFacts};
+use onload_core::lease::{SavedRdma, SavedState};
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
-use onload_sys::netlink::nldev::NetnsMode;
+use onload_sys::netlink::nldev::RdmaNetnsMode;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
@@ -26,14 +26,14 @@ impl Kind for Devices {
     const WORD: &'static str = "rdma";
     const THING: &'static str = "device";
     const NEEDS: &'static str = "it needs an engine of the host's root, or RDMA's mode shared";
-    type Facts = RdmaFacts;
+    type Facts = SavedRdma;
     type Seen = RdmaDevice;
     type Driver = ();
 
     fn check_way(&self, home: &Netns, _: &Netns, name: &str) -> Result<()> {
         let mode = self.0.mode(home);
         let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
-        if mode == Some(NetnsMode::Shared) {
+        if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
                 "rdma {name} need not move: network namespaces share RDMA devices now; run `systemctl start onload-cdi.service`, then start a new container"
             );
@@ -63,17 +63,17 @@ impl Kind for Devices {
         found: &RdmaDevice,
         request: &Request<'_>,
         way: &Way<'_, Self>,
-    ) -> Result<(RdmaFacts, Option<String>)> {
+    ) -> Result<(SavedRdma, Option<String>)> {
         let warning = usage::check_interfaces(self, &way.home.netns, found)?;
         Ok((facts_of(found, request, false), warning))
     }
 
     /// Somebody else put it there, and takes it out again.
-    fn stray(&self, found: &RdmaDevice, request: &Request<'_>) -> Result<RdmaFacts> {
+    fn stray(&self, found: &RdmaDevice, request: &Request<'_>) -> Result<SavedRdma> {
         Ok(facts_of(found, request, true))
     }
 
-    fn send(&self, grant: &Grant<'_, Self>, _: &RdmaFacts, way: &Way<'_, Self>) -> Result<()> {
+    fn send(&self, grant: &Grant<'_, Self>, _: &SavedRdma, way: &Way<'_, Self>) -> Result<()> {
         let found = &grant.seen;
         // No container has it any more that may have it open.
         usage::check_users(self, &way.home.netns, found)?;
@@ -81,19 +81,19 @@ impl Kind for Devices {
         check_moved(moved, "moving into the container", &found.name)
     }
 
-    fn of(facts: &Facts) -> Option<&RdmaFacts> {
+    fn of(facts: &SavedState) -> Option<&SavedRdma> {
         match facts {
-            Facts::Rdma(facts) => Some(facts),
-            Facts::Interface(_) | Facts::Function(_) => None,
+            SavedState::Rdma(facts) => Some(facts),
+            SavedState::Interface(_) | SavedState::Function(_) => None,
         }
     }
 
-    fn identity(facts: &RdmaFacts) -> (PciAddress, &str) {
+    fn identity(facts: &SavedRdma) -> (PciAddress, &str) {
         (facts.pci, &facts.name)
     }
 
     /// A driver that was bound anew has given it another number.
-    fn find(&self, netns: &Netns, facts: &RdmaFacts) -> Result<Option<RdmaDevice>> {
+    fn find(&self, netns: &Netns, facts: &SavedRdma) -> Result<Option<RdmaDevice>> {
         let is_it = |found: &RdmaDevice| {
             let is_named = found.index == facts.index || found.name == facts.name;
             is_named && found.pci == Some(facts.pci)
@@ -112,7 +112,7 @@ impl Kind for Devices {
         from: &Netns,
         found: &RdmaDevice,
         home: &Home<'_, Self>,
-        facts: &RdmaFacts,
+        facts: &SavedRdma,
     ) -> Result<()> {
         let moved = self.give(from, found.index, &home.netns);
         // The namespace ends, and the kernel was faster.
@@ -126,7 +126,7 @@ impl Kind for Devices {
     /// the foreign one: the names of two may be swapped, and each would wait for the other.
     fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
         let Arrival { back, seen, .. } = arrival;
-        let RdmaFacts { name: own, pci, .. } = &back.facts;
+        let SavedRdma { name: own, pci, .. } = &back.facts;
         if seen.name == *own {
             return Ok(());
         }
@@ -177,8 +177,8 @@ pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<V
     Ok(nodes)
 }
 
-fn facts_of(found: &RdmaDevice, request: &Request<'_>, moved_by_other: bool) -> RdmaFacts {
-    RdmaFacts { name: request.name.clone(), pci: request.pci, index: found.index, moved_by_other }
+fn facts_of(found: &RdmaDevice, request: &Request<'_>, moved_by_other: bool) -> SavedRdma {
+    SavedRdma { name: request.name.clone(), pci: request.pci, index: found.index, moved_by_other }
 }
 
 /// Says of what the kernel did why a device did not move.
@@ -222,8 +222,8 @@ mod tests {
     }
 
     impl RdmaAccess for Unmoved {
-        fn mode(&self, _: &Netns) -> io::Result<Option<NetnsMode>> {
-            Ok(Some(NetnsMode::Exclusive))
+        fn mode(&self, _: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+            Ok(Some(RdmaNetnsMode::Exclusive))
         }
 
         fn of(&self, _: &Netns) -> io::Result<Vec<RdmaDevice>> {
@@ -313,7 +313,7 @@ mod tests {
             return;
         }
         let (host, container) = (Child::of_root(), Child::of_root());
-        let facts = RdmaFacts {
+        let facts = SavedRdma {
             name: "mlx5_3".to_owned(),
             pci: "0000:3b:00.3".parse().unwrap(),
             index: 3,

@@ -18,7 +18,7 @@ pub(super) fn check_interfaces(
     for link in devices.0.interfaces(home, found)? {
         let checked = check_unused(home, &link, None, Depth::Processes);
         let warning = checked.with_context(|| {
-            let (name, interface) = (&found.name, link.shown());
+            let (name, interface) = (&found.name, link.display_name());
             format!("rdma {name} cannot move, which would delete interface {interface}")
         })?;
         warnings.extend(warning);

@@ -5,7 +5,7 @@ use std::path::Path;
 use onload_engines::kind::EngineKind;
 use onload_engines::ours::HOOKS_DIR;
 use onload_host::host::HostError;
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
 use super::found::Engine;
 use crate::doctor::check::{Finding, Remedy};
@@ -60,7 +60,7 @@ fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, Ho
     if !String::from_utf8_lossy(&text).contains("\"precreate\"") {
         return Ok(None);
     }
-    let move_it = Remedy::run(format!("mv {} {HOOKS_DIR}/", shell_word(path)));
+    let move_it = Remedy::run(format!("mv {} {HOOKS_DIR}/", quote_for_shell(path)));
     let text =
         "it has the stage precreate, with which CRI-O does not start and buildah does not run";
     let finding = Finding::fail(text, move_it).at(path);

@@ -21,7 +21,7 @@ use onload_engines::template;
 use onload_engines::version::{self, EngineVersion};
 use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
-use onload_sys::text::shell_word;
+use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
@@ -192,7 +192,7 @@ fn written_older(
     examined: &Examined<'_>,
     found: fn(String, Remedy) -> Finding,
     text: String,
-    newest: onload_cdi::Version,
+    newest: onload_cdi::CdiVersion,
 ) -> Result<Finding, HostError> {
     if !examined.has_units()? {
         let command = format!("onload-ctk cdi generate --max-cdi-version {newest}");
@@ -204,7 +204,7 @@ fn written_older(
 }
 
 /// The files of ours and the CDI version of each.
-fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
+fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
     let devices = examined.specs.devices();
     let ours = devices.filter(|device| device.name.kind().to_string().starts_with("onload.dev/"));
     let file = ours.filter_map(|device| {
@@ -284,7 +284,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
                     "whether it has read {} is unknown: its time lies in the future",
                     file.display()
                 ),
-                Remedy::run(format!("touch {}", shell_word(file))),
+                Remedy::run(format!("touch {}", quote_for_shell(file))),
             ),
             (Some((_, file)), None) => Finding::warn(
                 format!("{} changed after it was started", file.display()),

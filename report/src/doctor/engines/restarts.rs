@@ -42,7 +42,7 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
         let config = examined.host.bytes(&file, LIMIT)?;
         let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         if config.is_some_and(|config| stays_down(&config)) {
-            down.push(container_id::short(&id).to_owned());
+            down.push(container_id::short_id(&id).to_owned());
         }
     }
     let finding = match down.as_slice() {

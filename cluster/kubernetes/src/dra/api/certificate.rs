@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use onload_agent::Said;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::ring;
@@ -51,7 +51,7 @@ impl ResolvesClientCert for OwnCertificate {
             }
             // Files of which one is renewed and the other is not yet do not fit together.
             Err(error) => {
-                let error = Chain(error.as_ref()).to_string();
+                let error = ErrorChain(error.as_ref()).to_string();
                 if said.is_news(&error) {
                     tracing::warn!(%error, "the certificate that was read before is shown");
                 }

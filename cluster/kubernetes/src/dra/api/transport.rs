@@ -22,7 +22,7 @@ use kube_client::core::Status;
 use kube_client::core::response::StatusDetails;
 use kube_client::{Client, Error};
 use onload_agent::Said;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use rustls::ClientConfig;
 use tokio_stream::StreamExt;
 use tower::{BoxError, service_fn};
@@ -106,7 +106,7 @@ impl Transport {
                 said.clear();
             }
             Err(error) => {
-                let error = Chain(error.as_ref()).to_string();
+                let error = ErrorChain(error.as_ref()).to_string();
                 if said.is_news(&error) {
                     tracing::warn!(%error, "the certificate authority that was read before is trusted");
                 }

@@ -19,12 +19,12 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Mount, Spec, minimum_version, to_json};
 use onload_core::class::Class;
-use onload_core::hook_arguments::{Given, HookArguments, MovedInterface};
-use onload_core::lease::{ClaimUid, Device as LeasedDevice};
+use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
+use onload_core::lease::{ClaimUid, DeviceId as LeasedDevice};
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::name::NewName;
-use onload_core::netdev::settings::{Mtu, Route};
-use onload_core::vf::{GivenVf, VfConfig};
+use onload_core::netdev::name::NewInterfaceName;
+use onload_core::netdev::settings::{InterfaceRoute, Mtu};
+use onload_core::vf::{VfArgument, VfConfig};
 use onload_sys::fs::atomic;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -55,11 +55,11 @@ pub(crate) struct Leased {
 /// hook finds it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodInterface {
-    pub(crate) moved: MovedInterface,
-    pub(crate) name: Option<NewName>,
+    pub(crate) moved: NetdevArgument,
+    pub(crate) name: Option<NewInterfaceName>,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) addresses: Vec<InterfaceAddress>,
-    pub(crate) routes: Vec<Route>,
+    pub(crate) routes: Vec<InterfaceRoute>,
 }
 
 impl PodInterface {
@@ -74,10 +74,14 @@ impl PodInterface {
         }
     }
 
-    fn given<'a, T: Clone + 'a>(&self, values: impl IntoIterator<Item = &'a T>) -> Vec<Given<T>> {
-        let given = values
-            .into_iter()
-            .map(|value| Given { interface: self.moved.name.clone(), value: value.clone() });
+    fn given<'a, T: Clone + 'a>(
+        &self,
+        values: impl IntoIterator<Item = &'a T>,
+    ) -> Vec<InterfaceValue<T>> {
+        let given = values.into_iter().map(|value| InterfaceValue {
+            interface: self.moved.name.clone(),
+            value: value.clone(),
+        });
         given.collect()
     }
 }
@@ -176,7 +180,8 @@ fn spec(
 /// The same program at the same stage, for a device and a claim.
 fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
     let interface = leased.interface.as_ref();
-    let vf = leased.vf.iter().map(|vf| GivenVf { device: leased.device.clone(), vf: vf.clone() });
+    let vf =
+        leased.vf.iter().map(|vf| VfArgument { device: leased.device.clone(), vf: vf.clone() });
     let asked = HookArguments {
         lease: vec![leased.device.clone()],
         claim: Some(uid.clone()),
@@ -229,7 +234,7 @@ impl OwnSpecs {
         fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
         let dir = self.open().with_context(|| self.opening())?;
         // Who writes the devices' specifications each minute removes what killed runs have left.
-        let written = atomic::write_atomic_beside(dir, OsStr::new(name), bytes, READABLE);
+        let written = atomic::write_atomic_locked(dir, OsStr::new(name), bytes, READABLE);
         written.with_context(|| self.writing())
     }
 
@@ -437,7 +442,7 @@ mod tests {
             let first = ["onload-hook", "createRuntime", "--lease", "netdev:ens1v0"];
             let words = [&first[..], &["--claim", UID], &moved, more].concat();
             assert_eq!(hook.args, words);
-            let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
+            let (_, asked) = HookArguments::from_command(&hook.args).unwrap();
             assert_eq!(asked.claim, Some(uid()));
         }
     }

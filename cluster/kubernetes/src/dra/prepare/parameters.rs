@@ -9,8 +9,8 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::host_settings::Vlan;
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::name::NewName;
-use onload_core::netdev::settings::{Mtu, Route};
+use onload_core::netdev::name::NewInterfaceName;
+use onload_core::netdev::settings::{InterfaceRoute, Mtu};
 use onload_host::offers::Offer;
 use onload_sys::text::Quoted;
 use serde_json::{Map, Value};
@@ -25,12 +25,12 @@ pub(crate) struct Parameters {
     pub(crate) preload: Option<Said<bool>>,
     pub(crate) profile: Option<Said<DeviceName>>,
     /// What an interface that moves into a container is called there.
-    pub(crate) name: Option<Said<NewName>>,
+    pub(crate) name: Option<Said<NewInterfaceName>>,
     pub(crate) mtu: Option<Said<Mtu>>,
     /// That of its virtual function.
     pub(crate) vlan: Option<Said<Vlan>>,
     pub(crate) address: Option<Said<Vec<InterfaceAddress>>>,
-    pub(crate) routes: Option<Said<Vec<Route>>>,
+    pub(crate) routes: Option<Said<Vec<InterfaceRoute>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ fn profile(value: &Value) -> Result<DeviceName> {
     name.and_then(Result::ok).ok_or_else(|| not("profile", "the name of an Onload profile", value))
 }
 
-fn name(value: &Value) -> Result<NewName> {
+fn name(value: &Value) -> Result<NewInterfaceName> {
     let name = value.as_str().and_then(|name| name.parse().ok());
     name.ok_or_else(|| {
         let wanted = "1 to 15 letters, digits, dots, dashes and underscores with a letter or digit first, other than eth0, lo, all and default";
@@ -149,7 +149,7 @@ fn addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
     parsed.context("address")
 }
 
-fn routes(value: &Value) -> Result<Vec<Route>> {
+fn routes(value: &Value) -> Result<Vec<InterfaceRoute>> {
     let wanted = "NETWORK, NETWORK via GATEWAY, or a list of these";
     let texts = texts("routes", wanted, value)?;
     let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();

@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use onload_core::lease::{ClaimUid, Leases};
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_sys::processes::Processes;
-use onload_sys::text::{Chain, Quoted, one_line};
+use onload_sys::text::{ErrorChain, Quoted, to_one_line};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -113,7 +113,7 @@ impl Preparer {
         let prepared = self.prepare_found(claim, &uid, found);
         let report = match &prepared {
             Ok((owner, _)) => Report::Prepared(uid, owner.clone()),
-            Err(error) => Report::Refused(claim.clone(), one_line(&format!("{error:#}"))),
+            Err(error) => Report::Refused(claim.clone(), to_one_line(&format!("{error:#}"))),
         };
         self.report(report);
         prepared.map(|(_, devices)| devices)
@@ -180,7 +180,7 @@ impl Preparer {
                 "asking the API server for the claim took more than {seconds} s; kubelet tries again"
             );
         };
-        answer.map_err(|error| anyhow!("{}; kubelet tries again", Chain(&error)))
+        answer.map_err(|error| anyhow!("{}; kubelet tries again", ErrorChain(&error)))
     }
 
     /// Takes back what was prepared. A claim that was not is no error, and the API server is not asked: the claim
@@ -237,7 +237,7 @@ fn refuse_held(host_root: &Path, leased: &Leased, uid: &ClaimUid) -> Result<()> 
     let Some(run) = RunDir::find(&run).with_context(reading)? else {
         return Ok(());
     };
-    let leases = Leases::find(&run, Processes::at(host_root));
+    let leases = Leases::find(&run, Processes::at_root(host_root));
     let Some(leases) = leases.with_context(reading)? else {
         return Ok(());
     };
@@ -251,7 +251,7 @@ fn refuse_held(host_root: &Path, leased: &Leased, uid: &ClaimUid) -> Result<()> 
 
 /// Logs why something was not done, and says it again for kubelet.
 fn said(what: &'static str, claim: &Claim, error: &Error) -> String {
-    let reason = one_line(&format!("{error:#}"));
+    let reason = to_one_line(&format!("{error:#}"));
     tracing::warn!(
         namespace = %claim.namespace,
         claim = %claim.name,

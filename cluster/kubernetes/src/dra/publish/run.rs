@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use onload_agent::{Backoff, Said};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -98,7 +98,7 @@ fn say(error: &ApiError, said: &mut Said) {
         tracing::debug!(%error, "the ResourceSlices are listed anew");
         return;
     }
-    let text = Chain(error).to_string();
+    let text = ErrorChain(error).to_string();
     if said.is_news(&text) {
         tracing::warn!(error = %text, "the ResourceSlices are not kept up to date; trying again");
     }

@@ -11,7 +11,7 @@ use kube_client::core::PartialObjectMeta;
 use onload_agent::{Backoff, Said};
 use onload_core::class::Class;
 use onload_host::offers::{Offer, Sharing};
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
@@ -190,7 +190,7 @@ impl<'p> Session<'p> {
         let gained = match self.probe().await {
             Ok(features) => features.without(self.features),
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "features are asked for with the next watch");
+                tracing::debug!(error = %ErrorChain(&error), "features are asked for with the next watch");
                 return;
             }
         };
@@ -233,7 +233,7 @@ impl<'p> Session<'p> {
                 Ok(None) => {}
                 Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
-                    tracing::debug!(error = %Chain(&error), "the watch broke; it begins anew");
+                    tracing::debug!(error = %ErrorChain(&error), "the watch broke; it begins anew");
                 }
             }
             self.watch_again(watch).await?;
@@ -253,7 +253,7 @@ impl<'p> Session<'p> {
                     return Ok(());
                 }
                 Err(error) if error.is_gone() => return Err(error),
-                Err(error) => tracing::debug!(error = %Chain(&error), "no watch"),
+                Err(error) => tracing::debug!(error = %ErrorChain(&error), "no watch"),
             }
         }
         sleep(backoff.next()).await;
@@ -297,7 +297,7 @@ impl<'p> Session<'p> {
                     let alone = error.retry_after();
                     self.left_alone = alone.map(|alone| Instant::now() + alone);
                     self.due_in(wait.max(alone.unwrap_or_default()));
-                    let text = Chain(&error).to_string();
+                    let text = ErrorChain(&error).to_string();
                     if self.said.is_news(&text) {
                         tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
                     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use onload_agent::{Backoff, Said};
 use onload_core::lease::ClaimUid;
-use onload_sys::text::Chain;
+use onload_sys::text::ErrorChain;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -346,7 +346,7 @@ async fn write_event(api: Api, write: Write) -> Done {
 }
 
 fn warn(said: &mut Said, error: &ApiError, message: &'static str) {
-    let text = Chain(error).to_string();
+    let text = ErrorChain(error).to_string();
     if said.is_news(&text) {
         tracing::warn!(error = %text, message);
     }

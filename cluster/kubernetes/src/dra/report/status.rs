@@ -3,7 +3,7 @@
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
-use onload_core::lease::{ClaimUid, Facts, Lease};
+use onload_core::lease::{ClaimUid, Lease, SavedState};
 use onload_host::offers::{Health, Offer};
 
 use crate::dra::DRIVER;
@@ -92,8 +92,9 @@ fn ready(offer: Option<&Offer>) -> (&'static str, &'static str, String) {
 fn network(uid: &ClaimUid, device: &PreparedDevice, offer: &Offer) -> Option<NetworkDeviceData> {
     let is_there = |lease: &&Lease| {
         let moved = lease.moved.as_ref();
-        let is_interface = moved
-            .is_some_and(|moved| matches!(moved.facts, Facts::Interface(_)) && !moved.returning);
+        let is_interface = moved.is_some_and(|moved| {
+            matches!(moved.facts, SavedState::Interface(_)) && !moved.returning
+        });
         is_interface && lease.claim.as_ref() == Some(uid)
     };
     let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());

@@ -13,7 +13,7 @@ use onload_host::offers::{Attribute, Attributes, DeviceLease, Health, Offer, Sha
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::names::DeviceNames;
 use onload_kubernetes::resources::{Plan, WrittenBy};
-use onload_sys::processes::{Cgroup, Process};
+use onload_sys::processes::{Cgroup, ProcessId};
 use onload_test_tree::Tree;
 
 use super::sources;
@@ -30,7 +30,7 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
     ]);
     let is_vfio = class == Class::Vfio;
     Offer {
-        cdi: vec![format!("{}={name}", class.kind())],
+        cdi: vec![format!("{}={name}", class.cdi_kind())],
         pci: name.parse().ok(),
         pcie_root: is_vfio.then(|| "pci0000:80".to_owned()),
         numa_node: is_vfio.then_some(1),
@@ -70,7 +70,7 @@ pub(crate) fn held(mut offer: Offer) -> Offer {
 
 /// One that a container of a pod has, for a claim or without.
 pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
-    let process = Process { pid: 7, start_time: 1, pid_namespace: 1 };
+    let process = ProcessId { pid: 7, start_time: 1, pid_namespace: 1 };
     let cgroup = Some(Cgroup { path: "/sys/fs/cgroup/kubepods/pod1/3f2a".into(), inode: 1 });
     let lease = Lease {
         claim: claim.map(|uid| uid.parse().unwrap()),

@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_core::class::Class;
-use onload_core::lease::{Device as LeasedDevice, Facts};
+use onload_core::lease::{DeviceId as LeasedDevice, SavedState};
 use onload_host::offers::Offer;
-use onload_sys::netlink::link::address_text;
+use onload_sys::netlink::link::format_hwaddr;
 
 use super::{Surroundings, interface};
 use crate::dra::own_resources::resource_of;
@@ -69,12 +69,12 @@ fn moved_address(offer: &Offer) -> Option<String> {
 }
 
 /// What an interface was given for its container, else what it had.
-fn address(facts: &Facts) -> Option<String> {
-    let Facts::Interface(facts) = facts else {
+fn address(facts: &SavedState) -> Option<String> {
+    let SavedState::Interface(facts) = facts else {
         return None;
     };
     let given = facts.vf.as_ref().and_then(|vf| vf.given.mac);
-    Some(given.map_or_else(|| facts.mac.clone(), |mac| address_text(&mac)))
+    Some(given.map_or_else(|| facts.mac.clone(), |mac| format_hwaddr(&mac)))
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_hardware_address_is_that_in_the_container() {
-        let facts = |vf: &str| -> Facts {
+        let facts = |vf: &str| -> SavedState {
             let json = format!(
                 r#"{{"interface":{{"name":"ens1v0","mac":"02:00:00:00:00:01","mtu":1500,"queueLength":1000,
                 "flags":0,"pci":"0000:81:11.0","vf":{{"given":{vf},"before":{{"mac":"02:00:00:00:00:01"}}}}}}}}"#

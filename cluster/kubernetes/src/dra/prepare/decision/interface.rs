@@ -5,14 +5,14 @@ use std::fmt::Display;
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_core::class::Class;
-use onload_core::hook_arguments::MovedInterface;
-use onload_core::host_settings::Interface;
+use onload_core::hook_arguments::NetdevArgument;
+use onload_core::host_settings::InterfaceName;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_core::lease::Device as LeasedDevice;
+use onload_core::lease::DeviceId as LeasedDevice;
 use onload_core::netdev::address::{InterfaceAddress, Network};
 use onload_core::vf::VfConfig;
 use onload_host::offers::{Attribute, Offer};
-use onload_sys::text::Listed;
+use onload_sys::text::ShortList;
 
 use crate::dra::prepare::allocation::Allocated;
 use crate::dra::prepare::own_spec::{Leased, PodInterface};
@@ -91,7 +91,7 @@ pub(super) fn function(
             })?,
         }
     }
-    let settings = vf.as_ref().map(VfConfig::settings).transpose();
+    let settings = vf.as_ref().map(VfConfig::to_settings).transpose();
     settings.with_context(|| device.to_string())?;
     Ok(vf)
 }
@@ -130,7 +130,7 @@ fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
         within(&settings.addresses, contains, address, "address", "addresses")?;
     }
     for route in of_claim(said.routes.as_ref()).into_iter().flatten() {
-        let covers = |network: &Network| network.covers(&route.network);
+        let covers = |network: &Network| network.contains_network(&route.network);
         within(&settings.routes, covers, route, "routes", "routes")?;
     }
     if let Some(mtu) = of_claim(said.mtu.as_ref())
@@ -168,19 +168,19 @@ fn within(
         return Ok(());
     }
     let names: Vec<String> = networks.iter().map(ToString::to_string).collect();
-    let allowed = if names.is_empty() { "none".to_owned() } else { Listed(&names).to_string() };
+    let allowed = if names.is_empty() { "none".to_owned() } else { ShortList(&names).to_string() };
     bail!(
         "parameter {parameter} sets {value}, which is in none of the networks that this node allows to claims ({allowed}); ask its operator for {key} under [kubernetes], or for a DeviceClass with it"
     )
 }
 
-pub(super) fn moved(offer: &Offer) -> Option<MovedInterface> {
+pub(super) fn moved(offer: &Offer) -> Option<NetdevArgument> {
     let Some(Attribute::Text(name)) = offer.attributes.get("interface") else {
         return None;
     };
-    let name = Interface::try_from(name.clone()).ok()?;
+    let name = InterfaceName::try_from(name.clone()).ok()?;
     let pci = offer.pci?;
-    Some(MovedInterface { name, pci })
+    Some(NetdevArgument { name, pci })
 }
 
 /// Two interfaces of one address would answer for each other, and a pod cannot have two of one name.

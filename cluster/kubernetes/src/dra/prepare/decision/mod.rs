@@ -11,9 +11,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::lease::{ClaimUid, Device as LeasedDevice};
+use onload_core::lease::{ClaimUid, DeviceId as LeasedDevice};
 use onload_host::offers::{Health, Offer, Sharing};
-use onload_sys::text::{Listed, Quoted};
+use onload_sys::text::{Quoted, ShortList};
 
 use super::allocation::Allocated;
 use super::metadata::Described;
@@ -225,11 +225,11 @@ impl Surroundings<'_> {
         if self.specs.contains(&id) {
             return Ok(Some(id));
         }
-        let prefix = format!("{}=", Class::Profile.kind());
+        let prefix = format!("{}=", Class::Profile.cdi_kind());
         let there = self.specs.iter();
         let there = there.filter_map(|id| id.strip_prefix(&prefix));
         let there: Vec<String> = there.map(str::to_owned).collect();
-        let there = Listed(&there);
+        let there = ShortList(&there);
         bail!("no CDI specification has {id}; this node has the profiles {there}")
     }
 }
@@ -241,7 +241,7 @@ fn cdi_names(offer: &Offer) -> impl Iterator<Item = DeviceName> {
 }
 
 fn cdi(class: Class, name: &DeviceName) -> String {
-    format!("{}={name}", class.kind())
+    format!("{}={name}", class.cdi_kind())
 }
 
 fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leased {
