@@ -7,12 +7,12 @@ use onload_host::discover::unread::as_root;
 use rustix::io::Errno;
 
 /// The end of a line about this error.
-pub fn advice(error: &(dyn Error + 'static)) -> &'static str {
-    if is_of(error, &[io::ErrorKind::PermissionDenied]) { as_root() } else { "" }
+pub fn permission_advice(error: &(dyn Error + 'static)) -> &'static str {
+    if is_error_kind(error, &[io::ErrorKind::PermissionDenied]) { as_root() } else { "" }
 }
 
 /// Whether the system said something of these kinds, in the error or a cause of it.
-pub(crate) fn is_of(error: &(dyn Error + 'static), kinds: &[io::ErrorKind]) -> bool {
+pub(crate) fn is_error_kind(error: &(dyn Error + 'static), kinds: &[io::ErrorKind]) -> bool {
     let kind = |error: &(dyn Error + 'static)| match error.downcast_ref::<Errno>() {
         Some(errno) => Some(io::Error::from(*errno).kind()),
         None => error.downcast_ref().map(io::Error::kind),
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     fn is_refusal(error: &(dyn Error + 'static)) -> bool {
-        is_of(error, &[io::ErrorKind::PermissionDenied])
+        is_error_kind(error, &[io::ErrorKind::PermissionDenied])
     }
 
     fn reading(error: impl Error + Send + Sync + 'static) -> anyhow::Error {

@@ -25,12 +25,12 @@ const WEAK: u16 = 2;
 
 /// A file in which discovery finds what it finds in `content`: the interpreter of a script, what an
 /// ELF file needs, and `strings` from it. `None` if there is no such file.
-pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
+pub(crate) fn build_stub(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     let head = &content[..content.len().min(INTERPRETER_LINE)];
     if let Some(interpreter) = parse_interpreter_line(head) {
         return Some(format!("#!{interpreter}\n").into_bytes());
     }
-    let wanted = elf::summarize(content).map(without_definitions);
+    let wanted = elf::summarize(content).map(drop_definitions);
     let texts = [&[LABEL], strings].concat().join(&0);
     let candidates = match &wanted {
         Ok(summary) => vec![write(summary, &texts)],
@@ -42,11 +42,11 @@ pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     };
     let mut candidates = candidates.into_iter();
     candidates
-        .find(|candidate| elf::summarize(candidate.as_slice()).map(without_definitions) == wanted)
+        .find(|candidate| elf::summarize(candidate.as_slice()).map(drop_definitions) == wanted)
 }
 
 /// Discovery loads nothing, so neither a file's definitions for others nor its word size matter.
-fn without_definitions(summary: ElfSummary) -> ElfSummary {
+fn drop_definitions(summary: ElfSummary) -> ElfSummary {
     ElfSummary { version_definitions: Default::default(), is_64: true, ..summary }
 }
 
@@ -56,7 +56,7 @@ fn write(summary: &ElfSummary, texts: &[u8]) -> Vec<u8> {
     let mut kinds = vec![TYPE_LOAD];
     kinds.extend(summary.is_dynamic.then_some(TYPE_DYNAMIC));
     kinds.extend(summary.interpreter.is_some().then_some(TYPE_INTERPRETER));
-    let mut body = Body { bytes: vec![0; HEADER_BYTES + kinds.len() * PROGRAM_HEADER_BYTES] };
+    let mut body = StubBody { bytes: vec![0; HEADER_BYTES + kinds.len() * PROGRAM_HEADER_BYTES] };
     let interpreter = summary.interpreter.as_deref().unwrap_or_default();
     let interpreter = body.place(&[interpreter.as_bytes(), &[0]].concat());
     let dynamic = if summary.is_dynamic { body.dynamic(summary) } else { (0, 0) };
@@ -99,11 +99,11 @@ fn program_header(kind: u32, start: u64, length: u64) -> Vec<u8> {
 }
 
 /// What follows the headers. Addresses are file offsets.
-struct Body {
+struct StubBody {
     bytes: Vec<u8>,
 }
 
-impl Body {
+impl StubBody {
     /// Appends bytes where a table may begin. Returns the offset and the length.
     fn place(&mut self, bytes: &[u8]) -> (usize, usize) {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
@@ -217,8 +217,8 @@ mod tests {
     #[test]
     fn a_stand_in_of_a_real_program_needs_the_same_and_is_small() {
         let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let made = stand_in(&program, &[b"9.0.2.140"]).unwrap();
-        let summary = |content: &[u8]| elf::summarize(content).map(without_definitions);
+        let made = build_stub(&program, &[b"9.0.2.140"]).unwrap();
+        let summary = |content: &[u8]| elf::summarize(content).map(drop_definitions);
         assert_eq!(summary(&made), summary(&program));
         assert!(made.len() < 8192, "{}", made.len());
         assert!(made.ends_with(b"\x009.0.2.140"));
@@ -227,28 +227,28 @@ mod tests {
     #[test]
     fn of_a_script_the_interpreter_stays() {
         let script = b"#!/usr/bin/env python3\npassword = 1\n";
-        assert_eq!(stand_in(script, &[]).unwrap(), b"#!/usr/bin/env\n");
-        assert_eq!(stand_in(b"#! /bin/sh -e", &[]).unwrap(), b"#!/bin/sh\n");
+        assert_eq!(build_stub(script, &[]).unwrap(), b"#!/usr/bin/env\n");
+        assert_eq!(build_stub(b"#! /bin/sh -e", &[]).unwrap(), b"#!/bin/sh\n");
     }
 
     #[test]
     fn of_what_is_neither_nothing_stays_but_its_telling_strings() {
-        let made = stand_in(b"secret", &[b"9.0.2.140"]).unwrap();
+        let made = build_stub(b"secret", &[b"9.0.2.140"]).unwrap();
         assert_eq!(made, [LABEL, b"9.0.2.140"].join(&0));
-        assert_eq!(stand_in(b"", &[]).unwrap(), LABEL);
+        assert_eq!(build_stub(b"", &[]).unwrap(), LABEL);
     }
 
     #[test]
     fn a_malformed_file_stays_malformed_in_the_same_way_or_is_left_out() {
         let mut broken = write(&sample(), b"");
         broken.truncate(40);
-        let made = stand_in(&broken, &[]).unwrap();
+        let made = build_stub(&broken, &[]).unwrap();
         assert_eq!(elf::summarize(made.as_slice()), elf::summarize(broken.as_slice()));
         let mut lying = write(&sample(), &[0; 8192]);
         // The interpreter, the third program header: its length.
         let length = HEADER_BYTES + 2 * PROGRAM_HEADER_BYTES + 32;
         lying[length..length + 8].copy_from_slice(&5000_u64.to_le_bytes());
-        let made = stand_in(&lying, &[]).unwrap();
+        let made = build_stub(&lying, &[]).unwrap();
         assert_eq!(elf::summarize(made.as_slice()), elf::summarize(lying.as_slice()));
     }
 }

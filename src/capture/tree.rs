@@ -17,12 +17,12 @@ use onload_sys::fs::open::MAX_LINKS;
 
 use super::filter;
 use super::mask::Masker;
-use super::standin::stand_in;
+use super::standin::build_stub;
 use super::vpd::{Uuids, is_vpd};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {
-    pub entries: BTreeMap<PathBuf, Entry>,
+    pub entries: BTreeMap<PathBuf, CapturedEntry>,
     pub nodes: BTreeMap<PathBuf, NodeEntry>,
     /// Programs and libraries without a stand-in, which are replaced by empty files.
     pub left_out: BTreeSet<PathBuf>,
@@ -31,12 +31,12 @@ pub(crate) struct CapturedTree {
 impl CapturedTree {
     pub(crate) fn files(&self) -> usize {
         let files = self.entries.values();
-        files.filter(|entry| matches!(entry, Entry::File { .. })).count()
+        files.filter(|entry| matches!(entry, CapturedEntry::File { .. })).count()
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum CapturedEntry {
     Directory,
     Link(PathBuf),
     File { content: Vec<u8>, executable: bool },
@@ -59,10 +59,10 @@ pub(crate) fn collect(
     for (path, seen) in seen {
         collector.add(path, seen);
     }
-    if let Some(config) = config.and_then(filter::config) {
-        collector.put_file(Path::new(CONFIG_PATH), config.into_bytes(), false);
+    if let Some(config) = config.and_then(filter::filter_config) {
+        collector.insert_file(Path::new(CONFIG_PATH), config.into_bytes(), false);
     }
-    if is_masked { masked(&collector.tree) } else { collector.tree }
+    if is_masked { mask_tree(&collector.tree) } else { collector.tree }
 }
 
 struct Collector<'s> {
@@ -87,17 +87,21 @@ impl Collector<'_> {
             return;
         };
         match seen.entry {
-            Some(EntryKind::File { executable }) => self.put_file(&place, Vec::new(), executable),
+            Some(EntryKind::File { executable }) => {
+                self.insert_file(&place, Vec::new(), executable)
+            }
             // What is neither a file nor a directory is represented by a directory, since that is
             // not a file either.
-            Some(EntryKind::Directory | EntryKind::Other) => self.put(&place, Entry::Directory),
+            Some(EntryKind::Directory | EntryKind::Other) => {
+                self.insert(&place, CapturedEntry::Directory)
+            }
             None => {}
         }
         if let Some(content) = &seen.content {
-            let kept = filter::content(path, content, self.is_masked);
-            self.put_file(&place, kept, false);
+            let kept = filter::filter_content(path, content, self.is_masked);
+            self.insert_file(&place, kept, false);
         } else if seen.opened {
-            self.put_stand_in(path, &place);
+            self.insert_stub(path, &place);
         }
         for name in &seen.names {
             self.add_name(path, &place, name);
@@ -119,7 +123,7 @@ impl Collector<'_> {
             return;
         }
         if let Ok(Some(EntryKind::Directory)) = self.host.entry(&child) {
-            self.put(&child, Entry::Directory);
+            self.insert(&child, CapturedEntry::Directory);
         }
     }
 
@@ -130,7 +134,7 @@ impl Collector<'_> {
         if path.starts_with("/proc") {
             return Some(path.to_owned());
         }
-        let mut ahead: VecDeque<OsString> = parts(path).collect();
+        let mut ahead: VecDeque<OsString> = path_names(path).collect();
         let mut place = PathBuf::from("/");
         let mut followed = 0;
         while let Some(part) = ahead.pop_front() {
@@ -143,7 +147,7 @@ impl Collector<'_> {
                 place = here;
                 continue;
             };
-            self.put(&here, Entry::Link(relative_to(&place, &target)));
+            self.insert(&here, CapturedEntry::Link(relative_to(&place, &target)));
             if ahead.is_empty() && !follow_last {
                 return None;
             }
@@ -154,7 +158,7 @@ impl Collector<'_> {
             if target.is_absolute() {
                 place = PathBuf::from("/");
             }
-            for part in parts(&target).rev() {
+            for part in path_names(&target).rev() {
                 ahead.push_front(part);
             }
         }
@@ -170,11 +174,11 @@ impl Collector<'_> {
         target
     }
 
-    fn put(&mut self, place: &Path, entry: Entry) {
+    fn insert(&mut self, place: &Path, entry: CapturedEntry) {
         for above in place.ancestors().skip(1) {
             if above.parent().is_some() {
                 let vacant = self.tree.entries.entry(above.to_owned());
-                vacant.or_insert(Entry::Directory);
+                vacant.or_insert(CapturedEntry::Directory);
             }
         }
         if place.parent().is_some() {
@@ -182,11 +186,11 @@ impl Collector<'_> {
         }
     }
 
-    fn put_file(&mut self, place: &Path, new: Vec<u8>, is_executable: bool) {
-        let empty = Entry::File { content: Vec::new(), executable: false };
-        self.put(place, empty);
+    fn insert_file(&mut self, place: &Path, new: Vec<u8>, is_executable: bool) {
+        let empty = CapturedEntry::File { content: Vec::new(), executable: false };
+        self.insert(place, empty);
         let entry = self.tree.entries.get_mut(place);
-        if let Some(Entry::File { content, executable }) = entry {
+        if let Some(CapturedEntry::File { content, executable }) = entry {
             *executable |= is_executable;
             if content.is_empty() {
                 *content = new;
@@ -194,9 +198,8 @@ impl Collector<'_> {
         }
     }
 
-    fn put_stand_in(&mut self, path: &Path, place: &Path) {
-        let filled =
-            |entry: &Entry| matches!(entry, Entry::File { content, .. } if !content.is_empty());
+    fn insert_stub(&mut self, path: &Path, place: &Path) {
+        let filled = |entry: &CapturedEntry| matches!(entry, CapturedEntry::File { content, .. } if !content.is_empty());
         if self.tree.entries.get(place).is_some_and(filled) {
             return;
         }
@@ -206,16 +209,16 @@ impl Collector<'_> {
         let driver = onload.and_then(|onload| onload.version.as_deref());
         let checksum = onload.and_then(|onload| onload.interface_checksum.as_deref());
         let marks: Vec<&str> = checksum.into_iter().chain([CONTROL_PLANE]).collect();
-        let made = stand_in(&original, &release_strings(&original, driver, &marks));
+        let made = build_stub(&original, &release_strings(&original, driver, &marks));
         if made.is_none() {
             self.tree.left_out.insert(place.to_owned());
         }
-        self.put_file(place, made.unwrap_or_default(), false);
+        self.insert_file(place, made.unwrap_or_default(), false);
     }
 }
 
 /// The names of a path, without those that mean nothing.
-fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+fn path_names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),
@@ -227,33 +230,33 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
 /// becomes relative, and none goes above the root.
 fn relative_to(directory: &Path, target: &Path) -> PathBuf {
     let depth = directory.components().count().saturating_sub(1);
-    let ups = parts(target).take_while(|part| part == "..").count();
+    let ups = path_names(target).take_while(|part| part == "..").count();
     let relative: PathBuf = if target.is_absolute() {
         let up = std::iter::repeat_n(OsString::from(".."), depth);
-        up.chain(parts(target).skip(ups)).collect()
+        up.chain(path_names(target).skip(ups)).collect()
     } else {
-        parts(target).skip(ups.saturating_sub(depth)).collect()
+        path_names(target).skip(ups.saturating_sub(depth)).collect()
     };
     if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
 }
 
 /// The tree with its addresses masked. The content of programs and libraries does not identify the
 /// machine.
-fn masked(tree: &CapturedTree) -> CapturedTree {
+fn mask_tree(tree: &CapturedTree) -> CapturedTree {
     let mut masker = Masker::default();
     let mut uuids = Uuids::default();
     for (path, entry) in &tree.entries {
-        masker.notice(&path.to_string_lossy());
+        masker.collect(&path.to_string_lossy());
         match entry {
-            Entry::Link(target) => masker.notice(&target.to_string_lossy()),
-            Entry::File { content, .. } if is_vpd(path) => uuids.notice(content),
-            Entry::File { content, .. } => {
-                masker.notice(std::str::from_utf8(content).unwrap_or_default());
+            CapturedEntry::Link(target) => masker.collect(&target.to_string_lossy()),
+            CapturedEntry::File { content, .. } if is_vpd(path) => uuids.collect(content),
+            CapturedEntry::File { content, .. } => {
+                masker.collect(std::str::from_utf8(content).unwrap_or_default());
             }
-            Entry::Directory => {}
+            CapturedEntry::Directory => {}
         }
     }
-    masker.settle();
+    masker.assign_masks();
     let entries = tree.entries.iter();
     let nodes = tree.nodes.iter();
     let left_out = tree.left_out.iter();
@@ -261,7 +264,7 @@ fn masked(tree: &CapturedTree) -> CapturedTree {
         entries: entries
             .map(|(path, entry)| {
                 let vpd = is_vpd(path).then_some(&uuids);
-                (masker.mask_path(path), masked_entry(&masker, vpd, entry))
+                (masker.mask_path(path), mask_entry(&masker, vpd, entry))
             })
             .collect(),
         nodes: nodes.map(|(path, node)| (masker.mask_path(path), *node)).collect(),
@@ -269,11 +272,11 @@ fn masked(tree: &CapturedTree) -> CapturedTree {
     }
 }
 
-fn masked_entry(masker: &Masker, vpd: Option<&Uuids>, entry: &Entry) -> Entry {
+fn mask_entry(masker: &Masker, vpd: Option<&Uuids>, entry: &CapturedEntry) -> CapturedEntry {
     match entry {
-        Entry::Directory => Entry::Directory,
-        Entry::Link(target) => Entry::Link(masker.mask_path(target)),
-        Entry::File { content, executable } => Entry::File {
+        CapturedEntry::Directory => CapturedEntry::Directory,
+        CapturedEntry::Link(target) => CapturedEntry::Link(masker.mask_path(target)),
+        CapturedEntry::File { content, executable } => CapturedEntry::File {
             content: match (vpd, std::str::from_utf8(content)) {
                 (Some(uuids), _) => uuids.mask(content),
                 (None, Ok(text)) => masker.mask(text).into_bytes(),

@@ -9,28 +9,28 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
 use onload_hooks::entry::wrapper::configured_runtime;
-use onload_hooks::record::made_by::{self, Record};
+use onload_hooks::record::made_by::{self, RuntimeRecord};
 use onload_host::host::Host;
 use onload_sys::fs::regular;
 use onload_sys::text::format_count;
 
-use crate::cli::Global;
-use crate::exit::Answer;
+use crate::cli::GlobalArgs;
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 /// Bytes of a configuration; the file that comes with the package has some thousand.
 const LIMIT: u64 = 1024 * 1024;
 
-type Counts = BTreeMap<PathBuf, usize>;
+type RuntimeCounts = BTreeMap<PathBuf, usize>;
 
-pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let host = Host::open(&global.host_root)?;
-    let made = made(&host)?;
+    let made = count_by_runtime(&host)?;
     let (there, gone) = sort(&host, made)?;
     for (runtime, count) in gone {
         printer.warning(format_args!(
             "{} made by {}, which is not there: install it again to end {}",
-            containers(count),
+            format_container_count(count),
             runtime.display(),
             them(count)
         ));
@@ -41,7 +41,7 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
             for (other, count) in there.iter().filter(|(other, _)| *other != runtime) {
                 printer.warning(format_args!(
                     "{} made by {}, and {most} by {}, which does not find {them}: end {them} first",
-                    containers(*count),
+                    format_container_count(*count),
                     other.display(),
                     runtime.display(),
                     them = them(*count)
@@ -49,13 +49,13 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
             }
             runtime.clone()
         }
-        None => configured(&host, global.config.as_deref())?,
+        None => read_configured_runtime(&host, global.config.as_deref())?,
     };
     printer.print(format_args!("{}\n", runtime.display()))?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
-fn containers(count: usize) -> String {
+fn format_container_count(count: usize) -> String {
     format_count(count, "container was", "containers were")
 }
 
@@ -63,13 +63,14 @@ fn them(count: usize) -> &'static str {
     if count == 1 { "it" } else { "them" }
 }
 
-fn made(host: &Host) -> anyhow::Result<Counts> {
+fn count_by_runtime(host: &Host) -> anyhow::Result<RuntimeCounts> {
     let dir = Path::new(RUN_DIR).join(made_by::NAME);
-    let mut counts = Counts::new();
+    let mut counts = RuntimeCounts::new();
     for name in host.list(&dir)?.names {
         // One that goes meanwhile is of a container that ended.
         let target = host.link(&dir.join(name))?;
-        let record = target.and_then(|target| Record::parse(target.as_os_str().as_encoded_bytes()));
+        let record =
+            target.and_then(|target| RuntimeRecord::parse(target.as_os_str().as_encoded_bytes()));
         if let Some(record) = record {
             *counts.entry(record.runtime).or_default() += 1;
         }
@@ -77,8 +78,8 @@ fn made(host: &Host) -> anyhow::Result<Counts> {
     Ok(counts)
 }
 
-fn sort(host: &Host, made: Counts) -> anyhow::Result<(Counts, Counts)> {
-    let (mut there, mut gone) = (Counts::new(), Counts::new());
+fn sort(host: &Host, made: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, RuntimeCounts)> {
+    let (mut there, mut gone) = (RuntimeCounts::new(), RuntimeCounts::new());
     for (runtime, count) in made {
         let side = match host.entry(&runtime)? {
             Some(_) => &mut there,
@@ -90,7 +91,7 @@ fn sort(host: &Host, made: Counts) -> anyhow::Result<(Counts, Counts)> {
 }
 
 /// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so.
-fn configured(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
+fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
     let shown = file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
     let bytes = match file {
         None => host.bytes(Path::new(CONFIG_PATH), LIMIT)?,

@@ -10,20 +10,24 @@ use onload_host::generate::InstalledFiles;
 use onload_host::specdir::{FileAction, RenumberedNode, SpecFormat, SpecPlan, find_renumbered};
 use onload_sys::numbers::DeviceNumber;
 
-use super::generate::{directory_path, existing, find_directory};
-use super::{look, open_host, unread_reasons};
-use crate::cli::{Check, Global};
-use crate::exit::Answer;
-use crate::layout::paragraph;
+use super::generate::{directory_path, find_directory, read_existing};
+use super::{discover_host, open_host, unread_reasons};
+use crate::cli::{CheckArgs, GlobalArgs};
+use crate::exit::ExitAnswer;
+use crate::layout::format_paragraph;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &CheckArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let directory = find_directory(&host, args.output_dir.as_deref())?;
     let shown = directory_path(&host, args.output_dir.as_deref());
-    let (existing, manifest) = existing(directory.as_ref(), &shown, printer)?;
+    let (existing, manifest) = read_existing(directory.as_ref(), &shown, printer)?;
     let manifest = manifest.map_err(anyhow::Error::msg)?;
-    let (inventory, pools) = look(&host, &config, printer);
+    let (inventory, pools) = discover_host(&host, &config, printer);
     let Drift { plan, asked, warnings } = find_drift(DriftInput {
         existing: &existing,
         manifest: manifest.as_ref(),
@@ -35,20 +39,20 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     for warning in &warnings {
         printer.warning(warning);
     }
-    let mut answer = Answer::Yes;
+    let mut answer = ExitAnswer::Yes;
     for step in &plan.steps {
         let word = match (&step.action, &step.old) {
             (FileAction::Keep | FileAction::Undecided, _) => continue,
             (FileAction::Write(_), None) => "missing".to_owned(),
-            (FileAction::Write(new), Some(old)) => difference(asked.format, old, new),
+            (FileAction::Write(new), Some(old)) => describe_difference(asked.format, old, new),
             (FileAction::Remove, _) => "to be removed".to_owned(),
             (FileAction::Leave, _) => "changed by somebody else".to_owned(),
         };
-        answer = Answer::No;
+        answer = ExitAnswer::No;
         let line = format!("{}: {word}", shown.join(&step.name).display());
-        printer.print(paragraph("", "    ", &line, printer.columns()))?;
+        printer.print(format_paragraph("", "    ", &line, printer.columns()))?;
     }
-    if answer == Answer::Yes {
+    if answer == ExitAnswer::Yes {
         refuse_undecided(&inventory, &plan, &asked.kinds, &shown)?;
         let shown = shown.display();
         match directory {
@@ -81,19 +85,19 @@ fn refuse_undecided(
     bail!("comparing {} with this host: not known{doubtful}: {reasons}", directory.display());
 }
 
-fn difference(format: SpecFormat, old: &[u8], new: &[u8]) -> String {
+fn describe_difference(format: SpecFormat, old: &[u8], new: &[u8]) -> String {
     let nodes = find_renumbered(format, old, new).unwrap_or_default();
     if nodes.is_empty() {
         return "different".to_owned();
     }
-    let changes: Vec<String> = nodes.iter().map(change).collect();
+    let changes: Vec<String> = nodes.iter().map(describe_change).collect();
     format!(
         "renumbered: {}; engines keep the old numbers until you run `systemctl start onload-cdi.service`",
         changes.join(", ")
     )
 }
 
-fn change(node: &RenumberedNode) -> String {
+fn describe_change(node: &RenumberedNode) -> String {
     let number = |numbers: Option<DeviceNumber>| match numbers {
         Some(numbers) => numbers.to_string(),
         None => "without a number".to_owned(),

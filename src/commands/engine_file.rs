@@ -14,7 +14,7 @@ use onload_host::host::{EntryKind, Host};
 use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
-use super::{holders, nothing_to_change, print_diff};
+use super::{holders, print_diff, unchanged_message};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
 use crate::printer::Printer;
 
@@ -28,7 +28,7 @@ pub(super) struct EngineFile {
 }
 
 /// A file with what is to be done with it: nothing undecided is carried out.
-pub(super) struct Decided {
+pub(super) struct DecidedFile {
     pub(super) file: EngineFile,
     pub(super) decision: FileDecision,
     held: RuntimeUse,
@@ -40,7 +40,7 @@ impl EngineFile {
     pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> anyhow::Result<Self> {
         let parent = setup.file.parent().unwrap_or(Path::new("/"));
         let directory = if is_named {
-            trusted_directory(host, parent)
+            open_trusted_directory(host, parent)
                 .with_context(|| format!("--file {}", setup.file.display()))?
         } else {
             host.directory(parent)?
@@ -56,7 +56,7 @@ impl EngineFile {
         })
     }
 
-    pub(super) fn is_nowhere(&self) -> bool {
+    pub(super) fn has_no_directory(&self) -> bool {
         self.directory.is_none()
     }
 
@@ -72,13 +72,13 @@ impl EngineFile {
         if let Some(directory) = &self.directory {
             self.found = directory.read(self.name())?;
             if self.found.is_some() {
-                printer.has_read(&self.shown);
+                printer.log_read(&self.shown);
             }
             self.files.now = self.found.as_ref().map(|file| file.text.clone());
             if !self.setup.is_drop_in() {
                 let backup = directory.read(&self.backup_name())?;
                 if backup.is_some() {
-                    printer.has_read(&self.shown.with_file_name(self.backup_name()));
+                    printer.log_read(&self.shown.with_file_name(self.backup_name()));
                 }
                 self.files.before = backup.map(|file| file.text);
             }
@@ -87,13 +87,13 @@ impl EngineFile {
             return Ok(());
         }
         let beside = self.setup.related_files(self.files.now.as_deref());
-        let beside = beside.with_context(|| self.what())?;
+        let beside = beside.with_context(|| self.configure_context())?;
         self.files.others = read_beside(host, &beside, &self.setup.file)?;
         Ok(())
     }
 
     /// It is an error where there is no file of it either: one would be made that nothing reads.
-    pub(super) fn look_for_engine(
+    pub(super) fn check_engine(
         &self,
         host: &Host,
         is_dry_run: bool,
@@ -128,34 +128,38 @@ impl EngineFile {
         host: &Host,
         is_removed: bool,
         printer: &mut Printer,
-    ) -> anyhow::Result<Decided> {
+    ) -> anyhow::Result<DecidedFile> {
         self.read(host, is_removed, printer)?;
         let (decision, held) = if is_removed {
-            let held = self.look_for_holders(host)?;
+            let held = self.find_runtime_use(host)?;
             let keep = if held.is_in_use() { KeptPart::Runtime } else { KeptPart::Nothing };
             (self.setup.remove(&self.files, keep), held)
         } else {
             let held = RuntimeUse::By(Vec::new());
             (self.setup.configure(&self.files), held)
         };
-        Ok(Decided { decision: decision.with_context(|| self.what())?, file: self, held })
+        Ok(DecidedFile {
+            decision: decision.with_context(|| self.configure_context())?,
+            file: self,
+            held,
+        })
     }
 
-    fn look_for_holders(&self, host: &Host) -> anyhow::Result<RuntimeUse> {
+    fn find_runtime_use(&self, host: &Host) -> anyhow::Result<RuntimeUse> {
         let now = self.files.now.as_deref();
-        if !self.setup.registers_runtime(now).with_context(|| self.what())? {
+        if !self.setup.registers_runtime(now).with_context(|| self.configure_context())? {
             return Ok(RuntimeUse::By(Vec::new()));
         }
         if let Some(key) = self.setup.default_setting(&self.files) {
             return Ok(RuntimeUse::Default(key));
         }
         Ok(match self.setup.state_dir(&self.files) {
-            Ok(state) => holders::held(host, self.setup.engine, &state),
+            Ok(state) => holders::find_runtime_use(host, self.setup.engine, &state),
             Err(error) => RuntimeUse::Unknown(format!("{error:#}")),
         })
     }
 
-    fn what(&self) -> String {
+    fn configure_context(&self) -> String {
         let (name, path) = (self.setup.engine.name(), self.shown.display());
         format!("configuring {name}, whose {path} is left as it is")
     }
@@ -167,7 +171,7 @@ impl EngineFile {
         let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
         let made = host.create_directory(parent)?;
         let open = if self.is_named {
-            trusted_directory(host, parent)?.context("opening the directory")?
+            open_trusted_directory(host, parent)?.context("opening the directory")?
         } else {
             made
         };
@@ -176,12 +180,12 @@ impl EngineFile {
     }
 }
 
-impl Decided {
-    pub(super) fn is_held(&self) -> bool {
+impl DecidedFile {
+    pub(super) fn is_runtime_in_use(&self) -> bool {
         self.held.is_in_use()
     }
 
-    pub(super) fn what_stays(&self) -> String {
+    pub(super) fn kept_message(&self) -> String {
         let (held, setup) = (&self.held, &self.file.setup);
         let (name, path) = (setup.engine.name(), self.file.shown.display());
         let file = if self.file.is_named {
@@ -196,15 +200,15 @@ impl Decided {
 
     pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
         if self.decision.file == EngineFileAction::Keep {
-            printer.note(nothing_to_change(&self.file.shown));
+            printer.note(unchanged_message(&self.file.shown));
             return Ok(());
         }
-        let (now, new) = self.change();
+        let (now, new) = self.text_change();
         Ok(print_diff(&self.file.shown, now, new, printer)?)
     }
 
     /// Its text as it is, and as it is to be.
-    fn change(&self) -> (Option<&str>, Option<&str>) {
+    fn text_change(&self) -> (Option<&str>, Option<&str>) {
         let now = self.file.files.now.as_deref();
         match &self.decision.file {
             EngineFileAction::Keep => (now, now),
@@ -214,7 +218,7 @@ impl Decided {
     }
 
     /// The backup before the file; whether the engine has to read anew. On an error what was there is still whole.
-    pub(super) fn carry_out(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
+    pub(super) fn apply(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
         let changes = self.decision.file != EngineFileAction::Keep;
         if changes || self.decision.backup != EngineFileAction::Keep {
             self.file.make_directory(host)?;
@@ -240,17 +244,17 @@ impl Decided {
         match &decision.file {
             EngineFileAction::Write(_) => printer.note(format_args!("wrote {path}")),
             EngineFileAction::Remove => printer.note(format_args!("removed {path}")),
-            EngineFileAction::Keep => printer.note(nothing_to_change(&file.shown)),
+            EngineFileAction::Keep => printer.note(unchanged_message(&file.shown)),
         }
         Ok(changes)
     }
 
     pub(super) fn needs_restart(&self, has_cdi: bool) -> bool {
-        let (now, new) = self.change();
+        let (now, new) = self.text_change();
         self.file.setup.needs_restart(now, new, has_cdi)
     }
 
-    pub(super) fn put_back(&self) -> anyhow::Result<()> {
+    pub(super) fn restore(&self) -> anyhow::Result<()> {
         let file = &self.file;
         let Some(directory) = &file.directory else {
             return Ok(());
@@ -272,7 +276,7 @@ impl Decided {
 
 /// Opens a directory that nobody but root and the caller can change, nor one above it; none where it
 /// is not there.
-fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
+fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
     let caller = geteuid().as_raw();
     let root = host.outside_path(Path::new("/"));
     let trusted = TrustedTree::for_tree(&root, TrustedOwners::from_users(&[0, caller]))?;
@@ -343,9 +347,9 @@ mod tests {
             let mut printer = Printer::new(ColorChoice::Never, true, false);
             let file = EngineFile::open(&host, EngineSetup::for_engine(engine), false).unwrap();
             let mut file = file.decide(&host, false, &mut printer).unwrap();
-            assert!(file.carry_out(&host, &mut printer).unwrap());
+            assert!(file.apply(&host, &mut printer).unwrap());
             assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));
-            file.put_back().unwrap();
+            file.restore().unwrap();
             assert_eq!(fs::read_to_string(&path).ok().as_deref(), was, "{engine:?}");
             let left = fs::read_dir(directory).unwrap().count();
             assert_eq!(left, usize::from(was.is_some()), "{engine:?}");

@@ -24,11 +24,11 @@ use onload_sys::fs::{atomic, regular};
 use onload_sys::text::{ShortList, join_first};
 
 use super::{
-    OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, print_diff, require_nic,
-    unread_reasons, written_pools,
+    OUTPUT_DIR, discover_host, make_directory, open_host, pools_to_write, print_diff, require_nic,
+    unchanged_message, unread_reasons,
 };
-use crate::cli::{Generate, Global};
-use crate::exit::Answer;
+use crate::cli::{GenerateArgs, GlobalArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
 const WRITE: &str = "write ";
@@ -36,7 +36,11 @@ const KEEP: &str = "keep  ";
 const FIELDS: usize = 3;
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
-pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &GenerateArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let newest = args
         .max_cdi_version
@@ -62,7 +66,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     // Before the look: what `drain` takes out meanwhile is not put back. A directory that is not there offers nothing.
     let locked = directory.as_ref().filter(|_| !look_only);
     let _lock = locked.map(SpecDir::lock).transpose()?;
-    let (mut inventory, pools) = look(&host, &config, printer);
+    let (mut inventory, pools) = discover_host(&host, &config, printer);
     require_nic(&inventory, &config)?;
     let surroundings = InstalledFiles::read(&host, &config)?;
     if !surroundings.hook {
@@ -70,7 +74,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
             printer.warning(warning);
         }
     }
-    let pools = written_pools(pools, kinds, newest, printer);
+    let pools = pools_to_write(pools, kinds, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
     if kinds.contains(&Class::Bundle) {
         for left_out in bundle_exclusions(&specs, &config, &inventory.drain) {
@@ -132,7 +136,7 @@ fn to_stdout(
     specs: &GeneratedSpecs,
     format: SpecFormat,
     printer: &mut Printer,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ExitAnswer> {
     for (index, spec) in specs.values().enumerate() {
         if format == SpecFormat::Yaml && index > 0 {
             printer.print("---\n")?;
@@ -142,15 +146,15 @@ fn to_stdout(
     if specs.is_empty() {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 fn to_file(
     path: &Path,
     specs: &GeneratedSpecs,
-    args: &Generate,
+    args: &GenerateArgs,
     printer: &mut Printer,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ExitAnswer> {
     if args.kind.len() != 1 || args.kind.iter().any(|kind| kind == "all") {
         bail!("writing {}: one file holds one kind; name it with --kind", path.display());
     }
@@ -163,7 +167,7 @@ fn to_file(
         );
     };
     if let Some((_, pools)) = of_part(SpecPart::Pools) {
-        printer.warning(pools_left_out(path, *class, pools));
+        printer.warning(pools_left_out_warning(path, *class, pools));
     }
     let content = render(spec, args.format);
     let reading = || format!("reading {}", path.display());
@@ -178,24 +182,24 @@ fn to_file(
         printer.print(format_args!("{word} {}\n", path.display()))?;
     }
     if is_same {
-        printer.note(nothing_to_change(path));
-        return Ok(Answer::Yes);
+        printer.note(unchanged_message(path));
+        return Ok(ExitAnswer::Yes);
     }
     if args.diff {
         let old = old.as_deref().map(String::from_utf8_lossy);
         print_diff(path, old.as_deref(), Some(&content), printer)?;
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
     if args.dry_run {
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
     write_file(path, content.as_bytes())?;
     printer.note(format_args!("wrote {} {}", class.cdi_kind(), path.display()));
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }
 
 /// A file holds one specification, and old engines would refuse it whole if pools stood in it.
-fn pools_left_out(path: &Path, class: Class, pools: &Spec) -> String {
+fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
     let names = pools.devices.iter();
     let names: Vec<String> = names.map(|pool| format!("{class}={}", pool.name)).collect();
     format!(
@@ -222,12 +226,12 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
 
 fn to_directory(
     host: &Host,
-    args: &Generate,
+    args: &GenerateArgs,
     found: Option<&SpecDir>,
     wanted: DesiredSpecs,
     inventory: &Inventory,
     printer: &mut Printer,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ExitAnswer> {
     let is_empty = wanted.files.is_empty();
     let look_only = args.dry_run || args.diff;
     let made = match found {
@@ -249,29 +253,29 @@ fn to_directory(
         directory.apply(&plan)?;
         report(&plan, &shown, printer);
     }
-    note_idle(&plan, is_empty, &shown, printer);
+    print_unchanged(&plan, is_empty, &shown, printer);
     if look_only {
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
     refuse_undecided(&plan, &shown, inventory)?;
     Ok(warn_of_left(&plan, &shown, printer))
 }
 
-type Existing = BTreeMap<String, Option<Vec<u8>>>;
+type ExistingFiles = BTreeMap<String, Option<Vec<u8>>>;
 
 /// The files in a directory, and the manifest beside them or why it is left alone.
-pub(super) fn existing(
+pub(super) fn read_existing(
     directory: Option<&SpecDir>,
     shown: &Path,
     printer: &mut Printer,
-) -> anyhow::Result<(Existing, Result<Option<Manifest>, String>)> {
+) -> anyhow::Result<(ExistingFiles, Result<Option<Manifest>, String>)> {
     let (existing, manifest) = match directory {
         Some(directory) => (directory.read_files()?, directory.read_manifest()?),
         None => (BTreeMap::new(), Ok(None)),
     };
-    printer.looked_into(shown, directory.is_some());
+    printer.log_lookup(shown, directory.is_some());
     for name in existing.keys() {
-        printer.has_read(&shown.join(name));
+        printer.log_read(&shown.join(name));
     }
     Ok((existing, manifest))
 }
@@ -284,7 +288,7 @@ fn make_plan(
     is_named: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<SpecPlan> {
-    let (existing, manifest) = existing(directory, shown, printer)?;
+    let (existing, manifest) = read_existing(directory, shown, printer)?;
     let manifest = manifest.unwrap_or_else(|warning| {
         printer.warning(warning);
         None
@@ -368,13 +372,13 @@ pub(super) fn report(plan: &SpecPlan, directory: &Path, printer: &mut Printer) {
     }
 }
 
-fn note_idle(plan: &SpecPlan, is_empty: bool, directory: &Path, printer: &mut Printer) {
+fn print_unchanged(plan: &SpecPlan, is_empty: bool, directory: &Path, printer: &mut Printer) {
     if is_empty {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
     } else if !plan.changes_files()
         && plan.left_files().chain(plan.undecided_files()).next().is_none()
     {
-        printer.note(nothing_to_change(directory));
+        printer.note(unchanged_message(directory));
     }
 }
 
@@ -396,15 +400,15 @@ fn refuse_undecided(
 }
 
 /// The rest is written, so that a file which somebody keeps as it is stops no other.
-fn warn_of_left(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> Answer {
+fn warn_of_left(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> ExitAnswer {
     let left: Vec<&str> = plan.left_files().collect();
     if left.is_empty() {
-        return Answer::Yes;
+        return ExitAnswer::Yes;
     }
     printer.warning(format_args!(
         "in {}: left {} alone, which somebody else wrote or changed; --diff --force shows the difference, and --force alone replaces it",
         directory.display(),
         left.join(", ")
     ));
-    Answer::No
+    ExitAnswer::No
 }

@@ -28,7 +28,7 @@ const LIMIT: u64 = 16 * 1024 * 1024;
 const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 
 /// `state`: the directory where the engine keeps what it knows.
-pub(super) fn held(host: &Host, engine: Engine, state: &Path) -> RuntimeUse {
+pub(super) fn find_runtime_use(host: &Host, engine: Engine, state: &Path) -> RuntimeUse {
     match find(host, engine, state) {
         Ok(mut found) => {
             found.sort();
@@ -41,17 +41,17 @@ pub(super) fn held(host: &Host, engine: Engine, state: &Path) -> RuntimeUse {
 
 fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     match engine {
-        Engine::Docker => docker(host, state),
-        Engine::Containerd => containerd(host, state),
-        Engine::Crio => Ok([crio(host, state)?, monitored(host, false)?].concat()),
-        Engine::Podman => Ok([podman(host)?, monitored(host, true)?].concat()),
+        Engine::Docker => find_docker(host, state),
+        Engine::Containerd => find_containerd(host, state),
+        Engine::Crio => Ok([find_crio(host, state)?, find_monitored(host, false)?].concat()),
+        Engine::Podman => Ok([find_podman(host)?, find_monitored(host, true)?].concat()),
         // Its containers are docker's, and it stops them without looking at allow_runtimes.
         Engine::Nomad => Ok(Vec::new()),
     }
 }
 
 /// With userns-remap a directory `UID.GID` lies between (moby, `daemon/daemon_unix.go`).
-fn docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let remapped = host.list(root)?.names.into_iter().filter(|name| {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         matches!(name.split_once('.'), Some((uid, gid)) if digits(uid) && digits(gid))
@@ -62,8 +62,8 @@ fn docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
         let containers = root.join("containers");
         for id in host.list(&containers)?.names {
             let directory = containers.join(&id);
-            let host_config = bytes(host, &directory.join("hostconfig.json"))?;
-            let config = bytes(host, &directory.join("config.v2.json"))?;
+            let host_config = read_bytes(host, &directory.join("hostconfig.json"))?;
+            let config = read_bytes(host, &directory.join("config.v2.json"))?;
             found.extend(holders::from_docker(&id, &host_config, &config));
         }
     }
@@ -71,22 +71,22 @@ fn docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
 }
 
 /// A pod's sandbox that has ended is never started again, and needs no runtime to be removed.
-fn containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let tasks = state.join(CRI_TASKS);
     let mut found = Vec::new();
     for id in host.list(&tasks)?.names {
         let bundle = tasks.join(&id);
-        let mut options = bytes(host, &bundle.join("options.json"))?;
+        let mut options = read_bytes(host, &bundle.join("options.json"))?;
         // The shim of containerd 1.6 keeps the path alone.
-        options.extend(bytes(host, &bundle.join("runtime"))?);
-        let config = bytes(host, &bundle.join("config.json"))?;
+        options.extend(read_bytes(host, &bundle.join("runtime"))?);
+        let config = read_bytes(host, &bundle.join("config.json"))?;
         found.extend(holders::from_containerd(&id, &options, &config));
     }
     Ok(found)
 }
 
 /// Each storage driver has its directory, for instance `overlay-containers`.
-fn crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let mut found = Vec::new();
     let names = host.list(storage)?.names;
     for driver in names.iter().filter(|name| name.ends_with("-containers")) {
@@ -102,11 +102,11 @@ fn crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     Ok(found)
 }
 
-fn monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
         return Ok(Vec::new());
     }
-    let cmdlines = process::arguments_of(host, Path::new("/proc"), MONITOR, MONITOR_DEADLINE)?;
+    let cmdlines = process::read_arguments(host, Path::new("/proc"), MONITOR, MONITOR_DEADLINE)?;
     let found = cmdlines.iter().filter_map(|cmdline| {
         let holder = holders::from_conmon(cmdline)?;
         (holders::is_podman_monitor(cmdline) == podmans).then_some(holder)
@@ -114,11 +114,11 @@ fn monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeContainer>
     Ok(found.collect())
 }
 
-fn bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
+fn read_bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(host.bytes(path, LIMIT)?.unwrap_or_default())
 }
 
-fn podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
         for state in PODMAN_STATE {
             if host.entry(Path::new(state))?.is_some() {
@@ -131,23 +131,27 @@ fn podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
         return Ok(Vec::new());
     };
     // A container that goes between the two questions makes the second one fail.
-    ask_podman(&program).or_else(|_| ask_podman(&program))
+    query_podman(&program).or_else(|_| query_podman(&program))
 }
 
-fn ask_podman(program: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn query_podman(program: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let deadline = Instant::now() + PODMAN_DEADLINE;
-    let listed = ask(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
+    let listed = run_command(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
     let ids: Vec<&str> = listed.split_whitespace().collect();
     let mut found = Vec::new();
     for ids in ids.chunks(CHUNK) {
         let mut words = vec!["container", "inspect", "--format", holders::PODMAN_FORMAT];
         words.extend(ids);
-        found.extend(holders::from_podman(&ask(program, &words, deadline)?));
+        found.extend(holders::from_podman(&run_command(program, &words, deadline)?));
     }
     Ok(found)
 }
 
-pub(super) fn ask(program: &Path, words: &[&str], deadline: Instant) -> anyhow::Result<String> {
+pub(super) fn run_command(
+    program: &Path,
+    words: &[&str],
+    deadline: Instant,
+) -> anyhow::Result<String> {
     let shown = format!("{} {}", program.display(), words.first().unwrap_or(&""));
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());

@@ -9,19 +9,23 @@ use onload_host::leases;
 use onload_host::offers::build_offers;
 use onload_host::pools::discover_with_pools;
 use onload_host::specdir::FILE_PREFIX;
-use onload_report::metrics::{Measured, openmetrics};
-use onload_report::status::grantees;
+use onload_report::metrics::{MetricsInput, render_openmetrics};
+use onload_report::status::list_grants;
 
 use super::generate::write_file;
-use super::{open_host_of_incident, spec_dirs};
-use crate::cli::{Global, Metrics};
-use crate::exit::Answer;
+use super::{open_host_of_incident, resolve_spec_dirs};
+use crate::cli::{GlobalArgs, MetricsArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &MetricsArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host_of_incident(global, printer)?;
     let (inventory, pools) = discover_with_pools(&host, &config);
-    let specs = Registry::scan(&spec_dirs(&host, &[])?);
+    let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
     let listed = leases::list(&host);
     if let Err(error) = &listed {
         printer.warning(format_args!("leases and who holds devices are left out: {error:#}"));
@@ -37,8 +41,8 @@ pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Re
             "no specification is written yet, so every device counts as unhealthy; run \"onload-ctk cdi generate\"",
         );
     }
-    let grantees = grantees(&host).ok();
-    let text = openmetrics(Measured {
+    let grantees = list_grants(&host).ok();
+    let text = render_openmetrics(MetricsInput {
         host: &host,
         inventory: &inventory,
         offers: &offered,
@@ -53,5 +57,5 @@ pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Re
             printer.note(format_args!("wrote {}", path.display()));
         }
     }
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }

@@ -47,25 +47,28 @@ use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
 use onload_sys::text::ErrorChain;
 
-use crate::cli::Global;
-use crate::printer::{Printer, looked_at};
+use crate::cli::GlobalArgs;
+use crate::printer::{Printer, log_access};
 use crate::rights;
 
 /// Letters in which a device may differ from the one that was meant.
 const MOST_TYPING_ERRORS: usize = 3;
 
-fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
-    let host = watched_host(global)?;
+fn open_host(global: &GlobalArgs) -> anyhow::Result<(Host, Config)> {
+    let host = open_traced_host(global)?;
     if let Some(named) = global.config.as_deref().filter(|_| global.verbose) {
-        looked_at(named, ReadAccess::Read);
+        log_access(named, ReadAccess::Read);
     }
     let config = settings::load(&host, global.config.as_deref())?;
     Ok((host, config))
 }
 
 /// As [`open_host`], for the tools of an incident: they warn of what is wrong with the configuration, and use the rest.
-fn open_host_of_incident(global: &Global, printer: &mut Printer) -> anyhow::Result<(Host, Config)> {
-    let host = watched_host(global)?;
+fn open_host_of_incident(
+    global: &GlobalArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<(Host, Config)> {
+    let host = open_traced_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     for problem in problems {
         printer.warning(format_args!("{problem:#}"));
@@ -74,10 +77,10 @@ fn open_host_of_incident(global: &Global, printer: &mut Printer) -> anyhow::Resu
 }
 
 /// A host; with `--verbose` each file and directory that is read is told of on stderr.
-fn watched_host(global: &Global) -> anyhow::Result<Host> {
+fn open_traced_host(global: &GlobalArgs) -> anyhow::Result<Host> {
     let mut host = Host::open(&global.host_root)?;
     if global.verbose {
-        host.watch(looked_at);
+        host.watch(log_access);
     }
     Ok(host)
 }
@@ -87,9 +90,9 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
     let registry = Registry::scan(dirs);
     let paths = registry.paths();
     for dir in dirs {
-        printer.looked_into(dir, dir.is_dir());
+        printer.log_lookup(dir, dir.is_dir());
         for path in paths.iter().filter(|p| p.parent() == Some(dir)) {
-            printer.has_read(path);
+            printer.log_read(path);
         }
     }
     registry
@@ -103,7 +106,7 @@ fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> Str
     reasons.join(", ") + unread::advice(unread)
 }
 
-fn advise(inventory: &Inventory, printer: &mut Printer) {
+fn warn_of_unread(inventory: &Inventory, printer: &mut Printer) {
     if !inventory.unread.is_empty() {
         let classes: Vec<&str> = inventory.undecided_classes().iter().map(|c| c.as_str()).collect();
         printer.warning(format_args!(
@@ -114,17 +117,17 @@ fn advise(inventory: &Inventory, printer: &mut Printer) {
     }
 }
 
-fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, PoolSet) {
+fn discover_host(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, PoolSet) {
     let (inventory, pools) = discover_with_pools(host, config);
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
-    advise(&inventory, printer);
+    warn_of_unread(&inventory, printer);
     (inventory, pools)
 }
 
 /// The pools of the classes that are written, for readers of CDI up to that version.
-fn written_pools(
+fn pools_to_write(
     mut pools: PoolSet,
     written: &[Class],
     newest: Option<CdiVersion>,
@@ -154,7 +157,7 @@ fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
 
 /// The specification directories as given, else those of the host, links in them followed inside
 /// it.
-fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+fn resolve_spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     if let Some(absent) = given.iter().find(|dir| !dir.is_dir()) {
         bail!(
             "reading specifications: {} is no directory; name one with --spec-dir, or leave that out",
@@ -186,11 +189,11 @@ fn print_diff(
     printer.print(diff.unified_diff().header(header(old), header(new)))
 }
 
-fn nothing_to_change(path: &Path) -> String {
+fn unchanged_message(path: &Path) -> String {
     format!("nothing to change in {}", path.display())
 }
 
-fn joined(dirs: &[PathBuf]) -> String {
+fn join_paths(dirs: &[PathBuf]) -> String {
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     dirs.join(" and ")
 }
@@ -198,24 +201,24 @@ fn joined(dirs: &[PathBuf]) -> String {
 fn warn_of_files(registry: &Registry, printer: &mut Printer) {
     for (path, errors) in registry.errors() {
         for error in errors {
-            let advice = rights::advice(error);
+            let advice = rights::permission_advice(error);
             printer.warning(format_args!("{}: {}{advice}", path.display(), ErrorChain(error)));
         }
     }
 }
 
 /// An error says where it was looked for and what is spelled like it.
-fn known_devices(
+fn resolve_devices(
     registry: &Registry,
     dirs: &[PathBuf],
     names: &[QualifiedName],
 ) -> anyhow::Result<ContainerEdits> {
     registry.edits_for(names).map_err(|error| {
-        let near = error.names.iter().find_map(|name| nearest(registry, name));
+        let near = error.names.iter().find_map(|name| similar_device(registry, name));
         let near = near.map(|name| format!("; did you mean {name}?"));
         anyhow!(
             "{error} (looked in {}){}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why",
-            joined(dirs),
+            join_paths(dirs),
             near.unwrap_or_default()
         )
     })
@@ -223,7 +226,7 @@ fn known_devices(
 
 /// The device that is spelled most like a name, if any is. A kind that there is was not misspelled: a
 /// device of another one is another product.
-fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
+fn similar_device(registry: &Registry, name: &QualifiedName) -> Option<String> {
     let wanted = name.to_string();
     let kind = name.kind().to_string();
     let is_ours = Class::ALL.iter().any(|class| class.cdi_kind() == kind);
@@ -235,7 +238,7 @@ fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
     near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS).min().map(|(_, offered)| offered)
 }
 
-fn qualified(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
+fn parse_names(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
     let name = |name: &String| {
         let class = name.split_once('=').map(|(class, _)| class);
         if class.is_some_and(|class| class.parse::<Class>().is_ok()) {

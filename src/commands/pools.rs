@@ -13,33 +13,33 @@ use onload_host::pools::NamedPool;
 use onload_sys::text::{ErrorChain, ShortList, format_count};
 use serde_json::{Value, json};
 
-use crate::layout::table;
+use crate::layout::format_table;
 use crate::printer::{HEADING, Printer};
 
 /// Holders of one member that are named; of more only their number is shown.
 const NAMED: usize = 3;
 
 #[derive(Debug)]
-pub(super) struct Holders(Option<BTreeMap<DeviceId, Vec<String>>>);
+pub(super) struct PoolHolders(Option<BTreeMap<DeviceId, Vec<String>>>);
 
-impl Holders {
+impl PoolHolders {
     /// The holders by the leases of a host, where there are pools. Where they cannot be read, the reason is printed.
-    pub(super) fn read(host: &Host, pools: &[NamedPool], printer: &mut Printer) -> Holders {
+    pub(super) fn read(host: &Host, pools: &[NamedPool], printer: &mut Printer) -> PoolHolders {
         if pools.is_empty() {
-            return Holders::of(&[]);
+            return PoolHolders::new(&[]);
         }
         match leases::list(host) {
-            Ok(listed) => Holders::of(&listed),
+            Ok(listed) => PoolHolders::new(&listed),
             Err(error) => {
                 printer.warning(format_args!(
                     "which members of pools are free is not known: {error:#}"
                 ));
-                Holders(None)
+                PoolHolders(None)
             }
         }
     }
 
-    pub(super) fn of(listed: &[ListedLease]) -> Holders {
+    pub(super) fn new(listed: &[ListedLease]) -> PoolHolders {
         let mut holders: BTreeMap<DeviceId, Vec<String>> = BTreeMap::new();
         for each in listed.iter().filter(|each| !each.is_over) {
             let container = match &each.lease {
@@ -49,11 +49,11 @@ impl Holders {
             let of_device = holders.entry(each.device.clone()).or_default();
             of_device.push(container);
         }
-        Holders(Some(holders))
+        PoolHolders(Some(holders))
     }
 
     /// `None` where that is not known.
-    fn of_device(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
+    fn holders_of(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
         let name = name.clone();
         let found = self.0.as_ref()?.get(&DeviceId { class, name });
         Some(found.map_or(&[], Vec::as_slice))
@@ -61,20 +61,20 @@ impl Holders {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown<'a> {
+pub(super) struct PoolView<'a> {
     pub(super) named: &'a NamedPool,
-    pub(super) holders: &'a Holders,
+    pub(super) holders: &'a PoolHolders,
     /// No specification has it.
     pub(super) is_left_out: bool,
 }
 
-impl<'a> Shown<'a> {
-    pub(super) fn new(named: &'a NamedPool, holders: &'a Holders) -> Shown<'a> {
-        Shown { named, holders, is_left_out: false }
+impl<'a> PoolView<'a> {
+    pub(super) fn new(named: &'a NamedPool, holders: &'a PoolHolders) -> PoolView<'a> {
+        PoolView { named, holders, is_left_out: false }
     }
 
     fn holders(&self, member: &PoolMember) -> Option<&'a [String]> {
-        self.holders.of_device(self.named.class, &member.name)
+        self.holders.holders_of(self.named.class, &member.name)
     }
 
     /// `None` where that is not known.
@@ -89,7 +89,7 @@ impl<'a> Shown<'a> {
         is_free.sum()
     }
 
-    pub(super) fn row(&self) -> [String; 4] {
+    pub(super) fn to_row(&self) -> [String; 4] {
         [
             self.named.class.to_string(),
             self.named.name.to_string(),
@@ -98,7 +98,7 @@ impl<'a> Shown<'a> {
         ]
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         format!("pool, {} free: {}", self.free_text(), self.members_text())
     }
 
@@ -136,7 +136,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    pub(super) fn object(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         let members = self.named.pool.members.iter().map(|member| {
             let holders = self.holders(member).filter(|holders| !holders.is_empty());
             json!({
@@ -159,7 +159,7 @@ impl<'a> Shown<'a> {
 /// A table of pools, where there are any; `gap` is what stands between it and what was printed before.
 pub(super) fn print_pools(
     gap: &str,
-    pools: &[Shown<'_>],
+    pools: &[PoolView<'_>],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if pools.is_empty() {
@@ -168,13 +168,13 @@ pub(super) fn print_pools(
     let columns = printer.columns();
     printer.print(format_args!("{gap}{HEADING}Pools{HEADING:#}\n"))?;
     let header = ["CLASS", "NAME", "FREE", "MEMBERS"];
-    printer.print(table(header, pools.iter().map(Shown::row), columns))?;
+    printer.print(format_table(header, pools.iter().map(PoolView::to_row), columns))?;
     Ok(())
 }
 
 /// The pools of some specifications, by class and name; what is no pool although it should be one is
 /// printed.
-pub(super) fn of_specs(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
+pub(super) fn read_pools(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
     let mut pools = Vec::new();
     for device in registry.devices() {
         let kind = device.name.kind();

@@ -6,7 +6,7 @@ use onload_host::discover::not_offered::{Exclusion, ExclusionSubject};
 use onload_sys::pci::PciAddress;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct ReasonGroup {
     pub kind: ExclusionSubject,
     pub names: Vec<String>,
     /// The reason. Where it names each of them, `NAME` or `ADDRESS` stands in place of that.
@@ -16,13 +16,13 @@ pub(super) struct Group {
 /// Names of one shape that are listed one by one; of more there is the first, the last and their number.
 const LISTED: usize = 4;
 
-impl Group {
+impl ReasonGroup {
     /// Its names in words: names that differ in their numbers alone are one range.
-    pub(super) fn names_text(&self) -> String {
+    pub(super) fn format_names(&self) -> String {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut shapes: Vec<Vec<&str>> = Vec::new();
         for name in self.names.iter().map(String::as_str) {
-            let place = *places.entry(shape(name)).or_insert(shapes.len());
+            let place = *places.entry(name_pattern(name)).or_insert(shapes.len());
             match shapes.get_mut(place) {
                 Some(alike) => alike.push(name),
                 None => shapes.push(vec![name]),
@@ -43,7 +43,7 @@ impl Group {
 }
 
 /// A name without its numbers. All PCI addresses have one shape.
-fn shape(name: &str) -> String {
+fn name_pattern(name: &str) -> String {
     match name.parse::<PciAddress>() {
         Ok(_) => "ADDRESS".to_owned(),
         Err(_) => name.chars().filter(|c| !c.is_ascii_digit()).collect(),
@@ -51,13 +51,13 @@ fn shape(name: &str) -> String {
 }
 
 /// The entries by kind and reason, in the order of the first of each. Reasons that several have say nothing of one.
-pub(super) fn groups(entries: &[Exclusion]) -> Vec<Group> {
+pub(super) fn group_reasons(entries: &[Exclusion]) -> Vec<ReasonGroup> {
     let mut counts: BTreeMap<(ExclusionSubject, &str), usize> = BTreeMap::new();
     for entry in entries {
         *counts.entry((entry.kind, &entry.reason)).or_default() += 1;
     }
     let mut places: BTreeMap<(ExclusionSubject, String), usize> = BTreeMap::new();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<ReasonGroup> = Vec::new();
     for entry in entries {
         let general = match counts.get(&(entry.kind, entry.reason.as_str())) {
             Some(1) => without_name(&entry.reason, &entry.name),
@@ -70,7 +70,7 @@ pub(super) fn groups(entries: &[Exclusion]) -> Vec<Group> {
                 known.names.push(entry.name.clone());
                 known.reason = general;
             }
-            None => groups.push(Group {
+            None => groups.push(ReasonGroup {
                 kind: entry.kind,
                 names: vec![entry.name.clone()],
                 reason: entry.reason.clone(),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn grouped(entries: &[Exclusion]) -> Vec<String> {
-        let groups = groups(entries).into_iter();
+        let groups = group_reasons(entries).into_iter();
         groups
             .map(|group| format!("{} {}: {}", group.kind, group.names.join(","), group.reason))
             .collect()
@@ -152,7 +152,7 @@ mod tests {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let entries = names.iter().map(|name| entry(Class::Nic, name, "idle"));
             let entries: Vec<Exclusion> = entries.collect();
-            groups(&entries)[0].names_text()
+            group_reasons(&entries)[0].format_names()
         };
         let mut names: Vec<String> = (0..512).map(|n| format!("ens1v{n}")).collect();
         names.sort();

@@ -11,15 +11,17 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::discover_with_pools;
-use onload_report::status::{Container, Evidence, Looked, State, Status, network, status};
+use onload_report::status::{
+    ContainerStatus, Evidence, StatusInput, StatusReport, VerdictState, read_network, read_status,
+};
 use onload_sys::text::{format_count, join_first};
 use rustix::process::geteuid;
 use serde_json::json;
 
 use super::{open_host_of_incident, process};
-use crate::cli::{self, Global, Listing};
-use crate::exit::Answer;
-use crate::layout::{in_a_line, paragraph};
+use crate::cli::{self, GlobalArgs, ListFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
 const INDENT: &str = "  ";
@@ -27,11 +29,15 @@ const HANGING: &str = "      ";
 const PATIENCE: Duration = Duration::from_secs(1);
 const SHOWN: usize = 5;
 
-pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &cli::StatusArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
     let (inventory, _) = discover_with_pools(&host, &config);
-    let mut found = look(&host, &inventory, printer)?;
+    let mut found = inspect_containers(&host, &inventory, printer)?;
     if found.unseen > 0 {
         let advice = if geteuid().is_root() {
             "run as root on the host itself, with all capabilities"
@@ -48,12 +54,12 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
         found.containers = vec![one];
     }
     match args.format {
-        Listing::Json => {
-            let drained: Vec<_> = inventory.drain.iter().map(drained).collect();
-            let object = object(&found, &drained);
+        ListFormat::Json => {
+            let drained: Vec<_> = inventory.drain.iter().map(drained_json).collect();
+            let object = to_json(&found, &drained);
             printer.print_json(&object)?;
         }
-        Listing::Table => {
+        ListFormat::Table => {
             print(&found, printer)?;
             if args.container.is_none() {
                 print_drained(&inventory, printer)?;
@@ -61,27 +67,27 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
         }
     }
     Ok(match (&args.container, found.containers.first()) {
-        (Some(_), Some(one)) if one.state() == State::Unknown => Answer::Unknown,
-        (Some(_), Some(one)) if !one.state().is_good() => Answer::No,
-        _ => Answer::Yes,
+        (Some(_), Some(one)) if one.state() == VerdictState::Unknown => ExitAnswer::Unknown,
+        (Some(_), Some(one)) if !one.state().is_good() => ExitAnswer::No,
+        _ => ExitAnswer::Yes,
     })
 }
 
 /// How every container of the host does.
-pub(super) fn look(
+pub(super) fn inspect_containers(
     host: &Host,
     inventory: &Inventory,
     printer: &mut Printer,
-) -> anyhow::Result<Status> {
+) -> anyhow::Result<StatusReport> {
     let listed = leases::list(host);
     printer.progress("looking at containers");
     let guarded = |path: &Path, bytes: usize| process::read(path, bytes as u64, PATIENCE).ok();
-    let networks = |pid| network(host, pid);
-    let found = status(Looked {
+    let networks = |pid| read_network(host, pid);
+    let found = read_status(StatusInput {
         host,
         inventory,
         leases: listed.as_ref().ok().map(Vec::as_slice),
-        guarded: &guarded,
+        read_guarded: &guarded,
         networks: &networks,
     });
     printer.end_progress();
@@ -92,12 +98,12 @@ pub(super) fn look(
 }
 
 /// The container that a word means: one of that name before those whose id begins so.
-fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Container> {
-    let is_it = |one: &Container| one.name.as_deref() == Some(word) || one.id == word;
+fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> anyhow::Result<ContainerStatus> {
+    let is_it = |one: &ContainerStatus| one.name.as_deref() == Some(word) || one.id == word;
     if containers.iter().any(is_it) {
         containers.retain(is_it);
     } else {
-        containers.retain(|one| !word.is_empty() && one.is_called(word));
+        containers.retain(|one| !word.is_empty() && one.matches_name(word));
     }
     let mut chosen = containers.into_iter();
     match (chosen.next(), chosen.next()) {
@@ -107,13 +113,13 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
         ),
         (Some(one), Some(other)) => bail!(
             "looking for container {word:?}: it means {} and {}; type more of the id",
-            called(&one),
-            called(&other)
+            display_name(&one),
+            display_name(&other)
         ),
     }
 }
 
-fn called(container: &Container) -> String {
+fn display_name(container: &ContainerStatus) -> String {
     let id = container_id::short_id(&container.id);
     let name = container.name.as_deref().map(|name| format!("{} ", name.escape_debug()));
     let user = container.user.map(|user| format!(" of user {user}"));
@@ -126,7 +132,7 @@ fn called(container: &Container) -> String {
     )
 }
 
-fn drained(drained: &DrainEntry) -> serde_json::Value {
+fn drained_json(drained: &DrainEntry) -> serde_json::Value {
     json!({
         "device": drained.target.to_string(),
         "since": drained.describe,
@@ -138,9 +144,9 @@ fn drained(drained: &DrainEntry) -> serde_json::Value {
 fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     let all: Vec<&DrainEntry> = inventory.drain.iter().collect();
     for one in all.iter().take(SHOWN) {
-        let what = in_a_line(&format!("{}: {}", one.target, one.describe()));
+        let what = to_one_line(&format!("{}: {}", one.target, one.describe()));
         let text = format!("{WARNING}drained{WARNING:#} {what}");
-        printer.print(paragraph("", INDENT, &text, printer.columns()))?;
+        printer.print(format_paragraph("", INDENT, &text, printer.columns()))?;
     }
     if all.len() > SHOWN {
         let more = all.len() - SHOWN;
@@ -149,7 +155,7 @@ fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result
     Ok(())
 }
 
-fn object(status: &Status, drained: &[serde_json::Value]) -> serde_json::Value {
+fn to_json(status: &StatusReport, drained: &[serde_json::Value]) -> serde_json::Value {
     let containers = status.containers.iter().map(|container| {
         let mut object = json!(container);
         object["state"] = json!(container.state());
@@ -167,7 +173,7 @@ fn object(status: &Status, drained: &[serde_json::Value]) -> serde_json::Value {
     })
 }
 
-fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(status: &StatusReport, printer: &mut Printer) -> anyhow::Result<()> {
     if status.containers.is_empty() {
         printer.note(
             "no container holds an onload.dev device, loads libonload.so or requests a device",
@@ -183,17 +189,17 @@ fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_container(container: &ContainerStatus, printer: &mut Printer) -> anyhow::Result<()> {
     let columns = printer.columns();
-    let head = format!("{HEADING}{}{HEADING:#}", in_a_line(&called(container)));
-    printer.print(paragraph("", INDENT, &head, columns))?;
+    let head = format!("{HEADING}{}{HEADING:#}", to_one_line(&display_name(container)));
+    printer.print(format_paragraph("", INDENT, &head, columns))?;
     for verdict in &container.verdicts {
-        let style = style(verdict.state);
+        let style = state_style(verdict.state);
         let text =
-            format!("{style}{}{style:#}: {}", verdict.state.as_str(), in_a_line(&verdict.reason));
-        printer.print(paragraph(INDENT, HANGING, &text, columns))?;
+            format!("{style}{}{style:#}: {}", verdict.state.as_str(), to_one_line(&verdict.reason));
+        printer.print(format_paragraph(INDENT, HANGING, &text, columns))?;
         if let Some(remedy) = &verdict.remedy {
-            printer.print(paragraph(HANGING, HANGING, &in_a_line(remedy), columns))?;
+            printer.print(format_paragraph(HANGING, HANGING, &to_one_line(remedy), columns))?;
         }
     }
     let processes = container.processes.iter();
@@ -211,17 +217,17 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
         ("processes", &processes),
     ] {
         if !names.is_empty() {
-            let text = format!("{DIM}{label} {}{DIM:#}", in_a_line(&join_first(names, SHOWN)));
-            printer.print(paragraph(INDENT, HANGING, &text, columns))?;
+            let text = format!("{DIM}{label} {}{DIM:#}", to_one_line(&join_first(names, SHOWN)));
+            printer.print(format_paragraph(INDENT, HANGING, &text, columns))?;
         }
     }
     Ok(())
 }
 
-fn style(state: State) -> Style {
+fn state_style(state: VerdictState) -> Style {
     match state {
         state if state.is_good() => GOOD,
-        State::Unknown | State::Unused => WARNING,
+        VerdictState::Unknown | VerdictState::Unused => WARNING,
         _ => ERROR,
     }
 }

@@ -2,19 +2,23 @@
 
 use onload_host::drain;
 
-use super::drain::{change, names, specs, words};
-use super::{look, open_host};
-use crate::cli::{Global, Undrain};
-use crate::exit::Answer;
+use super::drain::{format_targets, specs, update_drain, words};
+use super::{discover_host, open_host};
+use crate::cli::{GlobalArgs, UndrainArgs};
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &Undrain, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &UndrainArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
     let targets = if args.all {
         before.iter().map(|one| one.target.clone()).collect()
     } else {
-        words::drained(&args.names, &before, || look(&host, &config, printer))?
+        words::resolve_drained(&args.names, &before, || discover_host(&host, &config, printer))?
     };
     if targets.is_empty() {
         let what = if args.all {
@@ -23,19 +27,19 @@ pub fn run(global: &Global, args: &Undrain, printer: &mut Printer) -> anyhow::Re
             format!("nothing of {}", args.names.join(", "))
         };
         printer.note(format_args!("{what} is drained"));
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
-    let offered = names(&targets);
+    let offered = format_targets(&targets);
     if args.dry_run {
         printer.print(format_args!("would undrain {offered}\n"))?;
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     }
-    change(&host, |drain| {
+    update_drain(&host, |drain| {
         for target in &targets {
             drain.remove(target);
         }
     })?;
     printer.note(format_args!("{offered}: no longer drained"));
     specs::make(&host, &config, printer)?;
-    Ok(Answer::Yes)
+    Ok(ExitAnswer::Yes)
 }

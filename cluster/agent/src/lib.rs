@@ -8,5 +8,5 @@ mod said;
 #[cfg(feature = "survey")]
 pub mod survey;
 
-pub use backoff::{Backoff, random};
-pub use said::Said;
+pub use backoff::{Backoff, random_byte};
+pub use said::LastMessage;

@@ -1,10 +1,10 @@
 /// What was said last, so that what is tried again and again is said once.
 #[derive(Clone, Debug, Default)]
-pub struct Said(String);
+pub struct LastMessage(String);
 
-impl Said {
+impl LastMessage {
     /// Whether this is something else. It counts as said then.
-    pub fn is_news(&mut self, text: &str) -> bool {
+    pub fn is_new(&mut self, text: &str) -> bool {
         let is_news = self.0 != text;
         if is_news {
             text.clone_into(&mut self.0);
@@ -24,11 +24,11 @@ mod tests {
 
     #[test]
     fn what_was_said_is_news_when_it_comes_back() {
-        let mut said = Said::default();
-        assert!(said.is_news("gone"));
-        assert!(!said.is_news("gone"));
-        assert!(said.is_news("away"));
+        let mut said = LastMessage::default();
+        assert!(said.is_new("gone"));
+        assert!(!said.is_new("gone"));
+        assert!(said.is_new("away"));
         said.clear();
-        assert!(said.is_news("away"));
+        assert!(said.is_new("away"));
     }
 }

@@ -8,20 +8,20 @@ use std::time::Duration;
 use onload_host::watch::Watcher;
 
 /// What waits for changes between two looks. It is made anew after it failed.
-pub struct Watch {
+pub struct HostWatch {
     watcher: Option<Watcher>,
     /// Whether `untold` has said so, and nothing was told since.
     is_failing: bool,
     untold: fn(&io::Error),
 }
 
-impl Watch {
+impl HostWatch {
     /// Begins to wait, before the look itself, so that what changes meanwhile is not lost.
     pub fn begin(&mut self, make: impl FnOnce() -> io::Result<Watcher>) {
         if self.watcher.is_none() {
             match make() {
                 Ok(watcher) => self.watcher = Some(watcher),
-                Err(error) => self.failed(&error),
+                Err(error) => self.log_failure(&error),
             }
         }
     }
@@ -41,14 +41,14 @@ impl Watch {
                 }
                 Err(error) => {
                     self.discard();
-                    self.failed(&error);
+                    self.log_failure(&error);
                 }
             }
         }
         thread::sleep(pause);
     }
 
-    fn failed(&mut self, error: &io::Error) {
+    fn log_failure(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.is_failing, true) {
             (self.untold)(error);
         }
@@ -58,11 +58,11 @@ impl Watch {
 /// Starts the thread. It ends when `look` gives no time, which is how long to sleep where changes cannot be waited for;
 /// `untold` says why they cannot, once.
 pub fn start(
-    mut look: impl FnMut(&mut Watch) -> Option<Duration> + Send + 'static,
+    mut look: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
     untold: fn(&io::Error),
 ) -> io::Result<()> {
     let run = move || {
-        let mut watch = Watch { watcher: None, is_failing: false, untold };
+        let mut watch = HostWatch { watcher: None, is_failing: false, untold };
         while let Some(pause) = look(&mut watch) {
             watch.wait(pause);
         }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_watcher_is_kept_until_it_is_discarded_and_a_failure_is_told_once_until_one_works() {
         let mut watch =
-            Watch { watcher: None, is_failing: false, untold: |_| TOLD.set(TOLD.get() + 1) };
+            HostWatch { watcher: None, is_failing: false, untold: |_| TOLD.set(TOLD.get() + 1) };
         let fails = || Err(io::Error::other("no"));
         for told in 1..=2 {
             watch.begin(fails);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use onload_core::class::Class;
 use onload_host::offers::Health;
 
-use crate::resources::{Device, Resource};
+use crate::resources::{PluginDevice, Resource};
 
 const TOLD: usize = 32;
 
@@ -15,7 +15,7 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
     if before.is_none_or(|before| before.ids != now.ids || before.count() != now.count()) {
         tracing::info!(resource = %name, devices = now.devices.len(), healthy, unhealthy, "resource");
     }
-    let lines = lines(before, now);
+    let lines = health_changes(before, now);
     for (device, reason) in lines.iter().take(TOLD) {
         match reason {
             Some(reason) => {
@@ -24,7 +24,7 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
             None => tracing::info!(resource = %name, device, "device healthy"),
         }
     }
-    for (device, left, reason) in held_elsewhere(before, now).take(TOLD) {
+    for (device, left, reason) in slots_held_elsewhere(before, now).take(TOLD) {
         tracing::info!(resource = %name, device, left, %reason, "others have slots");
     }
     if let Some(more) = lines.len().checked_sub(TOLD + 1) {
@@ -32,17 +32,17 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
     }
 }
 
-fn by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &Device> {
+fn devices_by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &PluginDevice> {
     let devices = resource.into_iter().flat_map(|resource| &resource.devices);
     devices.map(|device| ((device.class, device.name.as_str()), device)).collect()
 }
 
 /// The devices of which others leave another number of slots than before.
-fn held_elsewhere<'a>(
+fn slots_held_elsewhere<'a>(
     before: Option<&'a Resource>,
     now: &'a Resource,
 ) -> impl Iterator<Item = (&'a str, u32, &'a str)> {
-    let before = by_name(before);
+    let before = devices_by_name(before);
     now.devices.iter().filter_map(move |device| {
         let (left, reason) = device.left.as_ref().filter(|left| left.0 > 0)?;
         let name = device.name.as_str();
@@ -54,8 +54,11 @@ fn held_elsewhere<'a>(
 
 /// The devices that became healthy or unhealthy, or are so for another reason. A new one is healthy unless it
 /// is told.
-fn lines<'a>(before: Option<&'a Resource>, now: &'a Resource) -> Vec<(&'a str, Option<&'a str>)> {
-    let before = by_name(before);
+fn health_changes<'a>(
+    before: Option<&'a Resource>,
+    now: &'a Resource,
+) -> Vec<(&'a str, Option<&'a str>)> {
+    let before = devices_by_name(before);
     let changed = now.devices.iter().filter(|device| {
         let before = before.get(&(device.class, device.name.as_str()));
         *before.map_or(&Health::Healthy, |before| &before.health) != device.health
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     fn with(devices: &[(&str, Option<&str>)]) -> Resource {
-        let device = |(name, reason): &(&str, Option<&str>)| Device {
+        let device = |(name, reason): &(&str, Option<&str>)| PluginDevice {
             class: Class::Vfio,
             name: (*name).to_owned(),
             cdi: Vec::new(),
@@ -94,13 +97,13 @@ mod tests {
     #[test]
     fn a_device_is_told_when_its_health_or_its_reason_changes() {
         let first = with(&[("a", None), ("b", Some("held"))]);
-        assert_eq!(lines(None, &first), [("b", Some("held"))]);
-        assert_eq!(lines(Some(&first), &first), []);
+        assert_eq!(health_changes(None, &first), [("b", Some("held"))]);
+        assert_eq!(health_changes(Some(&first), &first), []);
         let second = with(&[("a", Some("gone")), ("b", None), ("c", None)]);
         let told = [("a", Some("gone")), ("b", None)];
-        assert_eq!(lines(Some(&first), &second), told);
+        assert_eq!(health_changes(Some(&first), &second), told);
         let third = with(&[("a", Some("no specification"))]);
-        assert_eq!(lines(Some(&second), &third), [("a", Some("no specification"))]);
+        assert_eq!(health_changes(Some(&second), &third), [("a", Some("no specification"))]);
     }
 
     #[test]
@@ -112,10 +115,10 @@ mod tests {
             device.left = Some((9, "pod a".to_owned()));
         }
         let mut now = before.clone();
-        assert_eq!(held_elsewhere(Some(&before), &now).count(), 0);
-        assert_eq!(held_elsewhere(None, &now).count(), 40);
+        assert_eq!(slots_held_elsewhere(Some(&before), &now).count(), 0);
+        assert_eq!(slots_held_elsewhere(None, &now).count(), 40);
         now.devices[39].left = Some((8, "pods a, b".to_owned()));
-        let told: Vec<_> = held_elsewhere(Some(&before), &now).collect();
+        let told: Vec<_> = slots_held_elsewhere(Some(&before), &now).collect();
         assert_eq!(told, [("d39", 8, "pods a, b")]);
     }
 }

@@ -19,7 +19,7 @@ use onload_host::discover::not_offered::{Exclusion, ExclusionSubject};
 use onload_host::offers::{Offer, Survey};
 
 use crate::names::DeviceNames;
-use crate::resources::{Plan, Resource, WrittenBy, nodes, plan};
+use crate::resources::{Resource, ResourcePlan, SpecAuthor, container_nodes, plan};
 
 /// The kind of the devices that are of one claim of Kubernetes each.
 pub const CLAIM_KIND: &str = "onload.dev/claim";
@@ -27,20 +27,20 @@ pub const CLAIM_KIND: &str = "onload.dev/claim";
 /// are to have no work with these.
 pub const CLAIM_FILES: &str = "claim.onload.dev-";
 
-fn is_of_claim(name: &OsStr) -> bool {
+fn is_claim_spec(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(CLAIM_FILES.as_bytes())
 }
 
 #[derive(Debug)]
-pub struct Snapshot {
-    pub plan: Plan,
+pub struct KubernetesSnapshot {
+    pub plan: ResourcePlan,
     /// What the host offers, sorted by class and name.
     pub offers: Vec<Offer>,
     /// What the API server knows them by.
     pub names: DeviceNames,
     pub config: Config,
     /// Who writes the specifications, as far as is known.
-    pub written_by: WrittenBy,
+    pub written_by: SpecAuthor,
     /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
     /// arguments is for another device is to be replaced. A class that is not leased has none.
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
@@ -52,21 +52,26 @@ pub struct Snapshot {
     pub taken: Instant,
 }
 
-impl Snapshot {
+impl KubernetesSnapshot {
     /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
-    pub fn of(survey: Survey, offers: Vec<Offer>, config: &Config, written_by: WrittenBy) -> Self {
+    pub fn from_survey(
+        survey: Survey,
+        offers: Vec<Offer>,
+        config: &Config,
+        written_by: SpecAuthor,
+    ) -> Self {
         let Survey { specs, mut inventory, pools, leases } = survey;
         let not_offered = std::mem::take(&mut inventory.not_offered);
         drop((inventory, pools, leases));
-        Snapshot {
+        KubernetesSnapshot {
             plan: plan(&offers, &specs, config),
-            nodes: nodes_of(&offers, &specs, config),
-            names: DeviceNames::of(&offers),
+            nodes: device_nodes(&offers, &specs, config),
+            names: DeviceNames::new(&offers),
             offers,
             config: config.clone(),
             written_by,
             lease_hooks: lease_hooks(&specs),
-            vf: functions(&specs),
+            vf: vf_configs(&specs),
             not_offered,
             taken: Instant::now(),
         }
@@ -80,7 +85,7 @@ impl Snapshot {
     }
 
     /// Why a resource has no device with that id, where discovery knows.
-    pub fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
+    pub fn exclusion_reason(&self, resource: &Resource, id: &str) -> Option<String> {
         let devices = &resource.devices;
         let is_of = |refused: &&Exclusion| match refused.kind {
             ExclusionSubject::Device(class) => {
@@ -97,18 +102,19 @@ impl Snapshot {
     }
 }
 
-fn nodes_of(
+fn device_nodes(
     offers: &[Offer],
     specs: &Registry,
     config: &Config,
 ) -> BTreeMap<(Class, DeviceName), Vec<String>> {
     let by = |offer: &&Offer| config.kubernetes.offer.method(offer.class);
     let offers = offers.iter().filter(|offer| by(offer) != OfferMethod::DevicePlugin);
-    let nodes = offers.map(|offer| ((offer.class, offer.name.clone()), nodes(offer, specs)));
+    let nodes =
+        offers.map(|offer| ((offer.class, offer.name.clone()), container_nodes(offer, specs)));
     nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 
-fn functions(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
+fn vf_configs(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
     let kinds = Class::OF_FUNCTIONS.map(Class::cdi_kind);
     let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
     let devices = specs.devices().filter(|found| is_one(found.name.kind().as_str()));
@@ -147,12 +153,12 @@ fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
 #[derive(Debug)]
 pub struct SpecNames {
     dirs: Vec<PathBuf>,
-    read: Mutex<(Stamp, Arc<BTreeSet<String>>)>,
+    read: Mutex<(FileStamp, Arc<BTreeSet<String>>)>,
 }
 
 /// The files with what tells one content from another: device, inode, change time in seconds and
 /// nanoseconds, and bytes.
-type Stamp = Option<Vec<(PathBuf, u64, u64, i64, i64, u64)>>;
+type FileStamp = Option<Vec<(PathBuf, u64, u64, i64, i64, u64)>>;
 
 impl SpecNames {
     /// Those of some directories. Specifications of claims are left out: one is written for every claim, and
@@ -182,7 +188,7 @@ impl SpecNames {
         names
     }
 
-    fn stamp(&self) -> Stamp {
+    fn stamp(&self) -> FileStamp {
         let mut stamp = Vec::new();
         for dir in &self.dirs {
             let Ok(entries) = fs::read_dir(dir) else {
@@ -191,7 +197,7 @@ impl SpecNames {
             for entry in entries {
                 // What cannot be looked at may have changed.
                 let entry = entry.ok()?;
-                if is_of_claim(&entry.file_name()) {
+                if is_claim_spec(&entry.file_name()) {
                     continue;
                 }
                 // A link that leads nowhere is its own content.
@@ -288,7 +294,7 @@ mod tests {
         ] {
             fs::write(dir.path().join(file), of(kind, vf)).unwrap();
         }
-        let functions = functions(&Registry::scan(&[dir.path().to_owned()]));
+        let functions = vf_configs(&Registry::scan(&[dir.path().to_owned()]));
         let listed: Vec<String> =
             functions.iter().map(|(device, vf)| format!("{device} {vf}")).collect();
         let expected = ["vfio:0000:81:10.0 vlan=7", "netdev:ens1v0 vlans=100-199"];

@@ -38,7 +38,7 @@ pub const OFFER_LOCK: &str = "device-plugin";
 
 /// Takes the place of the daemon that writes or that offers devices, if it is free; it stays taken until the result is
 /// dropped. During an update two instances may run: the second one reads until the first has gone.
-pub fn claim(host: &Host, name: &str) -> Result<Option<Lock>> {
+pub fn try_lock(host: &Host, name: &str) -> Result<Option<Lock>> {
     let run = host.create_directory(Path::new(RUN_DIR))?;
     let path = host.outside_path(Path::new(RUN_DIR));
     let locks = path.join(LOCKS);
@@ -52,7 +52,7 @@ pub fn claim(host: &Host, name: &str) -> Result<Option<Lock>> {
 /// The hook that specifications name: the operator's, where one is set; else the one of this version in
 /// `directory`; else the package's, whose units are not enabled. OCI runtimes execute it as root, so these users
 /// alone may be able to change it.
-pub fn hook(
+pub fn hook_path(
     host: &Host,
     config: &Config,
     directory: &Path,
@@ -90,22 +90,22 @@ pub fn hook(
 
 /// Who wrote the specifications, or would have.
 #[derive(Debug)]
-pub enum Kept {
+pub enum WriteResult {
     Here { plan: Box<SpecPlan>, hook: PathBuf },
     ByPackage,
     ByAnother,
 }
 
-impl Kept {
+impl WriteResult {
     /// Whether a specification has changed.
     pub fn changes_files(&self) -> bool {
-        matches!(self, Kept::Here { plan, .. } if plan.changes_files())
+        matches!(self, WriteResult::Here { plan, .. } if plan.changes_files())
     }
 
     /// Who writes them, for the log.
-    pub fn said(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
-            Kept::Here { plan, hook } => {
+            WriteResult::Here { plan, hook } => {
                 let left: Vec<&str> = plan.left_files().collect();
                 let but = match left.as_slice() {
                     [] => String::new(),
@@ -116,10 +116,10 @@ impl Kept {
                 let hook = hook.display();
                 format!("this daemon writes the specifications, with the hook {hook}{but}")
             }
-            Kept::ByPackage => {
+            WriteResult::ByPackage => {
                 "the package writes the specifications, by onload-cdi.service".to_owned()
             }
-            Kept::ByAnother => {
+            WriteResult::ByAnother => {
                 "another daemon of this node writes the specifications until it ends".to_owned()
             }
         }
@@ -128,51 +128,51 @@ impl Kept {
 
 /// Keeps the specifications of a node up to date where that is nobody else's work.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct SpecWriter {
     hook_dir: PathBuf,
     /// Who has to own the hook: root, but in tests.
     owners: TrustedOwners,
     claim: Option<Lock>,
 }
 
-impl Keeper {
+impl SpecWriter {
     /// One whose specifications name the hook in that directory of the host.
     pub fn new(hook_dir: PathBuf) -> Self {
-        Keeper { hook_dir, owners: TrustedOwners::root(), claim: None }
+        SpecWriter { hook_dir, owners: TrustedOwners::root(), claim: None }
     }
 
     /// Makes the specifications those of what was found. Nothing is written where nothing changes.
-    pub fn keep(
+    pub fn update(
         &mut self,
         host: &Host,
         config: &Config,
         inventory: &Inventory,
         pools: &PoolSet,
-    ) -> Result<Kept> {
+    ) -> Result<WriteResult> {
         // Somebody who removed the lock's file let another daemon in.
         if !self.claim.as_ref().is_some_and(Lock::is_linked) {
             self.claim = None;
-            self.claim = claim(host, WRITER_LOCK)?;
+            self.claim = try_lock(host, WRITER_LOCK)?;
         }
         if self.claim.is_none() {
-            return Ok(Kept::ByAnother);
+            return Ok(WriteResult::ByAnother);
         }
         if is_package_writer(host)? {
-            return Ok(Kept::ByPackage);
+            return Ok(WriteResult::ByPackage);
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             bail!(
                 "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
             );
         }
-        let hook = hook(host, config, &self.hook_dir, &self.owners)?;
+        let hook = hook_path(host, config, &self.hook_dir, &self.owners)?;
         let mut config = config.clone();
         config.cdi.hook_path.clone_from(&hook);
         let surroundings = InstalledFiles::read(host, &config)?;
         let specs = generate(inventory, &pools.offered, &config, surroundings)?;
         let kinds = &config.cdi.kinds;
         let plan = Box::new(write(host, &specs, kinds, inventory.undecided_classes())?);
-        Ok(Kept::Here { plan, hook })
+        Ok(WriteResult::Here { plan, hook })
     }
 }
 
@@ -188,10 +188,10 @@ pub fn write(
     let files = files.map(|(name, spec)| (*name, to_json(spec).into_bytes()));
     let path = host.outside_path(Path::new(SPEC_DIR));
     let directory = SpecDir::new(path, host.create_directory(Path::new(SPEC_DIR))?);
-    carry_out(&directory, files.collect(), kinds, undecided)
+    write_files(&directory, files.collect(), kinds, undecided)
 }
 
-fn carry_out(
+fn write_files(
     directory: &SpecDir,
     files: BTreeMap<SpecName, Vec<u8>>,
     kinds: &[Class],
@@ -221,7 +221,7 @@ pub fn remove(host: &Host) -> Result<Option<SpecPlan>> {
         return Ok(None);
     };
     let directory = SpecDir::new(path.clone(), open);
-    let plan = carry_out(&directory, BTreeMap::new(), &[], BTreeSet::new())?;
+    let plan = write_files(&directory, BTreeMap::new(), &[], BTreeSet::new())?;
     for name in [MANIFEST_NAME, LOCK_NAME] {
         atomic::remove(directory.descriptor(), OsStr::new(name))
             .map_err(|failed| failed.source)
@@ -272,12 +272,12 @@ mod tests {
             TrustedOwners::from_users(&[fs::metadata(self.0.root()).unwrap().uid()])
         }
 
-        fn keeper(&self) -> Keeper {
-            Keeper { owners: self.owners(), ..Keeper::new(PathBuf::from(HOOKS)) }
+        fn keeper(&self) -> SpecWriter {
+            SpecWriter { owners: self.owners(), ..SpecWriter::new(PathBuf::from(HOOKS)) }
         }
 
         fn hook(&self, config: &Config) -> Result<PathBuf> {
-            hook(&self.host(), config, Path::new(HOOKS), &self.owners())
+            hook_path(&self.host(), config, Path::new(HOOKS), &self.owners())
         }
 
         fn package_writes(&self) -> bool {
@@ -306,11 +306,15 @@ mod tests {
         let config = Config::default();
         let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
         let mut keeper = node.keeper();
-        let mut keep = || keeper.keep(&node.host(), &config, &inventory, &pools).unwrap();
-        assert!(matches!(keep(), Kept::Here { .. }));
+        let mut keep = || keeper.update(&node.host(), &config, &inventory, &pools).unwrap();
+        assert!(matches!(keep(), WriteResult::Here { .. }));
         for (seconds, by_package) in [(0, true), (200, true), (240, false)] {
             node.last_run(Duration::from_secs(seconds));
-            assert_eq!(matches!(keep(), Kept::ByPackage), by_package, "a run {seconds} s ago");
+            assert_eq!(
+                matches!(keep(), WriteResult::ByPackage),
+                by_package,
+                "a run {seconds} s ago"
+            );
         }
     }
 
@@ -326,28 +330,28 @@ mod tests {
     #[test]
     fn one_daemon_at_a_time_writes() {
         let node = Node::new();
-        let first = claim(&node.host(), WRITER_LOCK).unwrap();
+        let first = try_lock(&node.host(), WRITER_LOCK).unwrap();
         assert!(first.is_some());
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_none());
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_none());
         drop(first);
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_some());
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_some());
     }
 
     #[test]
     fn one_daemon_at_a_time_offers_whoever_writes() {
         let node = Node::new();
-        let first = claim(&node.host(), OFFER_LOCK).unwrap();
+        let first = try_lock(&node.host(), OFFER_LOCK).unwrap();
         assert!(first.is_some());
-        assert!(claim(&node.host(), OFFER_LOCK).unwrap().is_none());
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_some());
+        assert!(try_lock(&node.host(), OFFER_LOCK).unwrap().is_none());
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_some());
         drop(first);
-        assert!(claim(&node.host(), OFFER_LOCK).unwrap().is_some());
+        assert!(try_lock(&node.host(), OFFER_LOCK).unwrap().is_some());
     }
 
     #[test]
     fn the_place_of_the_writer_is_taken_where_only_root_can_enter() {
         let node = Node::new();
-        let _claim = claim(&node.host(), WRITER_LOCK).unwrap();
+        let _claim = try_lock(&node.host(), WRITER_LOCK).unwrap();
         let mode = |path| fs::metadata(node.path(path)).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode("run/onload-ctk"), mode("run/onload-ctk/@locks")), (0o711, 0o700));
     }
@@ -436,20 +440,20 @@ mod tests {
         let node = Node::new();
         node.program(PACKAGED);
         let mut first = node.keeper();
-        let keep = |keeper: &mut Keeper| {
+        let keep = |keeper: &mut SpecWriter| {
             let config = Config::default();
             let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
-            keeper.keep(&node.host(), &config, &inventory, &pools).unwrap()
+            keeper.update(&node.host(), &config, &inventory, &pools).unwrap()
         };
-        assert!(matches!(keep(&mut first), Kept::Here { .. }));
+        assert!(matches!(keep(&mut first), WriteResult::Here { .. }));
         let locks = node.path("run/onload-ctk/@locks");
         fs::remove_dir_all(&locks).unwrap();
-        assert!(matches!(keep(&mut first), Kept::Here { .. }));
-        assert!(claim(&node.host(), WRITER_LOCK).unwrap().is_none(), "it is taken again");
+        assert!(matches!(keep(&mut first), WriteResult::Here { .. }));
+        assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_none(), "it is taken again");
         fs::remove_dir_all(&locks).unwrap();
         let mut second = node.keeper();
-        assert!(matches!(keep(&mut second), Kept::Here { .. }));
-        assert!(matches!(keep(&mut first), Kept::ByAnother));
+        assert!(matches!(keep(&mut second), WriteResult::Here { .. }));
+        assert!(matches!(keep(&mut first), WriteResult::ByAnother));
     }
 
     #[test]
@@ -461,12 +465,12 @@ mod tests {
         let config = Config::default();
         let mut keep = || {
             let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
-            keeper.keep(&node.host(), &config, &inventory, &pools)
+            keeper.update(&node.host(), &config, &inventory, &pools)
         };
         assert!(keep().unwrap_err().to_string().contains("there is no hook at "));
         assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
         node.program(PACKAGED);
-        assert!(matches!(keep(), Ok(Kept::Here { .. })));
+        assert!(matches!(keep(), Ok(WriteResult::Here { .. })));
         assert!(!node.path(FILE).exists(), "this node has no such device");
     }
 

@@ -14,12 +14,14 @@ use onload_host::leases;
 use onload_host::offers::Health;
 use onload_sys::text::ShortList;
 
-use crate::devices::books::{self, Books};
-use crate::devices::group::{self, Device, Group, Place};
+use crate::devices::books::{self, EditSources};
+use crate::devices::group::{self, DevicePosition, NomadDevice, NomadGroup};
 use crate::devices::id;
-use crate::devices::plan::{Plan, plan};
-use crate::devices::reservation::{Manner, Need, Reservation, needs};
-use crate::settings::Settings;
+use crate::devices::plan::{NomadPlan, plan};
+use crate::devices::reservation::{
+    NomadReservation, ReservationOptions, UnsupportedEdit, unsupported_edits,
+};
+use crate::settings::PluginSettings;
 use crate::tickets::{self, OwnTasks};
 use crate::wire::device::{ContainerReservation, DeviceGroup};
 
@@ -27,38 +29,38 @@ use crate::wire::device::{ContainerReservation, DeviceGroup};
 const NOT_GIVEN: &str = "ONLOAD_CTK_NOT_GIVEN";
 
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    pub plan: Plan,
+pub struct NomadSnapshot {
+    pub plan: NomadPlan,
     pub warnings: BTreeSet<String>,
-    pub settings: Settings,
-    by_id: BTreeMap<String, Place>,
+    pub settings: PluginSettings,
+    by_id: BTreeMap<String, DevicePosition>,
     tasks: OwnTasks,
-    books: Books,
+    books: EditSources,
 }
 
-impl Snapshot {
-    pub fn of(
+impl NomadSnapshot {
+    pub fn new(
         host: &Host,
         config: &Config,
-        settings: &Settings,
+        settings: &PluginSettings,
         dirs: &[PathBuf],
-        earlier: Option<&Snapshot>,
-    ) -> Result<Snapshot> {
-        let look = books::look(host, config, settings, dirs)?;
+        earlier: Option<&NomadSnapshot>,
+    ) -> Result<NomadSnapshot> {
+        let look = books::survey_host(host, config, settings, dirs)?;
         let leases = look.offers.iter().flat_map(|offer| {
             let device = Leased { class: offer.class, name: offer.name.clone() };
             let held = offer.leases.iter();
             held.filter_map(move |held| Some((device.clone(), held.lease.as_ref()?)))
         });
         let tasks = match earlier {
-            Some(earlier) => OwnTasks::of(host).and_earlier(&earlier.tasks, leases),
-            None => OwnTasks::of(host),
+            Some(earlier) => OwnTasks::read(host).merge_earlier(&earlier.tasks, leases),
+            None => OwnTasks::read(host),
         };
         let before = earlier.map(|earlier| &earlier.plan);
-        let mut plan = plan(&look.offers, settings, before, |lease| tasks.hold(lease));
+        let mut plan = plan(&look.offers, settings, before, |lease| tasks.holds(lease));
         plan.left_out.extend(look.not_offered);
-        Ok(Snapshot {
-            by_id: group::by_id(&plan.groups),
+        Ok(NomadSnapshot {
+            by_id: group::positions_by_id(&plan.groups),
             plan,
             warnings: look.warnings,
             settings: settings.clone(),
@@ -73,7 +75,7 @@ impl Snapshot {
     }
 
     pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
-        let mut reservation = Reservation::default();
+        let mut reservation = NomadReservation::default();
         let (mut by_ticket, mut exclusive) = (BTreeSet::new(), Vec::new());
         let mut not_given = BTreeSet::new();
         let mut on_disk = None;
@@ -83,19 +85,19 @@ impl Snapshot {
                 let edits = edits.with_context(|| format!("reserving {id}"))?;
                 // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
                 // merges what several blocks share.
-                if self.is_by_ticket(*class) {
+                if self.needs_ticket(*class) {
                     by_ticket.extend(names.iter().map(|name| (*class, name.clone())));
-                    exclusive.extend(leased(*class, names).filter(|_| group.is_exclusive));
+                    exclusive.extend(leased_devices(*class, names).filter(|_| group.is_exclusive));
                     continue;
                 }
-                let needs = needs(&edits);
-                bear(&needs, id)?;
+                let needs = unsupported_edits(&edits);
+                check_supported(&needs, id)?;
                 not_given.extend(needs);
-                reservation.add(&edits, &self.manner(*class));
+                reservation.add(&edits, &self.reservation_options(*class));
             }
         }
         if !not_given.is_empty() {
-            let words: Vec<&str> = not_given.into_iter().map(Need::as_str).collect();
+            let words: Vec<&str> = not_given.into_iter().map(UnsupportedEdit::as_str).collect();
             reservation.set(NOT_GIVEN, words.join(","));
         }
         if !by_ticket.is_empty() {
@@ -110,13 +112,13 @@ impl Snapshot {
 
     /// A task of this client that holds one of some devices of which nothing is left now, for people. Its lease is looked
     /// for anew.
-    pub fn own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
+    pub fn find_own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
         let places = ids.iter().filter_map(|id| self.by_id.get(id));
         let devices =
             places.filter_map(|(of, index)| self.plan.groups.get(*of)?.devices.get(*index));
         let asked = devices.flat_map(|device| {
             let members = device.members.iter();
-            let members = members.flat_map(|(class, names)| leased(*class, names));
+            let members = members.flat_map(|(class, names)| leased_devices(*class, names));
             members.map(|member| (member, device.slots))
         });
         let asked: BTreeMap<Leased, u32> = asked.collect();
@@ -129,28 +131,31 @@ impl Snapshot {
         };
         let own = leases.iter().filter_map(|listed| {
             let lease = listed.lease.as_ref().ok()?;
-            self.tasks.hold(lease).then_some((lease, &listed.device))
+            self.tasks.holds(lease).then_some((lease, &listed.device))
         });
         let mut own = own.filter(|(_, device)| is_full(device));
         Ok(own.next().map(|(lease, _)| lease.to_string()))
     }
 
-    fn is_by_ticket(&self, class: Class) -> bool {
+    fn needs_ticket(&self, class: Class) -> bool {
         self.settings.has_runtime && !self.books.is_own(class)
     }
 
     /// The devices of some ids, each once, with the first of its ids.
-    fn devices<'s>(&'s self, ids: &'s [String]) -> Result<Vec<(&'s str, &'s Group, &'s Device)>> {
+    fn devices<'s>(
+        &'s self,
+        ids: &'s [String],
+    ) -> Result<Vec<(&'s str, &'s NomadGroup, &'s NomadDevice)>> {
         let mut seen = BTreeSet::new();
         let mut devices = Vec::new();
         for id in ids {
             let place = self.by_id.get(id).copied();
             let found = place.and_then(|(of, index)| {
                 let group = self.plan.groups.get(of)?;
-                Some((of, group, distinct(group, index, |index| seen.contains(&(of, index)))))
+                Some((of, group, find_unused(group, index, |index| seen.contains(&(of, index)))))
             });
             let (of, group, index) = found.ok_or_else(|| {
-                let why = self.why_gone(id);
+                let why = self.gone_reason(id);
                 anyhow!("reserving {id}: {why}; let Nomad place the task again")
             })?;
             let Some(device) = group.devices.get(index).filter(|_| seen.insert((of, index))) else {
@@ -164,7 +169,7 @@ impl Snapshot {
         Ok(devices)
     }
 
-    fn why_gone(&self, id: &str) -> String {
+    fn gone_reason(&self, id: &str) -> String {
         let Some((r#type, name, _)) = id::parse(id) else {
             return "it is no device of this plugin".to_owned();
         };
@@ -176,21 +181,21 @@ impl Snapshot {
         }
     }
 
-    fn manner(&self, class: Class) -> Manner {
+    fn reservation_options(&self, class: Class) -> ReservationOptions {
         // Of these classes the device directory of nomad-onload is.
         let has_place =
             [Class::Nic, Class::NicPlain, Class::Zf, Class::Ptp, Class::Pps].contains(&class);
         let paths = &self.settings.paths;
-        Manner {
-            library_dir: paths.onload_lib.task.named().cloned(),
+        ReservationOptions {
+            library_dir: paths.onload_lib.task.path().cloned(),
             without_nodes: has_place && paths.device.is_closed(),
         }
     }
 }
 
 /// Refuses a device that is of no use without something that Nomad cannot carry.
-fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<()> {
-    let unbearable = needs.iter().filter(|need| !need.is_bearable());
+fn check_supported(needs: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<()> {
+    let unbearable = needs.iter().filter(|need| !need.is_optional());
     let unbearable: Vec<String> = unbearable.map(|need| need.as_str().to_owned()).collect();
     if !unbearable.is_empty() {
         bail!(
@@ -203,7 +208,7 @@ fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<()> {
 
 /// The device that one of a group stands for where some are taken: Nomad chooses slots, so a second one of a device
 /// is another device where there is one.
-fn distinct(group: &Group, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
+fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
     let devices = group.devices.iter().enumerate();
     let mut others = devices.filter(|(_, device)| device.health == Health::Healthy);
     if !is_taken(index) {
@@ -212,7 +217,7 @@ fn distinct(group: &Group, index: usize, is_taken: impl Fn(usize) -> bool) -> us
     others.find(|(other, _)| !is_taken(*other)).map_or(index, |(other, _)| other)
 }
 
-fn leased(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = Leased> {
+fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = Leased> {
     let names = names.iter().map(|name| name.device().clone());
     names.map(move |name| Leased { class, name })
 }

@@ -61,16 +61,16 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut message = Message::default();
+        let mut message = LogMessage::default();
         event.record(&mut message);
-        to.write_str(&line(*event.metadata().level(), &message.0, SystemTime::now()))
+        to.write_str(&format_line(*event.metadata().level(), &message.0, SystemTime::now()))
     }
 }
 
 #[derive(Default)]
-struct Message(String);
+struct LogMessage(String);
 
-impl Visit for Message {
+impl Visit for LogMessage {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
             self.0 = format!("{value:?}");
@@ -78,7 +78,7 @@ impl Visit for Message {
     }
 }
 
-fn line(level: Level, message: &str, now: SystemTime) -> String {
+fn format_line(level: Level, message: &str, now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = format_rfc3339(since.as_secs());
     let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), since.subsec_micros());
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_line_is_what_hclog_reads_whatever_stands_in_the_message() {
         let now = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_042);
-        let line = line(Level::WARN, "a \"b\"\n{c}", now);
+        let line = format_line(Level::WARN, "a \"b\"\n{c}", now);
         assert_eq!(
             line,
             "{\"@level\":\"warn\",\"@message\":\"a \\\"b\\\"\\n{c}\",\"@module\":\"onload\",\"@timestamp\":\"2023-11-14T22:13:20.000042Z\"}\n"

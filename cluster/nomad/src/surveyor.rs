@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use onload_agent::Said;
-use onload_agent::survey::{self, Watch};
+use onload_agent::LastMessage;
+use onload_agent::survey::{self, HostWatch};
 use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::settings;
@@ -17,42 +17,42 @@ use onload_host::specdir::resolve_dirs;
 use onload_host::watch::{Waker, WatchSources, Watcher};
 use tokio::sync::watch;
 
-use crate::cli::Cli;
-use crate::host_state::Snapshot;
+use crate::cli::NomadCli;
+use crate::host_state::NomadSnapshot;
 use crate::log;
-use crate::settings::Settings;
+use crate::settings::PluginSettings;
 
 /// The shortest time after which everything is looked at again: what changes is told anyway.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct Surveyor {
-    options: Cli,
-    shared: Mutex<Shared>,
-    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+pub struct NomadSurveyor {
+    options: NomadCli,
+    shared: Mutex<SurveyorState>,
+    snapshots: watch::Sender<Option<Arc<NomadSnapshot>>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    settings: Settings,
+struct SurveyorState {
+    settings: PluginSettings,
     is_started: bool,
     waker: Option<Waker>,
 }
 
-impl Surveyor {
-    pub fn new(options: Cli) -> Self {
-        Surveyor { options, shared: Mutex::default(), snapshots: watch::channel(None).0 }
+impl NomadSurveyor {
+    pub fn new(options: NomadCli) -> Self {
+        NomadSurveyor { options, shared: Mutex::default(), snapshots: watch::channel(None).0 }
     }
 
-    pub fn options(&self) -> &Cli {
+    pub fn options(&self) -> &NomadCli {
         &self.options
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, SurveyorState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn set(&self, settings: Settings) {
+    pub fn set(&self, settings: PluginSettings) {
         let mut shared = self.shared();
         shared.settings = settings;
         if let Some(waker) = &shared.waker {
@@ -61,7 +61,7 @@ impl Surveyor {
         }
     }
 
-    fn watcher(&self, host: &Host, dirs: &[PathBuf], period: Duration) -> io::Result<Watcher> {
+    fn new_watcher(&self, host: &Host, dirs: &[PathBuf], period: Duration) -> io::Result<Watcher> {
         let mut sources = WatchSources::for_host(host, dirs);
         sources.interval = period;
         let run = host.outside_path(RUN_DIR.as_ref());
@@ -78,18 +78,21 @@ impl Surveyor {
     }
 
     /// What the host has. The first call begins to look at it; nothing is there before the first look.
-    pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<Snapshot>>> {
+    pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<NomadSnapshot>>> {
         let receiver = self.snapshots.subscribe();
         let is_first = !std::mem::replace(&mut self.shared().is_started, true);
         if is_first {
-            let mut looking = Looking {
+            let mut looking = SurveyTask {
                 surveyor: Arc::clone(self),
                 period: SHORTEST_PERIOD,
-                said: Said::default(),
+                said: LastMessage::default(),
                 left_out: BTreeSet::new(),
                 warnings: BTreeSet::new(),
             };
-            let started = survey::start(move |watch| Some(looking.look_again(watch)), untold);
+            let started = survey::start(
+                move |watch| Some(looking.survey_until_current(watch)),
+                log_watch_failure,
+            );
             if let Err(error) = started {
                 tracing::error!(
                     "starting the thread that looks at the host: {error}; no devices are published"
@@ -101,34 +104,34 @@ impl Surveyor {
     }
 }
 
-fn untold(error: &io::Error) {
+fn log_watch_failure(error: &io::Error) {
     tracing::error!(
         "waiting for changes of the host: {error}; they are found later, after fingerprint_period"
     );
 }
 
-struct Looking {
-    surveyor: Arc<Surveyor>,
+struct SurveyTask {
+    surveyor: Arc<NomadSurveyor>,
     /// How often everything is looked at in any case.
     period: Duration,
-    said: Said,
+    said: LastMessage,
     left_out: BTreeSet<String>,
     warnings: BTreeSet<String>,
 }
 
-impl Looking {
+impl SurveyTask {
     /// Looks until that was by the settings of now: others may have come before there was a waker.
-    fn look_again(&mut self, watch: &mut Watch) -> Duration {
+    fn survey_until_current(&mut self, watch: &mut HostWatch) -> Duration {
         loop {
             let settings = self.surveyor.shared().settings.clone();
-            match self.look(&settings, watch) {
+            match self.survey(&settings, watch) {
                 Ok(snapshot) => {
                     self.said.clear();
                     self.explain(&snapshot);
                     let snapshots = &self.surveyor.snapshots;
                     snapshots.send_replace(Some(Arc::new(snapshot)));
                 }
-                Err(error) => self.failed(&error),
+                Err(error) => self.log_failure(&error),
             }
             if self.surveyor.shared().settings == settings {
                 return self.period;
@@ -136,7 +139,11 @@ impl Looking {
         }
     }
 
-    fn look(&mut self, settings: &Settings, watch: &mut Watch) -> Result<Snapshot> {
+    fn survey(
+        &mut self,
+        settings: &PluginSettings,
+        watch: &mut HostWatch,
+    ) -> Result<NomadSnapshot> {
         let options = &self.surveyor.options;
         let host = Host::open(&options.host_root)?;
         let dirs = resolve_dirs(&host, &options.spec_dir)?;
@@ -144,17 +151,17 @@ impl Looking {
         if std::mem::replace(&mut self.period, period) != period {
             watch.discard();
         }
-        watch.begin(|| self.surveyor.watcher(&host, &dirs, period));
+        watch.begin(|| self.surveyor.new_watcher(&host, &dirs, period));
         let config = settings::load(&host, options.config.as_deref())?;
         log::set_level(config.log.level);
         let earlier = self.surveyor.snapshots.borrow().clone();
-        Snapshot::of(&host, &config, settings, &dirs, earlier.as_deref())
+        NomadSnapshot::new(&host, &config, settings, &dirs, earlier.as_deref())
     }
 
     /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.
-    fn failed(&mut self, error: &anyhow::Error) {
+    fn log_failure(&mut self, error: &anyhow::Error) {
         let said = format!("{error:#}");
-        if self.said.is_news(&said) {
+        if self.said.is_new(&said) {
             tracing::error!("looking at the host: {said}; what was found before stays published");
         }
         self.surveyor.snapshots.send_if_modified(|snapshot| {
@@ -167,7 +174,7 @@ impl Looking {
     }
 
     /// Says once what is offered and not published, and what may be a mistake.
-    fn explain(&mut self, snapshot: &Snapshot) {
+    fn explain(&mut self, snapshot: &NomadSnapshot) {
         for line in snapshot.plan.left_out.difference(&self.left_out) {
             tracing::info!("{line}");
         }

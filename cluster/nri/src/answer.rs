@@ -4,11 +4,11 @@
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::Request;
-use onload_hooks::config::adjust::{Adjustment, LD_PRELOAD, Node};
+use onload_hooks::config::adjust::{Adjustment, ContainerNode, LD_PRELOAD};
 use onload_sys::error::{Error, Result};
 use onload_sys::{bail, error};
 
-use crate::runtime::Runtime;
+use crate::runtime::NriRuntime;
 use crate::wire::messages::{
     CdiDevice, ContainerAdjustment, Hook, Hooks, HugepageLimit, KeyValue, LinuxContainerAdjustment,
     LinuxDevice, LinuxResources, Mount, OptionalFileMode, OptionalInt, OptionalUInt32, PosixRlimit,
@@ -22,7 +22,7 @@ const UPDATE_FOR_NAMES: &str =
     "update it (containerd 2.1, CRI-O 1.34), or use the runtime class onload";
 
 /// Refuses what cannot be told beside devices, before anything is decided or kept.
-pub fn check(request: &Request, runtime: &Runtime) -> Result<()> {
+pub fn check(request: &Request, runtime: &NriRuntime) -> Result<()> {
     if let Some(asked) = &request.ipc_lock {
         bail!(
             "{}: NRI cannot add a capability; add IPC_LOCK to the container's securityContext.capabilities, or use the runtime class onload",
@@ -30,7 +30,7 @@ pub fn check(request: &Request, runtime: &Runtime) -> Result<()> {
         );
     }
     match &request.hugepages_limit {
-        Some(asked) if !runtime.takes_hugepage_limits() => {
+        Some(asked) if !runtime.supports_hugepage_limits() => {
             let remedy = if runtime.has_pods() { USE_HANDLER } else { USE_DOCKER };
             bail!(
                 "{}: {runtime} cannot be told limits on huge pages by NRI; {remedy}",
@@ -42,31 +42,31 @@ pub fn check(request: &Request, runtime: &Runtime) -> Result<()> {
 }
 
 /// Words what was decided. `held` are the names of devices that the runtime injects already.
-pub fn word(
+pub fn build_answer(
     decided: &Adjustment,
     held: &[String],
-    runtime: &Runtime,
+    runtime: &NriRuntime,
 ) -> Result<ContainerAdjustment> {
-    let telling = Telling { decided, runtime };
+    let telling = AnswerBuilder { decided, runtime };
     match &decided.names {
-        Some(names) if runtime.abilities.names => telling.names(names, held),
-        _ => telling.edits(),
+        Some(names) if runtime.abilities.names => telling.build_by_names(names, held),
+        _ => telling.build_by_edits(),
     }
 }
 
-struct Telling<'a> {
+struct AnswerBuilder<'a> {
     decided: &'a Adjustment,
-    runtime: &'a Runtime,
+    runtime: &'a NriRuntime,
 }
 
-impl Telling<'_> {
-    fn refusal(&self, what: &str, remedy: &str) -> Error {
+impl AnswerBuilder<'_> {
+    fn refusal_error(&self, what: &str, remedy: &str) -> Error {
         let (keys, runtime) = (&self.decided.keys, self.runtime);
         error!("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")
     }
 
     /// The devices by their names, and the limits. What the runtime has by name already it keeps.
-    fn names(&self, names: &[String], held: &[String]) -> Result<ContainerAdjustment> {
+    fn build_by_names(&self, names: &[String], held: &[String]) -> Result<ContainerAdjustment> {
         let names = names.iter().filter(|name| !held.contains(name));
         let (rlimits, _) = self.limits()?;
         Ok(ContainerAdjustment {
@@ -77,12 +77,12 @@ impl Telling<'_> {
         })
     }
 
-    fn edits(&self) -> Result<ContainerAdjustment> {
+    fn build_by_edits(&self) -> Result<ContainerAdjustment> {
         let edits = &self.decided.edits;
         if let Some(other) = edits.others.first() {
             let remedy =
                 if self.runtime.abilities.is_whole { UPDATE_FOR_NAMES } else { USE_DOCKER };
-            return Err(self.refusal(&format!("{other} of a specification"), remedy));
+            return Err(self.refusal_error(&format!("{other} of a specification"), remedy));
         }
         if !self.runtime.abilities.is_whole {
             return self.variables_and_mounts();
@@ -91,8 +91,8 @@ impl Telling<'_> {
         let devices = devices.collect::<Result<_>>()?;
         let (rlimits, by_hooks) = self.limits()?;
         let more: &[_] = if by_hooks { &edits.limit_hooks } else { &[] };
-        let hooks = hooks(edits.hooks.iter().chain(more))
-            .map_err(|stage| self.refusal(&format!("hooks of stage {stage}"), USE_HANDLER))?;
+        let hooks = hooks_by_stage(edits.hooks.iter().chain(more))
+            .map_err(|stage| self.refusal_error(&format!("hooks of stage {stage}"), USE_HANDLER))?;
         Ok(ContainerAdjustment {
             mounts: edits.mounts.iter().map(mount).collect(),
             env: self.env(),
@@ -112,18 +112,18 @@ impl Telling<'_> {
         } else if let Some(limit) = decided.limits.first() {
             limit.type_.clone()
         } else {
-            let mounts = edits.mounts.iter().map(|mount| self.plain_mount(mount));
+            let mounts = edits.mounts.iter().map(|mount| self.read_only_mount(mount));
             return Ok(ContainerAdjustment {
                 env: self.env(),
                 mounts: mounts.collect::<Result<_, _>>()?,
                 ..ContainerAdjustment::default()
             });
         };
-        Err(self.refusal(&what, USE_DOCKER))
+        Err(self.refusal_error(&what, USE_DOCKER))
     }
 
     /// A bind mount with no option but `ro`.
-    fn plain_mount(&self, own: &CdiMount) -> Result<Mount> {
+    fn read_only_mount(&self, own: &CdiMount) -> Result<Mount> {
         const OF_BINDING: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
         let mount = mount(own);
         let options = &mount.options;
@@ -132,7 +132,7 @@ impl Telling<'_> {
         // nosuid and nodev guard against files of others, not read-only ones of root.
         if mount.r#type != "bind" || odd.is_some() || !is_read_only {
             let what = format!("the mount at {} with its options", own.container_path);
-            return Err(self.refusal(&what, USE_DOCKER));
+            return Err(self.refusal_error(&what, USE_DOCKER));
         }
         Ok(Mount { options: vec!["ro".to_owned()], ..mount })
     }
@@ -167,7 +167,7 @@ impl Telling<'_> {
         });
         let by_hook = |name: &str| name == "RLIMIT_MEMLOCK" && has_hook;
         match limits.iter().find(|limit| !by_hook(&limit.type_)) {
-            Some(limit) => Err(self.refusal(&limit.type_, UPDATE_FOR_LIMITS)),
+            Some(limit) => Err(self.refusal_error(&limit.type_, UPDATE_FOR_LIMITS)),
             None => Ok((Vec::new(), true)),
         }
     }
@@ -184,14 +184,14 @@ impl Telling<'_> {
     }
 
     /// A node. The runtime makes a rule for reading and writing of it, whatever is said.
-    fn device(&self, node: &Node) -> Result<LinuxDevice> {
+    fn device(&self, node: &ContainerNode) -> Result<LinuxDevice> {
         if !(node.access.contains('r') && node.access.contains('w')) {
             let remedy = match self.decided.names {
                 Some(_) => UPDATE_FOR_NAMES,
                 None => USE_HANDLER,
             };
             let what = format!("that {} is for {:?} only", node.path, node.access);
-            return Err(self.refusal(&what, remedy));
+            return Err(self.refusal_error(&what, remedy));
         }
         let id = |value| OptionalUInt32 { value };
         Ok(LinuxDevice {
@@ -219,7 +219,7 @@ fn mount(own: &CdiMount) -> Mount {
 }
 
 /// Hooks by stage; the stage that NRI does not have, if there is one.
-fn hooks<'a>(
+fn hooks_by_stage<'a>(
     all: impl Iterator<Item = &'a (HookName, CdiHook)>,
 ) -> Result<Option<Hooks>, HookName> {
     let mut hooks = Hooks::default();

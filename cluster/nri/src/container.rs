@@ -10,7 +10,7 @@ use onload_sys::error;
 use onload_sys::error::Result;
 use serde_json::{Value, json};
 
-use crate::runtime::Runtime;
+use crate::runtime::NriRuntime;
 use crate::wire::messages::{
     Container, CreateContainerRequest, Hook, Hooks, LinuxContainer, LinuxDevice, LinuxDeviceCgroup,
 };
@@ -23,7 +23,7 @@ const ENGINE_PREFIX: &str = "io.kubernetes.";
 const HANDLER: &str = "onload";
 
 #[derive(Debug)]
-pub struct Asking {
+pub struct ContainerRequest {
     /// What its OCI runtime will call it.
     pub id: ContainerId,
     pub request: Request,
@@ -33,12 +33,15 @@ pub struct Asking {
 
 /// None of a container that asks for nothing, and of one whose OCI runtime is ours: that decides by the whole configuration,
 /// if it is handed the same annotations. CRI-O hands on all of a pod, containerd those of `pod_annotations` of the handler.
-pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<Asking>> {
+pub fn read(
+    asked: CreateContainerRequest,
+    runtime: &NriRuntime,
+) -> Result<Option<ContainerRequest>> {
     let container =
         asked.container.ok_or_else(|| error!("the runtime's message names no container"))?;
     let pod = asked.pod.unwrap_or_default();
-    let handed_on = annotations(BTreeMap::new(), &container, runtime);
-    let annotations = annotations(pod.annotations, &container, runtime);
+    let handed_on = merge_annotations(BTreeMap::new(), &container, runtime);
+    let annotations = merge_annotations(pod.annotations, &container, runtime);
     if pod.runtime_handler == HANDLER && annotations == handed_on {
         return Ok(None);
     }
@@ -46,17 +49,17 @@ pub fn read(asked: CreateContainerRequest, runtime: &Runtime) -> Result<Option<A
         return Ok(None);
     };
     let names = container.cdi_devices.iter();
-    Ok(Some(Asking {
+    Ok(Some(ContainerRequest {
         id: container.id.parse()?,
         request,
         held_names: names.map(|device| device.name.clone()).collect(),
-        config: config(&container, &annotations).to_string(),
+        config: build_config(&container, &annotations).to_string(),
     }))
 }
 
 /// A container for the log: `pod default/redis container server`. It is one line for whoever writes one.
 #[must_use]
-pub fn shown(asked: &CreateContainerRequest) -> String {
+pub fn describe_container(asked: &CreateContainerRequest) -> String {
     let container = asked.container.as_ref();
     let name = container.map(|container| container.name.as_str());
     // dockerd begins each name with a slash.
@@ -69,10 +72,10 @@ pub fn shown(asked: &CreateContainerRequest) -> String {
 
 /// The onload.dev annotations of the pod and of the container, which take precedence, and what engines say of it.
 /// What a pod says with the keys of engines is ignored.
-fn annotations(
+fn merge_annotations(
     pod: BTreeMap<String, String>,
     container: &Container,
-    runtime: &Runtime,
+    runtime: &NriRuntime,
 ) -> BTreeMap<String, String> {
     let is_ours = |(key, _): &(String, String)| key.starts_with(DOMAIN);
     let mut annotations: BTreeMap<String, String> = pod.into_iter().filter(is_ours).collect();
@@ -88,7 +91,7 @@ fn annotations(
 }
 
 /// As much of a config.json as the runtime tells. A user that it does not tell is user 0, to be safe.
-fn config(container: &Container, annotations: &BTreeMap<String, String>) -> Value {
+fn build_config(container: &Container, annotations: &BTreeMap<String, String>) -> Value {
     let mut process = json!({
         "args": container.args,
         "env": container.env,
@@ -111,15 +114,15 @@ fn config(container: &Container, annotations: &BTreeMap<String, String>) -> Valu
         "mounts": mounts.collect::<Vec<_>>(),
     });
     if let Some(held) = &container.hooks {
-        config["hooks"] = hooks(held);
+        config["hooks"] = hooks_json(held);
     }
     if let Some(told) = &container.linux {
-        config["linux"] = linux(told);
+        config["linux"] = linux_json(told);
     }
     config
 }
 
-fn hooks(hooks: &Hooks) -> Value {
+fn hooks_json(hooks: &Hooks) -> Value {
     let list = |hooks: &[Hook]| -> Vec<Value> {
         let one = |hook: &Hook| {
             let mut value = json!({"path": hook.path, "args": hook.args, "env": hook.env});
@@ -140,7 +143,7 @@ fn hooks(hooks: &Hooks) -> Value {
     })
 }
 
-fn linux(linux: &LinuxContainer) -> Value {
+fn linux_json(linux: &LinuxContainer) -> Value {
     let namespaces = linux.namespaces.iter().map(|namespace| {
         let mut value = json!({"type": namespace.r#type});
         if !namespace.path.is_empty() {
@@ -154,15 +157,15 @@ fn linux(linux: &LinuxContainer) -> Value {
     let rules = resources.into_iter().flat_map(|own| &own.devices);
     json!({
         "namespaces": namespaces.collect::<Vec<_>>(),
-        "devices": linux.devices.iter().map(device).collect::<Vec<_>>(),
+        "devices": linux.devices.iter().map(device_json).collect::<Vec<_>>(),
         "resources": {
-            "devices": rules.map(rule).collect::<Vec<_>>(),
+            "devices": rules.map(rule_json).collect::<Vec<_>>(),
             "hugepageLimits": limits.collect::<Vec<_>>(),
         },
     })
 }
 
-fn device(device: &LinuxDevice) -> Value {
+fn device_json(device: &LinuxDevice) -> Value {
     let mut value = json!({"path": device.path, "type": device.r#type,
                            "major": device.major, "minor": device.minor});
     let numbers = [
@@ -178,7 +181,7 @@ fn device(device: &LinuxDevice) -> Value {
     value
 }
 
-fn rule(rule: &LinuxDeviceCgroup) -> Value {
+fn rule_json(rule: &LinuxDeviceCgroup) -> Value {
     let mut value = json!({"allow": rule.allow, "type": rule.r#type, "access": rule.access});
     for (key, number) in [("major", rule.major), ("minor", rule.minor)] {
         if let Some(number) = number {
@@ -193,8 +196,8 @@ mod tests {
     use super::*;
     use crate::wire::messages::{ConfigureRequest, OptionalFileMode, PodSandbox};
 
-    fn runtime(name: &str) -> Runtime {
-        Runtime::new(&ConfigureRequest {
+    fn runtime(name: &str) -> NriRuntime {
+        NriRuntime::new(&ConfigureRequest {
             runtime_name: name.to_owned(),
             ..ConfigureRequest::default()
         })
@@ -208,7 +211,7 @@ mod tests {
     #[test]
     fn the_log_names_a_container_with_its_pod_and_one_of_dockerd_without_the_slash() {
         let of = |namespace: &str, name: &str| {
-            shown(&CreateContainerRequest {
+            describe_container(&CreateContainerRequest {
                 pod: Some(PodSandbox {
                     namespace: namespace.to_owned(),
                     name: "redis".to_owned(),
@@ -335,7 +338,7 @@ mod tests {
             }),
             ..Container::default()
         };
-        let config = config(&container, &map(&[("onload.dev/nic", "all")]));
+        let config = build_config(&container, &map(&[("onload.dev/nic", "all")]));
         assert_eq!(
             config,
             json!({

@@ -4,27 +4,27 @@ use memchr::memmem;
 use onload_core::request::DOMAIN;
 use onload_hooks::config::adjust::adjust;
 use onload_hooks::decide::host::HostView;
-use onload_hooks::decide::pools::{Pools, Reserved};
+use onload_hooks::decide::pools::{Pools, Reservation};
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::to_one_line;
 use prost::Message;
 
 use crate::answer;
-use crate::container::{self, Asking};
-use crate::runtime::Runtime;
+use crate::container::{self, ContainerRequest};
+use crate::runtime::NriRuntime;
 use crate::wire::messages::{CreateContainerRequest, CreateContainerResponse};
 
 /// One line for the pod's events.
 #[must_use]
-pub fn line(error: &Error) -> String {
+pub fn format_error_line(error: &Error) -> String {
     format!("onload-nri: {}", to_one_line(&format!("{error:#}")))
 }
 
 #[derive(Debug, Default)]
-pub struct Created {
+pub struct CreateAnswer {
     pub payload: Vec<u8>,
     /// Members of pools that are kept for it; they are given back if nobody gets the answer.
-    pub reserved: Option<Reserved>,
+    pub reserved: Option<Reservation>,
     /// For the log: which container, and what it was given; none if it asked for nothing.
     pub given: Option<String>,
     pub warnings: Vec<String>,
@@ -32,53 +32,53 @@ pub struct Created {
 }
 
 #[derive(Debug)]
-pub struct Failure {
+pub struct CreateFailure {
     pub of: String,
     pub error: Error,
 }
 
-pub type Decide<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<Created>;
+pub type DecideFn<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<CreateAnswer>;
 
 /// Decides what a container gets. One that asks for nothing is answered without being read, and nothing
 /// of the host is looked at; else `with_host` is called once with what decides. It keeps what is chosen.
 pub fn create(
     message: &[u8],
-    runtime: &Runtime,
-    with_host: &dyn Fn(Decide<'_>) -> Result<Created>,
-) -> Result<Created, Failure> {
+    runtime: &NriRuntime,
+    with_host: &dyn Fn(DecideFn<'_>) -> Result<CreateAnswer>,
+) -> Result<CreateAnswer, CreateFailure> {
     // Text stands in protobuf as it is: no spelling of it escapes a letter.
     if memmem::find(message, DOMAIN.as_bytes()).is_none() {
-        return Ok(Created::default());
+        return Ok(CreateAnswer::default());
     }
     let asked = CreateContainerRequest::decode(message)
         .context("reading what the runtime says of the container")
-        .map_err(|error| Failure { of: "a container".to_owned(), error })?;
-    let of = container::shown(&asked);
+        .map_err(|error| CreateFailure { of: "a container".to_owned(), error })?;
+    let of = container::describe_container(&asked);
     let decided = || match container::read(asked, runtime)? {
         Some(asking) => {
             answer::check(&asking.request, runtime)?;
             with_host(&|host, pools| decide(&asking, &of, runtime, host, pools))
         }
-        None => Ok(Created::default()),
+        None => Ok(CreateAnswer::default()),
     };
-    decided().map_err(|error| Failure { of: of.clone(), error })
+    decided().map_err(|error| CreateFailure { of: of.clone(), error })
 }
 
 fn decide(
-    asking: &Asking,
+    asking: &ContainerRequest,
     of: &str,
-    runtime: &Runtime,
+    runtime: &NriRuntime,
     host: &dyn HostView,
     pools: &dyn Pools,
-) -> Result<Created> {
+) -> Result<CreateAnswer> {
     let decided = adjust(asking.config.clone(), &asking.id, host, pools)?;
     let Some(decided) = decided else {
-        return Ok(Created::default());
+        return Ok(CreateAnswer::default());
     };
-    let worded = answer::word(&decided, &asking.held_names, runtime)?;
+    let worded = answer::build_answer(&decided, &asking.held_names, runtime)?;
     let answer = CreateContainerResponse { adjust: Some(worded) };
     let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{of}: {line}")).collect();
-    Ok(Created {
+    Ok(CreateAnswer {
         payload: answer.encode_to_vec(),
         reserved: decided.reserved,
         given: Some(format!("{of}: given {}", decided.given)),

@@ -22,7 +22,7 @@ pub struct Journal {
 
 impl Journal {
     /// Writes a line. Nobody is left to be told where that fails.
-    pub fn say(&self, severity: Severity, text: &str) {
+    pub fn write(&self, severity: Severity, text: &str) {
         if severity <= self.most {
             let line = format!("<{}>onload-nri: {}\n", severity as u8, to_one_line(text));
             let _ = io::stderr().lock().write_all(line.as_bytes());

@@ -8,15 +8,15 @@ use onload_sys::text::Quoted;
 use crate::wire::messages::ConfigureRequest;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtime {
+pub struct NriRuntime {
     name: String,
     version: String,
-    pub abilities: Abilities,
+    pub abilities: RuntimeFeatures,
 }
 
 /// What a runtime does with an answer beside variables and mounts, which each takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities {
+pub struct RuntimeFeatures {
     /// Nodes, hooks and cgroups; without them, mounts have no options but `ro`.
     pub is_whole: bool,
     pub limits: bool,
@@ -24,13 +24,13 @@ pub struct Abilities {
 }
 
 /// Numbers of a version, of which the third may be missing.
-type Version = (u32, u32, u32);
+type VersionNumbers = (u32, u32, u32);
 
-impl Runtime {
+impl NriRuntime {
     #[must_use]
-    pub fn new(said: &ConfigureRequest) -> Runtime {
+    pub fn new(said: &ConfigureRequest) -> NriRuntime {
         let version = parse(&said.runtime_version);
-        let since = |first: Version| version.is_some_and(|version| version >= first);
+        let since = |first: VersionNumbers| version.is_some_and(|version| version >= first);
         // containerd 2.0.0 took the last part of its Go module's path for its name (internal/nri/nri.go).
         let name = match said.runtime_name.as_str() {
             "v2" => "containerd",
@@ -38,19 +38,27 @@ impl Runtime {
         };
         let abilities = match name {
             // daemon/internal/nri of moby: all else makes the creation fail.
-            "docker" => Abilities { is_whole: false, limits: false, names: false },
+            "docker" => RuntimeFeatures { is_whole: false, limits: false, names: false },
             // NRI 0.4 came with 1.7.7, the injection of names with 2.1.
-            "containerd" => {
-                Abilities { is_whole: true, limits: since((1, 7, 7)), names: since((2, 1, 0)) }
-            }
-            "cri-o" => {
-                Abilities { is_whole: true, limits: since((1, 29, 0)), names: since((1, 34, 0)) }
-            }
+            "containerd" => RuntimeFeatures {
+                is_whole: true,
+                limits: since((1, 7, 7)),
+                names: since((2, 1, 0)),
+            },
+            "cri-o" => RuntimeFeatures {
+                is_whole: true,
+                limits: since((1, 29, 0)),
+                names: since((1, 34, 0)),
+            },
             // The version of NRI is told by those that are newer than limits. Names are the runtime's own
             // work, which one may leave undone.
-            _ => Abilities { is_whole: true, limits: !said.nri_version.is_empty(), names: false },
+            _ => RuntimeFeatures {
+                is_whole: true,
+                limits: !said.nri_version.is_empty(),
+                names: false,
+            },
         };
-        Runtime { name: name.to_owned(), version: said.runtime_version.clone(), abilities }
+        NriRuntime { name: name.to_owned(), version: said.runtime_version.clone(), abilities }
     }
 
     /// Whether its containers stand in pods, whose names are names in them.
@@ -62,13 +70,13 @@ impl Runtime {
     /// Whether it takes limits on huge pages. containerd drops them unless its configuration has
     /// `disable_hugetlb_controller = false`, which it does not tell (internal/cri/config/config_unix.go).
     #[must_use]
-    pub fn takes_hugepage_limits(&self) -> bool {
+    pub fn supports_hugepage_limits(&self) -> bool {
         self.abilities.is_whole && self.name != "containerd"
     }
 }
 
 /// `containerd 2.1.9`.
-impl fmt::Display for Runtime {
+impl fmt::Display for NriRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_plain = |text: &str| {
             let mut bytes = text.bytes();
@@ -87,7 +95,7 @@ impl fmt::Display for Runtime {
 }
 
 /// Reads `v2.1.9`, `2.1.9~ds1`, `2.2`, `2.1.0-rc.1`. A version before a release counts as that release.
-fn parse(text: &str) -> Option<Version> {
+fn parse(text: &str) -> Option<VersionNumbers> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut numbers = text.splitn(3, '.').map(|part| {
         let end = part.find(|c: char| !c.is_ascii_digit());
@@ -102,8 +110,8 @@ fn parse(text: &str) -> Option<Version> {
 mod tests {
     use super::*;
 
-    fn runtime(name: &str, version: &str, nri: &str) -> Runtime {
-        Runtime::new(&ConfigureRequest {
+    fn runtime(name: &str, version: &str, nri: &str) -> NriRuntime {
+        NriRuntime::new(&ConfigureRequest {
             runtime_name: name.to_owned(),
             runtime_version: version.to_owned(),
             request_timeout: 0,
@@ -150,7 +158,7 @@ mod tests {
     #[test]
     fn docker_takes_variables_and_mounts_alone() {
         let docker = runtime("docker", "29.0.0", "v0.10.0");
-        let none = Abilities { is_whole: false, limits: false, names: false };
+        let none = RuntimeFeatures { is_whole: false, limits: false, names: false };
         assert_eq!(docker.abilities, none);
         assert!(!docker.has_pods());
     }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use onload_core::lease::Leases;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_hooks::entry::hook;
-use onload_hooks::moves::{self, Devices, Restored, StandIns};
+use onload_hooks::moves::{self, RdmaOps, RestoreResult, StandIns};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::ErrorChain;
@@ -44,7 +44,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
         Some("rdma") => {
             let pairs = list.map(rdma_device).collect::<Result<_, _>>()?;
-            stand_ins.rdma = Devices(Rc::new(rdma::Pairs(pairs)));
+            stand_ins.rdma = RdmaOps(Rc::new(rdma::Pairs(pairs)));
         }
         Some("vfio") => {}
         _ => return Err(USAGE.into()),
@@ -85,7 +85,7 @@ fn restore(stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
     Ok(told(moves::restore(&leases, stand_ins)?))
 }
 
-fn told(restored: Vec<Restored>) -> ExitCode {
+fn told(restored: Vec<RestoreResult>) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for one in restored {
         match one.result {

@@ -16,10 +16,10 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::scan::{self, MAX_BYTES, Places, Scanned};
+use super::scan::{self, MAX_BYTES, ScanResult, ScanScope};
 
 #[derive(Debug)]
-pub(crate) struct ConfigFile {
+pub(crate) struct OciConfigFile {
     dir: OwnedFd,
     name: OsString,
     path: PathBuf,
@@ -28,23 +28,23 @@ pub(crate) struct ConfigFile {
     is_link: bool,
 }
 
-impl ConfigFile {
+impl OciConfigFile {
     pub(crate) fn open(bundle: &Path, config: Option<&Path>) -> Result<Self> {
-        let path = path_in(bundle, config);
-        let opened = ConfigFile::at(&path);
-        opened.with_context(|| reading(&path))?.regular()
+        let path = config_path(bundle, config);
+        let opened = OciConfigFile::open_at(&path);
+        opened.with_context(|| read_context(&path))?.check_regular()
     }
 
     /// As [`ConfigFile::open`]; `None` if there is no file.
     pub(crate) fn find(bundle: &Path, config: Option<&Path>) -> Result<Option<Self>> {
-        let path = path_in(bundle, config);
-        match ConfigFile::at(&path) {
+        let path = config_path(bundle, config);
+        match OciConfigFile::open_at(&path) {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            opened => Ok(Some(opened.with_context(|| reading(&path))?.regular()?)),
+            opened => Ok(Some(opened.with_context(|| read_context(&path))?.check_regular()?)),
         }
     }
 
-    fn at(path: &Path) -> Result<Self, Errno> {
+    fn open_at(path: &Path) -> Result<Self, Errno> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::INVAL);
         };
@@ -57,7 +57,7 @@ impl ConfigFile {
             Err(Errno::LOOP) => (open(flags)?, true),
             opened => (opened?, false),
         };
-        Ok(ConfigFile {
+        Ok(OciConfigFile {
             stat: fstat(&file)?,
             name: name.to_owned(),
             path: path.to_owned(),
@@ -67,7 +67,7 @@ impl ConfigFile {
         })
     }
 
-    fn regular(self) -> Result<Self> {
+    fn check_regular(self) -> Result<Self> {
         if FileType::from_raw_mode(self.stat.st_mode) != FileType::RegularFile {
             bail!("{:?} is not a regular file", self.path);
         }
@@ -75,10 +75,10 @@ impl ConfigFile {
     }
 
     /// Reads as much of it as is ever parsed, and searches all of it for a request.
-    pub(crate) fn scan(&self, places: Places) -> Result<Scanned> {
+    pub(crate) fn scan(&self, places: ScanScope) -> Result<ScanResult> {
         let size = usize::try_from(self.stat.st_size).unwrap_or_default();
         let scanned = scan::read(&self.file, size, places, &mut |_, _| Ok(()));
-        scanned.with_context(|| reading(&self.path))
+        scanned.with_context(|| read_context(&self.path))
     }
 
     /// Replaces it completely or not at all. The new file has the owner, mode and label of the old one.
@@ -128,17 +128,17 @@ pub(crate) fn network_namespace(config: &Path) -> Option<PathBuf> {
     Some(path).filter(|path| path.is_absolute())
 }
 
-fn path_in(bundle: &Path, config: Option<&Path>) -> PathBuf {
+fn config_path(bundle: &Path, config: Option<&Path>) -> PathBuf {
     let bundle = if bundle.as_os_str().is_empty() { Path::new(".") } else { bundle };
     bundle.join(config.unwrap_or(Path::new("config.json")))
 }
 
-fn reading(path: &Path) -> String {
+fn read_context(path: &Path) -> String {
     format!("reading {path:?}")
 }
 
 /// The id of the container whose bundle podman keeps at `…/ID/userdata`.
-pub(crate) fn podman_id(bundle: &Path) -> Option<ContainerId> {
+pub(crate) fn podman_container_id(bundle: &Path) -> Option<ContainerId> {
     if bundle.file_name()? != "userdata" {
         return None;
     }
@@ -157,8 +157,8 @@ mod tests {
         bundle
     }
 
-    fn open(bundle: &Path) -> Result<ConfigFile> {
-        ConfigFile::open(bundle, None)
+    fn open(bundle: &Path) -> Result<OciConfigFile> {
+        OciConfigFile::open(bundle, None)
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let before = fs::metadata(&path).unwrap();
         let file = open(bundle.path()).unwrap();
-        assert_eq!(file.scan(Places::Annotations).unwrap().kept, b"{}");
+        assert_eq!(file.scan(ScanScope::Annotations).unwrap().kept, b"{}");
         file.replace(b"{\"a\":1}").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"{\"a\":1}");
         let after = fs::metadata(&path).unwrap();
@@ -186,7 +186,7 @@ mod tests {
         fs::rename(&path, bundle.path().join("real.json")).unwrap();
         symlink("real.json", &path).unwrap();
         let file = open(bundle.path()).unwrap();
-        assert_eq!(file.scan(Places::Annotations).unwrap().kept, b"{}");
+        assert_eq!(file.scan(ScanScope::Annotations).unwrap().kept, b"{}");
         assert!(file.replace(b"x").unwrap_err().to_string().contains("is a symbolic link"));
         assert_eq!(fs::read(bundle.path().join("real.json")).unwrap(), b"{}");
     }
@@ -217,7 +217,7 @@ mod tests {
         let path = bundle.path().join("config.json");
         let refused = || open(bundle.path()).unwrap_err().to_string();
         assert_eq!(refused(), format!("reading {path:?}"));
-        assert!(ConfigFile::find(bundle.path(), None).unwrap().is_none());
+        assert!(OciConfigFile::find(bundle.path(), None).unwrap().is_none());
         fs::create_dir(&path).unwrap();
         let not_regular = format!("{path:?} is not a regular file");
         assert_eq!(refused(), not_regular);
@@ -231,13 +231,13 @@ mod tests {
     fn another_name_is_taken_from_the_bundle() {
         let bundle = bundle();
         fs::write(bundle.path().join("x.json"), "[]").unwrap();
-        let file = ConfigFile::open(bundle.path(), Some(Path::new("x.json"))).unwrap();
-        assert_eq!(file.scan(Places::Annotations).unwrap().kept, b"[]");
+        let file = OciConfigFile::open(bundle.path(), Some(Path::new("x.json"))).unwrap();
+        assert_eq!(file.scan(ScanScope::Annotations).unwrap().kept, b"[]");
     }
 
     #[test]
     fn the_name_of_a_podman_container_is_read_from_its_bundle() {
-        let id = |path| podman_id(Path::new(path)).map(|id| id.to_string());
+        let id = |path| podman_container_id(Path::new(path)).map(|id| id.to_string());
         assert_eq!(
             id("/var/lib/containers/storage/overlay-containers/ab12/userdata").as_deref(),
             Some("ab12")

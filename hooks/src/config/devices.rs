@@ -63,7 +63,7 @@ impl ListedNodes {
         wanted: &[Expectation],
     ) -> Result<ListedNodes, serde_json::Error> {
         let mut listed = ListedNodes::default();
-        let config = Part { is_linux: false, wanted, listed: &mut listed };
+        let config = NodeCollector { is_linux: false, wanted, listed: &mut listed };
         config.deserialize(&mut json)?;
         json.end()?;
         Ok(listed)
@@ -75,37 +75,37 @@ impl ListedNodes {
 
     /// The path, which may be relative to the bundle, that is bind-mounted at a node or above it. In a user namespace,
     /// engines may mount the host's node instead of listing it, since nobody can create one there.
-    pub(crate) fn mounted(&self, node: &str) -> Option<PathBuf> {
+    pub(crate) fn mount_source(&self, node: &str) -> Option<PathBuf> {
         let mount = self.mounts.get(node)?;
         if mount.type_.as_deref() != Some("bind") && !mount.has_bind {
             return None;
         }
-        let (source, rest) = (mount.source.clone()?, below(node, &mount.destination)?);
+        let (source, rest) = (mount.source.clone()?, strip_directory(node, &mount.destination)?);
         let is_node = rest.as_os_str().is_empty();
         Some(if is_node { source } else { source.join(rest) })
     }
 }
 
 /// The rest of the path below the directory, if the directory is absolute.
-fn below<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
+fn strip_directory<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
     let rest = Path::new(path).strip_prefix(directory).ok();
     rest.filter(|_| directory.is_absolute())
 }
 
 /// What concerns the requested nodes of a configuration, or of its `linux`.
-struct Part<'a> {
+struct NodeCollector<'a> {
     is_linux: bool,
     wanted: &'a [Expectation],
     listed: &'a mut ListedNodes,
 }
 
 /// A list whose entries are visited one by one; null counts as empty.
-struct Each<F, T> {
+struct ListVisitor<F, T> {
     look: F,
     of: PhantomData<T>,
 }
 
-impl<'de> DeserializeSeed<'de> for Part<'_> {
+impl<'de> DeserializeSeed<'de> for NodeCollector<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -113,7 +113,7 @@ impl<'de> DeserializeSeed<'de> for Part<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Part<'_> {
+impl<'de> Visitor<'de> for NodeCollector<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,28 +130,28 @@ impl<'de> Visitor<'de> for Part<'_> {
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             let name = match (&*key, self.is_linux) {
                 ("linux", false) => {
-                    let linux = Part { is_linux: true, wanted, listed };
+                    let linux = NodeCollector { is_linux: true, wanted, listed };
                     map.next_value_seed(linux)?;
                     "linux"
                 }
                 ("mounts", false) => {
                     let look = |mount: NodeMount| {
                         for node in wanted.iter().map(|one| &one.node) {
-                            if below(node, &mount.destination).is_some() {
+                            if strip_directory(node, &mount.destination).is_some() {
                                 listed.mounts.insert(node.clone(), mount.clone());
                             }
                         }
                     };
-                    map.next_value_seed(each(look))?;
+                    map.next_value_seed(visit_list(look))?;
                     "mounts"
                 }
                 ("devices", true) => {
                     let look = |device: DeviceEntry| {
                         if wanted.iter().any(|one| one.node == device.path) {
-                            keep(&mut listed.devices, device);
+                            add_entry(&mut listed.devices, device);
                         }
                     };
-                    map.next_value_seed(each(look))?;
+                    map.next_value_seed(visit_list(look))?;
                     "devices"
                 }
                 _ => {
@@ -171,24 +171,24 @@ impl<'de> Visitor<'de> for Part<'_> {
 fn has_bind<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     let mut has_bind = false;
     let look = |option: Cow<'_, str>| has_bind |= option == "bind" || option == "rbind";
-    each(look).deserialize(from)?;
+    visit_list(look).deserialize(from)?;
     Ok(has_bind)
 }
 
 /// A node may have any number of entries. The first of several equal ones is enough, and if two
 /// differ, one of them is wrong.
-fn keep(found: &mut Vec<DeviceEntry>, device: DeviceEntry) {
+fn add_entry(found: &mut Vec<DeviceEntry>, device: DeviceEntry) {
     let mut same = found.iter().filter(|held| held.path == device.path);
     if same.clone().count() < 2 && same.all(|held| *held != device) {
         found.push(device);
     }
 }
 
-fn each<T, F: FnMut(T)>(look: F) -> Each<F, T> {
-    Each { look, of: PhantomData }
+fn visit_list<T, F: FnMut(T)>(look: F) -> ListVisitor<F, T> {
+    ListVisitor { look, of: PhantomData }
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for Each<F, T> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for ListVisitor<F, T> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -196,7 +196,7 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for Each<F, T> 
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<F, T> {
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for ListVisitor<F, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -234,7 +234,7 @@ mod tests {
 
     /// The source of /dev/a with these mounts.
     fn mounted(mounts: &str) -> Option<PathBuf> {
-        listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).mounted("/dev/a")
+        listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).mount_source("/dev/a")
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         for nothing in ["{}", r#"{"linux":null,"mounts":null}"#, r#"{"linux":{"devices":null}}"#] {
             let found = listed(nothing);
             assert_eq!(found.entries("/dev/a").count(), 0);
-            assert_eq!(found.mounted("/dev/a"), None);
+            assert_eq!(found.mount_source("/dev/a"), None);
         }
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
         assert!(listed(&format!(r#"{{"process":{deep}}}"#)).devices.is_empty());

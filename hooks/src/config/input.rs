@@ -9,9 +9,9 @@ use onload_core::request::{Request, is_sandbox};
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 
-use super::scan::{MAX_BYTES, Places, Scanned};
+use super::scan::{MAX_BYTES, ScanResult, ScanScope};
 use crate::decide::subject::CONFIG_JSON;
-use crate::decide::variable::Variables;
+use crate::decide::variable::RequestVariables;
 
 #[derive(Debug)]
 pub(crate) struct DecisionInput {
@@ -20,35 +20,35 @@ pub(crate) struct DecisionInput {
     pub config: OciConfig,
     /// The request of its annotations, which may be empty if there is a variable.
     pub request: Request,
-    pub variables: Variables,
+    pub variables: RequestVariables,
     /// Whether `linux.netDevices` moves interfaces.
     pub moves_interfaces: bool,
 }
 
 impl DecisionInput {
     /// Parses the result of a scan; `None` if it requests nothing after all.
-    pub(crate) fn read(scanned: Scanned) -> Result<Option<DecisionInput>> {
+    pub(crate) fn read(scanned: ScanResult) -> Result<Option<DecisionInput>> {
         if !scanned.may_ask {
             return Ok(None);
         }
         if scanned.more {
-            return Err(too_large());
+            return Err(too_large_error());
         }
-        DecisionInput::parse(text(scanned.kept)?, scanned.places)
+        DecisionInput::parse(into_text(scanned.kept)?, scanned.places)
     }
 
     /// Parses a text; `None` if it requests nothing after all.
-    pub(crate) fn parse(text: Arc<String>, places: Places) -> Result<Option<DecisionInput>> {
+    pub(crate) fn parse(text: Arc<String>, places: ScanScope) -> Result<Option<DecisionInput>> {
         let config = OciConfig::parse_text(Arc::clone(&text)).context(CONFIG_JSON)?;
         let request = Request::parse(&config)?;
         let variables = match places {
-            Places::VariableToo if !is_sandbox(&config) => {
-                Variables::of(&config).context(CONFIG_JSON)?
+            ScanScope::VariableToo if !is_sandbox(&config) => {
+                RequestVariables::from_config(&config).context(CONFIG_JSON)?
             }
-            _ => Variables::default(),
+            _ => RequestVariables::default(),
         };
         let moves_interfaces = !config.net_devices().context(CONFIG_JSON)?.is_empty();
-        if request.is_none() && variables == Variables::default() && !moves_interfaces {
+        if request.is_none() && variables == RequestVariables::default() && !moves_interfaces {
             return Ok(None);
         }
         Ok(Some(DecisionInput {
@@ -61,13 +61,13 @@ impl DecisionInput {
     }
 }
 
-pub(crate) fn too_large() -> Error {
+pub(crate) fn too_large_error() -> Error {
     error!(
         "config.json has onload.dev annotations, the variable ONLOAD_CTK_REQUEST or linux.netDevices, and is larger than {MAX_BYTES} bytes"
     )
 }
 
-pub(crate) fn text(json: Vec<u8>) -> Result<Arc<String>> {
+pub(crate) fn into_text(json: Vec<u8>) -> Result<Arc<String>> {
     let text = String::from_utf8(json)
         .map(Arc::new)
         .map_err(|error| OciConfigError::Read(RawError::Utf8(error.utf8_error().valid_up_to())));

@@ -21,7 +21,7 @@ use crate::decide::subject::CONFIG_JSON;
 const ORIGIN: &str = "linux.netDevices";
 
 /// Leaves the interfaces that are offered to our hook, and says which. Any other stays with the runtime: nobody leases it.
-pub(super) fn take_over(
+pub(super) fn move_to_hook(
     config: &mut OciConfig,
     host: &dyn HostView,
     privilege: Privilege,
@@ -46,7 +46,7 @@ pub(super) fn take_over(
         let shared = &found.spec.container_edits.hooks;
         let hooks = shared.iter().chain(&found.device.container_edits.hooks);
         let hooks =
-            hooks.filter_map(|hook| of_interface(hook, &name, inside.as_deref()).transpose());
+            hooks.filter_map(|hook| hook_for_interface(hook, &name, inside.as_deref()).transpose());
         let hooks: Vec<Hook> = hooks.collect::<Result<_>>()?;
         // A pool, or one that a CNI plugin moves.
         if hooks.is_empty() {
@@ -68,7 +68,7 @@ pub(super) fn take_over(
 }
 
 /// A hook of a specification if it moves the interface, by its name in the container.
-fn of_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<Hook>> {
+fn hook_for_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<Option<Hook>> {
     let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
         return Ok(None);
     };

@@ -22,7 +22,7 @@ use rustix::fs::stat;
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::specs::Specs;
+use super::specs::OnloadSpecs;
 use super::sysfs::Sysfs;
 
 /// Bytes of a configuration file that are read.
@@ -41,16 +41,16 @@ const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 const OVERFLOW_USER: u32 = 65534;
 
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct HookSettings {
     pub config: HookConfig,
     /// Its file, whether it exists or not.
     pub file: PathBuf,
 }
 
-impl Settings {
+impl HookSettings {
     /// What the image's programs cannot load stops the container, or is left out with a warning, as the operator
     /// chose.
-    pub(crate) fn left_out(&self, what: &str, why: &str, remedy: &str) -> Result<String> {
+    pub(crate) fn refuse_or_warn(&self, what: &str, why: &str, remedy: &str) -> Result<String> {
         match self.config.annotations.on_incompatible {
             OnIncompatible::Fail => {
                 bail!("{why}; {remedy}, or set on-incompatible = \"skip\"")
@@ -74,16 +74,16 @@ pub struct Privilege {
 
 pub trait HostView: NodeLookup {
     /// An absent file is an empty one.
-    fn settings(&self) -> Result<Settings>;
+    fn settings(&self) -> Result<HookSettings>;
 
-    fn specs(&self, wanted: &[Class]) -> Result<Specs>;
+    fn specs(&self, wanted: &[Class]) -> Result<OnloadSpecs>;
 
     fn sysfs(&self) -> Sysfs;
 
     fn privilege(&self) -> Privilege;
 
     /// Checks that [`PRELOAD_FILE`] exists and is trusted.
-    fn preload_file(&self) -> Result<()>;
+    fn check_preload_file(&self) -> Result<()>;
 
     /// The host's files.
     fn files(&self) -> &TrustedTree;
@@ -95,7 +95,7 @@ pub trait HostView: NodeLookup {
     fn interfaces(&self) -> Result<Vec<Link>>;
 
     /// What the ELF file of a library on the host needs; `None` if it cannot be read.
-    fn library(&self, path: &str) -> Option<ElfSummary>;
+    fn library_summary(&self, path: &str) -> Option<ElfSummary>;
 
     /// How the user namespace of a process maps users to those of this host, in the form of
     /// /proc/PID/uid_map; `None` if that cannot be read.
@@ -103,7 +103,7 @@ pub trait HostView: NodeLookup {
 }
 
 #[derive(Debug)]
-pub struct ThisHost {
+pub struct LocalHost {
     root: PathBuf,
     trusted: TrustedTree,
     config: PathBuf,
@@ -115,9 +115,9 @@ pub struct ThisHost {
     privilege: OnceCell<Privilege>,
 }
 
-impl ThisHost {
+impl LocalHost {
     pub fn new() -> Result<Self> {
-        ThisHost::with_config(Path::new(CONFIG_PATH))
+        LocalHost::with_config(Path::new(CONFIG_PATH))
     }
 
     pub(crate) fn with_config(config: &Path) -> Result<Self> {
@@ -128,19 +128,24 @@ impl ThisHost {
             TrustedOwners::rootless(geteuid().as_raw(), OVERFLOW_USER)
         };
         let trusted = TrustedTree::for_host(owners)?;
-        Ok(ThisHost::at(Path::new("/"), trusted, config, is_initial_namespace))
+        Ok(LocalHost::with_root(Path::new("/"), trusted, config, is_initial_namespace))
     }
 
     /// A tree that represents a host, to see what would be done there. The owner of the tree takes
     /// root's place.
-    pub fn below(root: &Path, config: &Path) -> Result<Self> {
+    pub fn for_tree(root: &Path, config: &Path) -> Result<Self> {
         let owner = stat(root).map_or(0, |stat| stat.st_uid);
         let trusted = TrustedTree::for_tree(root, TrustedOwners::from_users(&[0, owner]))?;
-        Ok(ThisHost::at(root, trusted, config, true))
+        Ok(LocalHost::with_root(root, trusted, config, true))
     }
 
-    fn at(root: &Path, trusted: TrustedTree, config: &Path, is_initial_namespace: bool) -> Self {
-        ThisHost {
+    fn with_root(
+        root: &Path,
+        trusted: TrustedTree,
+        config: &Path,
+        is_initial_namespace: bool,
+    ) -> Self {
+        LocalHost {
             root: root.to_owned(),
             trusted,
             config: config.to_owned(),
@@ -202,14 +207,14 @@ impl ThisHost {
     }
 }
 
-impl NodeLookup for ThisHost {
+impl NodeLookup for LocalHost {
     fn node(&self, host_path: &str) -> io::Result<HostNode> {
         HostNodes.node(&self.path(host_path).to_string_lossy())
     }
 }
 
-impl HostView for ThisHost {
-    fn settings(&self) -> Result<Settings> {
+impl HostView for LocalHost {
+    fn settings(&self) -> Result<HookSettings> {
         let config = match self.settings.get() {
             Some(config) => config,
             None => {
@@ -222,15 +227,15 @@ impl HostView for ThisHost {
                 self.settings.get_or_init(|| config)
             }
         };
-        Ok(Settings { config: config.clone(), file: self.config.clone() })
+        Ok(HookSettings { config: config.clone(), file: self.config.clone() })
     }
 
-    fn specs(&self, wanted: &[Class]) -> Result<Specs> {
-        Specs::read(&self.trusted, wanted).context("specifications")
+    fn specs(&self, wanted: &[Class]) -> Result<OnloadSpecs> {
+        OnloadSpecs::read(&self.trusted, wanted).context("specifications")
     }
 
     fn sysfs(&self) -> Sysfs {
-        Sysfs::at(self.path("/sys"))
+        Sysfs::at_root(self.path("/sys"))
     }
 
     fn privilege(&self) -> Privilege {
@@ -248,7 +253,7 @@ impl HostView for ThisHost {
         })
     }
 
-    fn preload_file(&self) -> Result<()> {
+    fn check_preload_file(&self) -> Result<()> {
         self.trusted.check(Path::new(PRELOAD_FILE))?;
         Ok(())
     }
@@ -271,7 +276,7 @@ impl HostView for ThisHost {
         list().context("listing network interfaces")
     }
 
-    fn library(&self, path: &str) -> Option<ElfSummary> {
+    fn library_summary(&self, path: &str) -> Option<ElfSummary> {
         let library = self.trusted.open(Path::new(path)).ok()?;
         elf::summarize_file(&library.file, library.size()).ok()
     }

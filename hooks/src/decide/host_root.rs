@@ -41,22 +41,22 @@ const HELD: [CapabilitySet; 4] = [
     CapabilitySet::Ambient,
 ];
 
-pub(crate) fn look(
+pub(crate) fn assess(
     config: &OciConfig,
     host: &dyn HostView,
 ) -> Result<HostRootAccess, OciConfigError> {
     if !host.privilege().is_initial_namespace {
         return Ok(HostRootAccess::NotRoot);
     }
-    let uid = effective(config.user()?.uid);
-    let users = Users::of(config, host)?;
+    let uid = effective_uid(config.user()?.uid);
+    let users = UserMapping::read(config, host)?;
     if users.is_root(uid) {
         return Ok(HostRootAccess::Root);
     }
-    if !users.reach_root() {
+    if !users.can_reach_root() {
         return Ok(HostRootAccess::NotRoot);
     }
-    if let Users::Unseen(path) = users {
+    if let UserMapping::Unseen(path) = users {
         return Ok(HostRootAccess::Unknown(path));
     }
     let in_process = |error: RawError| OciConfigError::Read(error.with_key("process"));
@@ -65,34 +65,35 @@ pub(crate) fn look(
     if !has_no_new_privileges(process).map_err(in_process)? {
         return Ok(HostRootAccess::BySetUserId);
     }
-    let way = way_to_root(process).map_err(in_process)?;
+    let way = find_root_capability(process).map_err(in_process)?;
     Ok(way.map_or(HostRootAccess::NotRoot, HostRootAccess::ByCapability))
 }
 
 /// The user that a process ends up as. To setresuid(2), -1 means "unchanged": crun leaves such a
 /// process user 0 of its user namespace, and an image can specify that number (CVE-2024-40635 is
 /// similar).
-fn effective(uid: u32) -> u32 {
+fn effective_uid(uid: u32) -> u32 {
     if uid == u32::MAX { 0 } else { uid }
 }
 
 /// Removes CAP_SETUID from a process that holds it only for the programs of its image: a user other
 /// than 0 loses its permitted set when it executes a plain program (capabilities(7)). An ambient
 /// capability reaches every program, and the container may need it. Returns whether it was removed.
-pub(crate) fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
+pub(crate) fn drop_setuid(process: &mut RawObject) -> Result<bool, RawError> {
     let user = process.object("user")?.unwrap_or_default();
     let uid: Option<u32> = user.read("uid")?;
     let Some(mut sets) = process.object("capabilities")? else {
         return Ok(false);
     };
-    let is_plain = uid.is_some_and(|uid| effective(uid) != 0) && has_no_new_privileges(process)?;
-    let ambient = held(&sets, CapabilitySet::Ambient)?;
+    let is_plain =
+        uid.is_some_and(|uid| effective_uid(uid) != 0) && has_no_new_privileges(process)?;
+    let ambient = read_capabilities(&sets, CapabilitySet::Ambient)?;
     if !is_plain || ambient.iter().any(|name| is_setuid(name)) {
         return Ok(false);
     }
     let mut is_taken = false;
     for set in HELD {
-        let mut names = held(&sets, set)?;
+        let mut names = read_capabilities(&sets, set)?;
         let before = names.len();
         names.retain(|name| !is_setuid(name));
         if names.len() < before {
@@ -107,7 +108,7 @@ pub(crate) fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
 }
 
 fn is_setuid(name: &str) -> bool {
-    names(name, CAP_SETUID)
+    may_name_capability(name, CAP_SETUID)
 }
 
 fn has_no_new_privileges(process: &RawObject) -> Result<bool, RawError> {
@@ -115,26 +116,26 @@ fn has_no_new_privileges(process: &RawObject) -> Result<bool, RawError> {
 }
 
 /// A process without `capabilities` has none (runc `finalizeNamespace`, crun `libcrun_set_caps`).
-fn way_to_root(process: &RawObject) -> Result<Option<&'static str>, RawError> {
+fn find_root_capability(process: &RawObject) -> Result<Option<&'static str>, RawError> {
     let Some(sets) = process.object("capabilities")? else {
         return Ok(None);
     };
     let mut all = Vec::new();
     for set in HELD {
-        all.extend(held(&sets, set)?);
+        all.extend(read_capabilities(&sets, set)?);
     }
-    let is_held = |way: &&str| all.iter().any(|name| names(name, way));
+    let is_held = |way: &&str| all.iter().any(|name| may_name_capability(name, way));
     Ok(WAYS_TO_ROOT.into_iter().find(is_held))
 }
 
-fn held(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
+fn read_capabilities(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
     Ok(sets.read(set.key())?.unwrap_or_default())
 }
 
 /// Whether a word of the configuration may mean this capability. runc accepts the name alone. crun
 /// asks libcap, which also accepts lower case and numbers, and ignores whatever follows either
 /// (cap_from_name(3)): a word with anything but letters and `_` counts as every capability.
-fn names(word: &str, name: &str) -> bool {
+fn may_name_capability(word: &str, name: &str) -> bool {
     let is_plain = word.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
     !is_plain || word.eq_ignore_ascii_case(name)
 }
@@ -160,7 +161,7 @@ impl IdMapping {
         self.size > 0 && (self.host_id == 0 || end > USERS)
     }
 
-    fn makes_root(self, uid: u32) -> bool {
+    fn maps_to_root(self, uid: u32) -> bool {
         let within = u64::from(uid).checked_sub(self.container_id);
         within.is_some_and(|within| {
             let host = self.host_id.saturating_add(within);
@@ -169,25 +170,27 @@ impl IdMapping {
     }
 }
 
-enum Users {
+enum UserMapping {
     Hosts,
     Mapped(Vec<IdMapping>),
     /// Those of a namespace, at this path, that cannot be examined.
     Unseen(String),
 }
 
-impl Users {
+impl UserMapping {
     /// The mappings of a configuration belong to the namespace that it creates. A namespace that it
     /// joins has its own mappings, whatever the configuration says.
-    fn of(config: &OciConfig, host: &dyn HostView) -> Result<Users, OciConfigError> {
+    fn read(config: &OciConfig, host: &dyn HostView) -> Result<UserMapping, OciConfigError> {
         let paths = config.namespace_paths("user")?;
         let Some(path) = paths.first() else {
-            return Ok(Users::Hosts);
+            return Ok(UserMapping::Hosts);
         };
         if let Some(path) = paths.iter().find(|path| !path.is_empty()) {
-            let mappings = process_of(path).and_then(|pid| host.user_map(pid));
+            let mappings = parse_process(path).and_then(|pid| host.user_map(pid));
             let mappings = mappings.and_then(|text| parse_map(&text));
-            return Ok(mappings.map_or_else(|| Users::Unseen(path.clone()), Users::Mapped));
+            return Ok(
+                mappings.map_or_else(|| UserMapping::Unseen(path.clone()), UserMapping::Mapped)
+            );
         }
         let mut mappings: Option<Vec<IdMapping>> = None;
         if let Some(linux) = config.linux() {
@@ -195,27 +198,29 @@ impl Users {
             mappings = read.map_err(|error| OciConfigError::Read(error.with_key("linux")))?;
         }
         let mappings = mappings.filter(|mappings| !mappings.is_empty());
-        Ok(mappings.map_or_else(|| Users::Unseen(path.clone()), Users::Mapped))
+        Ok(mappings.map_or_else(|| UserMapping::Unseen(path.clone()), UserMapping::Mapped))
     }
 
     fn is_root(&self, uid: u32) -> bool {
         match self {
-            Users::Mapped(mappings) => mappings.iter().any(|mapping| mapping.makes_root(uid)),
-            Users::Hosts | Users::Unseen(_) => uid == 0,
+            UserMapping::Mapped(mappings) => {
+                mappings.iter().any(|mapping| mapping.maps_to_root(uid))
+            }
+            UserMapping::Hosts | UserMapping::Unseen(_) => uid == 0,
         }
     }
 
-    fn reach_root(&self) -> bool {
+    fn can_reach_root(&self) -> bool {
         match self {
-            Users::Mapped(mappings) => mappings.iter().any(|mapping| mapping.holds_root()),
-            Users::Hosts | Users::Unseen(_) => true,
+            UserMapping::Mapped(mappings) => mappings.iter().any(|mapping| mapping.holds_root()),
+            UserMapping::Hosts | UserMapping::Unseen(_) => true,
         }
     }
 }
 
 /// The process whose user namespace a path names. containerd writes such paths for the containers
 /// of a pod.
-fn process_of(path: &str) -> Option<u32> {
+fn parse_process(path: &str) -> Option<u32> {
     let pid = path.strip_prefix("/proc/")?.strip_suffix("/ns/user")?;
     let is_plain = pid.bytes().all(|byte| byte.is_ascii_digit());
     pid.parse().ok().filter(|_| is_plain)
@@ -264,10 +269,10 @@ mod tests {
 
     #[test]
     fn a_user_is_the_host_s_user_0_by_its_own_mapping() {
-        assert!(mapping(5, 0, 1).makes_root(5));
-        assert!(!mapping(5, 0, 2).makes_root(6));
-        assert!(!mapping(5, 0, 1).makes_root(0));
-        assert!(mapping(0, 4_294_967_290, 10).makes_root(6));
+        assert!(mapping(5, 0, 1).maps_to_root(5));
+        assert!(!mapping(5, 0, 2).maps_to_root(6));
+        assert!(!mapping(5, 0, 1).maps_to_root(0));
+        assert!(mapping(0, 4_294_967_290, 10).maps_to_root(6));
     }
 
     #[test]
@@ -295,21 +300,21 @@ mod tests {
 
     #[test]
     fn a_process_of_user_minus_one_is_user_0() {
-        assert_eq!(effective(u32::MAX), 0);
-        assert_eq!(effective(u32::MAX - 1), u32::MAX - 1);
+        assert_eq!(effective_uid(u32::MAX), 0);
+        assert_eq!(effective_uid(u32::MAX - 1), u32::MAX - 1);
         let process = |uid: u32| {
             let json = format!(
                 r#"{{"user":{{"uid":{uid}}},"noNewPrivileges":true,"capabilities":{{"permitted":["CAP_SETUID"]}}}}"#
             );
             RawObject::parse(json.as_bytes()).unwrap()
         };
-        assert!(take_setuid(&mut process(1000)).unwrap());
-        assert!(!take_setuid(&mut process(u32::MAX)).unwrap());
+        assert!(drop_setuid(&mut process(1000)).unwrap());
+        assert!(!drop_setuid(&mut process(u32::MAX)).unwrap());
     }
 
     #[test]
     fn the_process_of_a_namespace_is_read_from_its_path() {
-        assert_eq!(process_of("/proc/41/ns/user"), Some(41));
+        assert_eq!(parse_process("/proc/41/ns/user"), Some(41));
         for path in [
             "/proc/self/ns/user",
             "/proc/+1/ns/user",
@@ -317,7 +322,7 @@ mod tests {
             "/proc/1/task/1/ns/user",
             "/run/userns/x",
         ] {
-            assert_eq!(process_of(path), None, "{path}");
+            assert_eq!(parse_process(path), None, "{path}");
         }
     }
 

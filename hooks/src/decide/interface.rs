@@ -8,14 +8,14 @@ use onload_core::class::Class;
 use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::Request;
 
-use super::specs::Entry;
+use super::specs::SpecEntry;
 
 /// Removes the choice of an interface from the edits of one class, if the request names more than one.
 /// `all` counts, since it means every interface, and `loopback` does not, since it means none. Returns
 /// whether anything was removed.
 pub(super) fn drop_ambiguous(
     edits: &mut ContainerEdits,
-    entries: &[Entry<'_>],
+    entries: &[SpecEntry<'_>],
     request: &Request,
 ) -> bool {
     let (variable, classes): (&str, &[Class]) = match entries.first().map(|entry| entry.class) {

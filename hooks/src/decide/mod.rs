@@ -32,14 +32,14 @@ use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::{Quoted, ShortList};
 
-use device::Device;
-use host::{HostView, Settings};
-use placement::Placement;
-use pools::{Pools, Reserved};
+use device::VerifiedNode;
+use host::{HookSettings, HostView};
+use placement::CpuPlacement;
+use pools::{Pools, Reservation};
 use preload_choice::PreloadChoice;
-use specs::Specs;
+use specs::OnloadSpecs;
 use subject::CONFIG_JSON;
-use subject::Subject;
+use subject::DecisionSubject;
 use sysfs::Sysfs;
 
 /// What one container gets.
@@ -51,7 +51,7 @@ pub(crate) struct Decision {
     pub edits: ContainerEdits,
     /// All edits, class by class, whether the configuration contains them or not.
     pub by_class: Vec<(Class, ContainerEdits)>,
-    pub devices: Vec<Device>,
+    pub devices: Vec<VerifiedNode>,
     /// The kernel's names of its RDMA devices.
     pub rdma: Vec<String>,
     /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
@@ -61,45 +61,45 @@ pub(crate) struct Decision {
     pub preload: PreloadChoice,
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
-    pub placements: Vec<Placement>,
+    pub placements: Vec<CpuPlacement>,
     /// What is chosen of pools, and not kept yet.
-    pub reserved: Option<Reserved>,
+    pub reserved: Option<Reservation>,
     pub warnings: Vec<String>,
 }
 
 /// Decides for one container by the operator's policy.
 pub(crate) fn decide(
-    subject: Subject<'_>,
-    settings: &Settings,
+    subject: DecisionSubject<'_>,
+    settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Decision> {
-    let root = host_root::look(subject.config, host).context(CONFIG_JSON)?;
+    let root = host_root::assess(subject.config, host).context(CONFIG_JSON)?;
     let policy = Policy {
         annotations: &settings.config.annotations,
         environment: &settings.config.environment,
         file: &settings.file,
     };
     let warnings = policy::check(subject.request, policy, &root)?;
-    let mut decision = provide(subject, settings, host, pools)?;
+    let mut decision = decide_without_policy(subject, settings, host, pools)?;
     decision.warnings = warnings;
     Ok(decision)
 }
 
 /// As [`decide`], whoever allowed it.
-pub(crate) fn provide(
-    subject: Subject<'_>,
-    settings: &Settings,
+pub(crate) fn decide_without_policy(
+    subject: DecisionSubject<'_>,
+    settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Decision> {
     let wanted: Vec<Class> = subject.request.devices.keys().copied().collect();
-    let specs = if wanted.is_empty() { Specs::default() } else { host.specs(&wanted)? };
+    let specs = if wanted.is_empty() { OnloadSpecs::default() } else { host.specs(&wanted)? };
     let sysfs = host.sysfs();
     let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
     let entries = specs.resolve(request);
-    let entries = entries.map_err(|error| drained(error, request, &specs, host))?;
+    let entries = entries.map_err(|error| explain_drained(error, request, &specs, host))?;
     let nodes = nodes::check(&entries, &specs, host, &sysfs)?;
     // Whether nothing is left out of what the specifications say.
     let mut is_as_written = true;
@@ -107,7 +107,7 @@ pub(crate) fn provide(
     let mut edits = ContainerEdits::default();
     // The entries are ordered by class, as the request is, and each file is of one class.
     for entries in entries.chunk_by(|one, other| one.class == other.class) {
-        let mut own = specs.edits(entries);
+        let mut own = specs.merge_edits(entries);
         is_as_written &= !interface::drop_ambiguous(&mut own, entries, request);
         edits.append(&own);
         by_class.push((entries[0].class, own));
@@ -115,16 +115,16 @@ pub(crate) fn provide(
     // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {
         let found = *nodes.get(node.source())?;
-        Some(Device { node, found })
+        Some(VerifiedNode { node, found })
     };
-    let own = present::unique(std::mem::take(&mut edits.device_nodes));
+    let own = present::deduplicate(std::mem::take(&mut edits.device_nodes));
     let mut devices = own.into_iter().filter_map(device).collect();
-    let keys = keys(request);
+    let keys = format_keys(request);
     chosen.name_tokens(&mut edits);
     addresses::set(&mut edits, request)?;
     vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
-    let preload = PreloadChoice::take(&mut edits, request, &keys);
+    let preload = PreloadChoice::take_from(&mut edits, request, &keys);
     let is_held = present::drop_held(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
     // What a word chooses for a device, its specification does not say.
@@ -135,21 +135,21 @@ pub(crate) fn provide(
     Ok(Decision {
         keys,
         edits,
-        rdma: rdma_devices(&by_class, &sysfs),
+        rdma: find_rdma_devices(&by_class, &sysfs),
         by_class,
         devices,
         names: is_whole.then(|| names.collect()),
         preload,
         memlock: request.requests_any(&Class::PINNING).then_some(memlock),
-        placements: placement::placements(request, &chosen.given, &specs, &sysfs),
-        given: report::asked(request),
+        placements: placement::read_placements(request, &chosen.given, &specs, &sysfs),
+        given: report::describe_request(request),
         reserved: chosen.reserved,
         warnings: Vec::new(),
     })
 }
 
 /// The RDMA devices whose nodes the edits give, or that they move.
-fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<String> {
+fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<String> {
     let of_rdma = by_class.iter().filter(|(class, _)| *class == Class::Rdma);
     let mut names = Vec::new();
     for (_, edits) in of_rdma {
@@ -161,21 +161,21 @@ fn rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<Stri
         let moving = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
         names.extend(moving.flat_map(|(_, asked)| asked.rdma_netns).map(|rdma| rdma.ibdev));
     }
-    present::unique(names)
+    present::deduplicate(names)
 }
 
 /// The name of the variable in an entry of an environment.
-pub(crate) fn name_of(entry: &str) -> &str {
+pub(crate) fn variable_name(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 
 /// Whether a variable is a setting of Onload or TCPDirect. The container's own take precedence.
-pub(crate) fn is_setting(name: &str) -> bool {
+pub(crate) fn is_onload_setting(name: &str) -> bool {
     name.starts_with("EF_") || name == TCPDIRECT_ATTRIBUTES
 }
 
 /// Where a request asks for devices, for people.
-pub(crate) fn keys(request: &Request) -> String {
+pub(crate) fn format_keys(request: &Request) -> String {
     let asked = request.devices.values();
     let mut origins: Vec<&Origin> = Vec::new();
     for origin in asked.map(|asked| asked.origin.outermost()) {
@@ -188,7 +188,12 @@ pub(crate) fn keys(request: &Request) -> String {
 }
 
 /// Why a device is in no specification, where that is because it is drained.
-fn drained(error: Error, request: &Request, specs: &Specs, host: &dyn HostView) -> Error {
+fn explain_drained(
+    error: Error,
+    request: &Request,
+    specs: &OnloadSpecs,
+    host: &dyn HostView,
+) -> Error {
     let drain = match host.drain() {
         Ok(drain) if drain.is_empty() => return error,
         Ok(drain) => drain,

@@ -14,7 +14,7 @@ use onload_sys::bail;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
 
-use super::specs::{Entry, Specs, expectations};
+use super::specs::{OnloadSpecs, SpecEntry, expectations};
 use super::sysfs::{DeviceNumber, Remedies, Sysfs, rdma_class};
 
 /// The node was examined just now, so a wrong number belongs to the node in /dev.
@@ -27,53 +27,53 @@ const REMEDIES: Remedies = Remedies {
 };
 
 /// The nodes as found, by their paths on the host, so that exactly what was checked is written.
-pub(super) type Nodes = BTreeMap<String, HostNode>;
+pub(super) type FoundNodes = BTreeMap<String, HostNode>;
 
 pub(super) fn check(
-    entries: &[Entry<'_>],
-    specs: &Specs,
+    entries: &[SpecEntry<'_>],
+    specs: &OnloadSpecs,
     host: &dyn NodeLookup,
     sysfs: &Sysfs,
-) -> Result<Nodes> {
-    let mut nodes = Nodes::default();
+) -> Result<FoundNodes> {
+    let mut nodes = FoundNodes::default();
     for entry in entries {
-        let check = NodeCheck { entry, specs, host, sysfs };
-        let checked = check.entry(&mut nodes);
+        let check = NodeCheck { check_entry: entry, specs, host, sysfs };
+        let checked = check.check_entry(&mut nodes);
         checked.with_context(|| entry.origin.to_string())?;
     }
     Ok(nodes)
 }
 
 struct NodeCheck<'a> {
-    entry: &'a Entry<'a>,
-    specs: &'a Specs,
+    check_entry: &'a SpecEntry<'a>,
+    specs: &'a OnloadSpecs,
     host: &'a dyn NodeLookup,
     sysfs: &'a Sysfs,
 }
 
 impl NodeCheck<'_> {
-    fn entry(&self, nodes: &mut Nodes) -> Result<()> {
-        let expected = expectations(&self.entry.found);
-        let shared = &self.entry.found.spec.container_edits.device_nodes;
-        let own = &self.entry.found.device.container_edits.device_nodes;
+    fn check_entry(&self, nodes: &mut FoundNodes) -> Result<()> {
+        let expected = expectations(&self.check_entry.found);
+        let shared = &self.check_entry.found.spec.container_edits.device_nodes;
+        let own = &self.check_entry.found.device.container_edits.device_nodes;
         for node in shared.iter().chain(own) {
-            let found = self.look(node)?;
+            let found = self.inspect_node(node)?;
             nodes.insert(node.source().to_owned(), found);
             let told: Vec<&Expectation> = expected.iter().filter(|e| e.node == node.path).collect();
             for expect in &told {
-                self.sysfs.check(expect, numbers(found), &REMEDIES)?;
+                self.sysfs.check(expect, device_number(found), &REMEDIES)?;
             }
             if told.is_empty()
-                && let Some(device) = self.device(node)?
+                && let Some(device) = self.expected_device(node)?
             {
                 let expect = Expectation { node: node.path.clone(), device, written: None };
-                self.sysfs.check(&expect, numbers(found), &REMEDIES)?;
+                self.sysfs.check(&expect, device_number(found), &REMEDIES)?;
             }
         }
         Ok(())
     }
 
-    fn look(&self, node: &DeviceNode) -> Result<HostNode> {
+    fn inspect_node(&self, node: &DeviceNode) -> Result<HostNode> {
         let path = node.source();
         let found = match self.host.node(path) {
             // podman takes a runtime that says "No such file or directory" for one that is missing.
@@ -96,26 +96,26 @@ impl NodeCheck<'_> {
         if !same_kind || major != 0 && !same_numbers {
             bail!(
                 "device node {path} is {}, but its specification says {kind} {major}:{minor}; remove type, major and minor from it",
-                numbers(found)
+                device_number(found)
             );
         }
         Ok(found)
     }
 
     /// The device that a node without an expectation belongs to: an entry is named after its device.
-    fn device(&self, node: &DeviceNode) -> Result<Option<ExpectedDevice>> {
+    fn expected_device(&self, node: &DeviceNode) -> Result<Option<ExpectedDevice>> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
-        let own = self.entry.found.name.device().as_str();
+        let own = self.check_entry.found.name.device().as_str();
         let unowned = || {
             error!(
                 "the device of node {} is unknown: its specification has neither an --expect nor an entry named after the device",
                 node.path
             )
         };
-        match self.entry.class {
+        match self.check_entry.class {
             Class::Rdma if rdma_class(name).is_some() => {
                 let ibdev = if own == "all" || gpu_name::is_gpu_name(own) {
-                    self.member(&node.path, name).ok_or_else(unowned)?
+                    self.find_member(&node.path, name).ok_or_else(unowned)?
                 } else {
                     own.to_owned()
                 };
@@ -148,13 +148,13 @@ impl NodeCheck<'_> {
 
     /// The entry that a node of `all` belongs to: the one named after the device that owns the node
     /// now, or else any other, which the comparison then refuses.
-    fn member(&self, path: &str, name: &str) -> Option<String> {
-        let owners = self.specs.owners_of(Class::Rdma, path);
+    fn find_member(&self, path: &str, name: &str) -> Option<String> {
+        let owners = self.specs.find_owners(Class::Rdma, path);
         let now = self.sysfs.ibdev_of(name);
         now.filter(|now| owners.contains(now)).or_else(|| owners.into_iter().next())
     }
 }
 
-fn numbers(node: HostNode) -> DeviceNumber {
+fn device_number(node: HostNode) -> DeviceNumber {
     DeviceNumber { major: node.major, minor: node.minor }
 }

@@ -22,11 +22,11 @@ use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::Quoted;
 
-use super::gpus::Gpus;
-use super::host::{HostView, Settings};
-use super::specs::{Specs, expectations};
+use super::gpus::ContainerGpus;
+use super::host::{HookSettings, HostView};
+use super::specs::{OnloadSpecs, expectations};
 use super::subject::CONFIG_JSON;
-use super::subject::{Container, Subject};
+use super::subject::{ContainerRef, DecisionSubject};
 
 #[derive(Clone, Copy)]
 pub struct PoolRequest<'a> {
@@ -45,7 +45,7 @@ pub struct PoolRequest<'a> {
 
 /// What is kept for a container in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserved {
+pub struct Reservation {
     /// What the container's hook has to name.
     pub token: Token,
     /// The members, in the order of the device requests, and the devices by their names.
@@ -54,34 +54,39 @@ pub struct Reserved {
 
 pub trait Pools {
     /// Chooses free members, all or none. Nothing is kept yet.
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved>;
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation>;
 
     /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
-    fn ticket(&self, id: &Token, container: Container<'_>, task: Option<&Path>) -> Result<Ticket>;
+    fn ticket(
+        &self,
+        id: &Token,
+        container: ContainerRef<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket>;
 }
 
 /// Devices, each with the token of its reservation.
-type Members = Vec<(LeasedDevice, Token)>;
+type ReservedMembers = Vec<(LeasedDevice, Token)>;
 
 /// The members that each pool gave.
-pub(super) type Given = BTreeMap<(Class, String), Vec<String>>;
+pub(super) type MembersByPool = BTreeMap<(Class, String), Vec<String>>;
 
 /// A request whose pools are replaced by members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chosen {
     pub(super) request: Option<Request>,
-    pub(super) given: Given,
-    pub(super) reserved: Option<Reserved>,
-    members: Members,
+    pub(super) given: MembersByPool,
+    pub(super) reserved: Option<Reservation>,
+    members: ReservedMembers,
     /// A hook of a pool or our own, for members whose own edits have none that leases.
     hook: Option<Hook>,
 }
 
 /// Chooses members for the pools that a request names, beside what tickets name for the container.
 pub(super) fn choose(
-    subject: Subject<'_>,
-    specs: &Specs,
-    settings: &Settings,
+    subject: DecisionSubject<'_>,
+    specs: &OnloadSpecs,
+    settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Chosen> {
@@ -90,38 +95,40 @@ pub(super) fn choose(
     // A name that nothing offers is refused later, with those that are.
     if let Some(near) = &request.near
         && device_requests.is_empty()
-        && is_offered(request, specs)
+        && is_in_specs(request, specs)
     {
-        return Err(no_pool(&near.origin));
+        return Err(no_pool_error(&near.origin));
     }
-    let named = named(subject, specs);
+    let named = ticket_devices(subject, specs);
     let first = device_requests.first().map(|device_request| device_request.class);
     let first = first.or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         if let Some(numa) = &request.numa {
-            return Err(no_pool(&numa.origin));
+            return Err(no_pool_error(&numa.origin));
         }
         return Ok(Chosen::default());
     };
-    let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
-    let chosen = members(subject, &device_requests, &named, specs, pools, &first.origin);
+    let hook = hook.or_else(|| (!named.is_empty()).then(|| lease_hook(settings)));
+    let chosen = choose_members(subject, &device_requests, &named, specs, pools, &first.origin);
     let (members, reserved) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
-    let (request, given) = resolved(request, &device_requests, devices);
+    let (request, given) = replace_pools(request, &device_requests, devices);
     Ok(Chosen { request: Some(request), given, reserved, members, hook })
 }
 
 /// The members with their tokens, and what is to be kept. A configuration that was edited before has its members
 /// already, and keeps them.
-fn members(
-    subject: Subject<'_>,
+fn choose_members(
+    subject: DecisionSubject<'_>,
     device_requests: &[MemberRequest],
     named: &[(LeasedDevice, Token)],
-    specs: &Specs,
+    specs: &OnloadSpecs,
     pools: &dyn Pools,
     origin: &Origin,
-) -> Result<(Members, Option<Reserved>)> {
-    if let Some(members) = held(subject.config, device_requests, named).context(CONFIG_JSON)? {
+) -> Result<(ReservedMembers, Option<Reservation>)> {
+    if let Some(members) =
+        find_held_members(subject.config, device_requests, named).context(CONFIG_JSON)?
+    {
         return Ok((members, None));
     }
     let numa = subject.request.numa.as_ref();
@@ -149,7 +156,7 @@ fn members(
 
 /// The devices that the container's tickets give it for itself, as far as its request names them still. One that
 /// no specification offers is refused later.
-fn named(subject: Subject<'_>, specs: &Specs) -> Members {
+fn ticket_devices(subject: DecisionSubject<'_>, specs: &OnloadSpecs) -> ReservedMembers {
     let is_asked = |device: &LeasedDevice| {
         let asked = subject.request.devices.get(&device.class);
         asked.is_some_and(|asked| {
@@ -158,7 +165,7 @@ fn named(subject: Subject<'_>, specs: &Specs) -> Members {
                 && names.any(|name| name == device.name.as_str())
         })
     };
-    let mut named = Members::new();
+    let mut named = ReservedMembers::new();
     for ticket in subject.tickets {
         for device in &ticket.exclusive {
             if is_asked(device)
@@ -173,7 +180,7 @@ fn named(subject: Subject<'_>, specs: &Specs) -> Members {
 }
 
 /// The hook that turns a reservation into a lease, for a device whose specification has none.
-fn own_hook(settings: &Settings) -> Hook {
+fn lease_hook(settings: &HookSettings) -> Hook {
     Hook {
         hook_name: HookName::CreateRuntime.into(),
         path: settings.config.cdi.hook_path.display().to_string(),
@@ -182,7 +189,7 @@ fn own_hook(settings: &Settings) -> Hook {
     }
 }
 
-fn is_offered(request: &Request, specs: &Specs) -> bool {
+fn is_in_specs(request: &Request, specs: &OnloadSpecs) -> bool {
     let mut asked = request.devices.iter();
     asked.all(|(class, asked)| {
         let mut names = asked.value.iter();
@@ -190,19 +197,20 @@ fn is_offered(request: &Request, specs: &Specs) -> bool {
     })
 }
 
-fn no_pool(origin: &Origin) -> Error {
+fn no_pool_error(origin: &Origin) -> Error {
     error!("{origin}: it has no effect without a pool, such as onload.dev/vfio: any; remove it")
 }
 
 /// What is wanted of each pool that a request names, and a hook of one of them.
 fn device_requests(
-    subject: Subject<'_>,
-    specs: &Specs,
+    subject: DecisionSubject<'_>,
+    specs: &OnloadSpecs,
     host: &dyn HostView,
 ) -> Result<(Vec<MemberRequest>, Option<Hook>)> {
     let request = subject.request;
     let near = request.near.as_ref();
-    let near = near.map(|_| Gpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
+    let near =
+        near.map(|_| ContainerGpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
     let near = near.transpose()?;
     let mut device_requests = Vec::new();
     let mut hook = None;
@@ -226,8 +234,8 @@ fn device_request(
     class: Class,
     wanted: &DeviceRef,
     asked: &[DeviceRef],
-    specs: &Specs,
-    near: Option<&Gpus>,
+    specs: &OnloadSpecs,
+    near: Option<&ContainerGpus>,
 ) -> Result<Option<(MemberRequest, Hook)>> {
     let name = &wanted.name;
     let Some(found) = specs.find(class, name) else {
@@ -253,7 +261,7 @@ fn device_request(
     if pool.members.is_empty() {
         bail!(
             "no specification offers a member of pool {class}={name}; run `onload-ctk cdi generate`{}",
-            specs.problems()
+            specs.describe_problems()
         );
     }
     // What is asked for by name is not what the pool gives.
@@ -274,12 +282,12 @@ fn device_request(
 
 /// The members that a configuration holds already, with the tokens in its hooks; `None` if it does not
 /// hold all that is wanted. Only engines and the operator's specifications write hooks.
-fn held(
+fn find_held_members(
     config: &OciConfig,
     device_requests: &[MemberRequest],
     named: &[(LeasedDevice, Token)],
-) -> Result<Option<Members>, OciConfigError> {
-    let mut given = Members::new();
+) -> Result<Option<ReservedMembers>, OciConfigError> {
+    let mut given = ReservedMembers::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
         let args = hook.args.unwrap_or_default();
         let asked = HookArguments::from_command(&args).map(|(_, asked)| asked);
@@ -311,13 +319,13 @@ fn held(
 }
 
 /// The request with members in place of pools, and which those are; they are in the order of the device requests.
-fn resolved<'a>(
+fn replace_pools<'a>(
     request: &Request,
     device_requests: &[MemberRequest],
     mut members: impl Iterator<Item = &'a LeasedDevice>,
-) -> (Request, Given) {
+) -> (Request, MembersByPool) {
     let mut request = request.clone();
-    let mut given = Given::new();
+    let mut given = MembersByPool::new();
     for (class, asked) in &mut request.devices {
         let mut names: Vec<DeviceRef> = Vec::new();
         for wanted in std::mem::take(&mut asked.value) {
@@ -344,16 +352,16 @@ fn resolved<'a>(
         asked.value = names;
     }
     if let Some(asked) = &mut request.addresses {
-        name_members(&mut asked.value, &given, &[Class::Netdev]);
+        redirect_to_members(&mut asked.value, &given, &[Class::Netdev]);
     }
     if let Some(asked) = &mut request.vlans {
-        name_members(&mut asked.value, &given, &Class::OF_FUNCTIONS);
+        redirect_to_members(&mut asked.value, &given, &Class::OF_FUNCTIONS);
     }
     (request, given)
 }
 
 /// Has what is for a device of a pool for the member that the pool gave.
-fn name_members<T>(all: &mut [DeviceValue<T>], given: &Given, classes: &[Class]) {
+fn redirect_to_members<T>(all: &mut [DeviceValue<T>], given: &MembersByPool, classes: &[Class]) {
     for one in all {
         let mut members = classes.iter();
         let members = members.find_map(|class| given.get(&(*class, one.name.clone())));
@@ -423,7 +431,7 @@ mod tests {
             MemberRequest::for_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
         let members = ["ens1v3", "ens1v1"]
             .map(|name| LeasedDevice { class: Class::Netdev, name: name.parse().unwrap() });
-        let (resolved, given) = resolved(&request, &[device_request], members.iter());
+        let (resolved, given) = replace_pools(&request, &[device_request], members.iter());
         let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
         assert_eq!(of_pool, &["ens1v3", "ens1v1"]);
         let names = resolved.devices[&Class::Netdev].value.iter();

@@ -27,8 +27,8 @@ pub(crate) struct PreloadChoice {
 }
 
 impl PreloadChoice {
-    pub(super) fn take(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
-        let libraries = take_env(edits);
+    pub(super) fn take_from(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
+        let libraries = remove_ld_preload(edits);
         let mut mounts = edits.mounts.iter();
         let at = mounts.position(|mount| mount.container_path == LD_SO_PRELOAD);
         let mount = at.map(|at| edits.mounts.remove(at));
@@ -56,7 +56,7 @@ impl PreloadChoice {
 }
 
 /// Removes every LD_PRELOAD from the edits and returns its libraries, each once, in order.
-fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
+fn remove_ld_preload(edits: &mut ContainerEdits) -> Vec<String> {
     let mut libraries: Vec<String> = Vec::new();
     edits.env.retain(|entry| {
         let Some(list) = entry.strip_prefix("LD_PRELOAD=") else {

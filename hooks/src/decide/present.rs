@@ -7,20 +7,20 @@ use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
 use onload_core::hook_arguments::HookArguments;
 
-use super::device::Device;
+use super::device::VerifiedNode;
 
 /// Drops the edits and devices that the configuration already has from the same source, and returns
 /// whether it has any.
 pub(super) fn drop_held(
     edits: &mut ContainerEdits,
-    devices: &mut Vec<Device>,
+    devices: &mut Vec<VerifiedNode>,
     config: &OciConfig,
 ) -> Result<bool, OciConfigError> {
-    let mut held = held_devices(devices, config)?.into_iter();
-    edits.mounts = unique(std::mem::take(&mut edits.mounts));
-    edits.hooks = unique(std::mem::take(&mut edits.hooks));
+    let mut held = find_present_nodes(devices, config)?.into_iter();
+    edits.mounts = deduplicate(std::mem::take(&mut edits.mounts));
+    edits.hooks = deduplicate(std::mem::take(&mut edits.hooks));
     // What such a hook would check was checked just now.
-    edits.hooks.retain(|hook| !only_checks(hook));
+    edits.hooks.retain(|hook| !is_check_only(hook));
     let before = edits.mounts.len() + edits.hooks.len() + devices.len();
     devices.retain(|_| held.next() != Some(true));
     edits.mounts.retain(|mount| {
@@ -48,14 +48,14 @@ pub(crate) fn drop_held_hooks(
     Ok(())
 }
 
-fn only_checks(hook: &Hook) -> bool {
+fn is_check_only(hook: &Hook) -> bool {
     HookArguments::from_command(&hook.args).is_some_and(|(stage, asked)| {
         let checks = !asked.expect.is_empty();
         stage == "createRuntime" && checks && asked.memlock.is_none() && asked.lease.is_empty()
     })
 }
 
-pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+pub(super) fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
     let mut kept: Vec<T> = Vec::with_capacity(list.len());
     for item in list {
         if !kept.contains(&item) {
@@ -66,8 +66,11 @@ pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
 }
 
 /// Which of the nodes the configuration already has, with a rule that allows the wanted access.
-fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciConfigError> {
-    let is_of = |device: &Device, major: i64, minor: i64| {
+fn find_present_nodes(
+    wanted: &[VerifiedNode],
+    config: &OciConfig,
+) -> Result<Vec<bool>, OciConfigError> {
+    let is_of = |device: &VerifiedNode, major: i64, minor: i64| {
         (i64::from(device.found.major), i64::from(device.found.minor)) == (major, minor)
     };
     let mut has_node = vec![false; wanted.len()];
@@ -84,7 +87,7 @@ fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciC
             (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
         {
             for (has_rule, device) in has_rule.iter_mut().zip(wanted) {
-                *has_rule |= is_of(device, major, minor) && opens(&rule, &device.node);
+                *has_rule |= is_of(device, major, minor) && allows(&rule, &device.node);
             }
         }
     })?;
@@ -93,7 +96,7 @@ fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciC
 }
 
 /// Whether a rule allows all the access that a node needs.
-fn opens(rule: &DeviceRule, node: &DeviceNode) -> bool {
+fn allows(rule: &DeviceRule, node: &DeviceNode) -> bool {
     let wanted = node.permissions.as_deref();
     let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");
     let given = rule.access.as_deref().unwrap_or_default();

@@ -5,7 +5,7 @@ use onload_core::request::Request;
 
 /// What is said of a container: the warnings to whoever started it, and all of it to the operator's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ContainerReport {
     pub warnings: Vec<String>,
     /// What it was given; empty: nothing.
     pub given: String,
@@ -14,17 +14,17 @@ pub struct Report {
     pub log: LogConfig,
 }
 
-impl Report {
+impl ContainerReport {
     #[must_use]
-    pub(crate) fn of_warnings(warnings: Vec<String>, log: LogConfig) -> Report {
-        Report { warnings, log, ..Report::default() }
+    pub(crate) fn from_warnings(warnings: Vec<String>, log: LogConfig) -> ContainerReport {
+        ContainerReport { warnings, log, ..ContainerReport::default() }
     }
 }
 
 /// What a request asks for, on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`, behind `bundle=NAME` where
 /// it came by that. Names of devices need no quotes.
 #[must_use]
-pub(crate) fn asked(request: &Request) -> String {
+pub(crate) fn describe_request(request: &Request) -> String {
     let mut words = Vec::new();
     for bundle in request.bundles.iter().flat_map(|asked| &asked.value) {
         words.push(format!("bundle={}", bundle.name));
@@ -53,6 +53,6 @@ mod tests {
         ];
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let request = Request::parse(&BTreeMap::from(pairs)).unwrap().unwrap();
-        assert_eq!(asked(&request), "nic=all rdma=mlx5_1,mlx5_0 ipc-lock");
+        assert_eq!(describe_request(&request), "nic=all rdma=mlx5_1,mlx5_0 ipc-lock");
     }
 }

@@ -11,7 +11,7 @@ use onload_core::request::Request;
 pub(crate) const CONFIG_JSON: &str = "config.json";
 
 #[derive(Clone, Copy, Debug)]
-pub struct Container<'a> {
+pub struct ContainerRef<'a> {
     /// The directory that `root.path` is relative to; empty if the engine has not made one yet.
     pub bundle: &'a Path,
     /// `None` if the entry point does not know it.
@@ -31,11 +31,11 @@ pub struct TicketUse {
 
 /// A container, and what may be decided of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct DecisionSubject<'a> {
     pub config: &'a OciConfig,
     pub request: &'a Request,
     pub tickets: &'a [TicketUse],
-    pub container: Container<'a>,
+    pub container: ContainerRef<'a>,
     /// Whether its image is known not to have a directory.
     pub lacks: &'a dyn Fn(&Path) -> bool,
 }

@@ -21,13 +21,13 @@ use rustix::fs::{Mode, OFlags};
 use serde_json::Deserializer;
 
 use crate::config::devices::ListedNodes;
-use crate::config::state::State;
-use crate::decide::host::ThisHost;
+use crate::config::state::OciState;
+use crate::decide::host::LocalHost;
 use crate::decide::sysfs::{self, Remedies, Sysfs};
 use crate::live::{self, limits};
 use crate::moves::{self, StandIns};
 use crate::record::init;
-use crate::record::lease::Container;
+use crate::record::lease::ContainerInit;
 
 /// The largest configuration that is read into memory whole; engines write about forty thousand
 /// bytes.
@@ -43,7 +43,7 @@ const REMEDIES: Remedies = Remedies {
 /// Returns warnings.
 pub(crate) fn run(
     arguments: &HookArguments,
-    state: &State,
+    state: &OciState,
     sysfs: &Sysfs,
     config: &Path,
     stand_ins: &StandIns,
@@ -56,34 +56,34 @@ pub(crate) fn run(
     }
     let (asked, moving) = moves::split(arguments);
     if asked.lease.is_empty() && asked.netdev.is_empty() {
-        return give(arguments, &moving, state, config, stand_ins);
+        return apply_arguments(arguments, &moving, state, config, stand_ins);
     }
-    let container = Container {
+    let container = ContainerInit {
         id: &state.id,
         bundle: &state.bundle,
-        init: state.pid.ok_or_else(init::no_pid)?,
+        init: state.pid.ok_or_else(init::no_pid_error)?,
     };
-    let host = ThisHost::with_config(config)?;
+    let host = LocalHost::with_config(config)?;
     let claims = slice::from_ref(&asked);
-    let claimed = moves::claim(claims, &[], container, "createRuntime", &host, stand_ins)?;
-    match give(arguments, &moving, state, config, stand_ins) {
+    let claimed = moves::acquire(claims, &[], container, "createRuntime", &host, stand_ins)?;
+    match apply_arguments(arguments, &moving, state, config, stand_ins) {
         Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
         Err(failed) => Err(claimed.withdraw(failed)),
     }
 }
 
 /// What a container gets that has claimed what is its own.
-fn give(
+fn apply_arguments(
     arguments: &HookArguments,
     moving: &HookArguments,
-    state: &State,
+    state: &OciState,
     config: &Path,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     if !moving.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
-        let host = ThisHost::with_config(config)?;
-        let libraries = live::rdma_libraries(arguments, state, &host)?;
+        let host = LocalHost::with_config(config)?;
+        let libraries = live::choose_libraries(arguments, state, &host)?;
         warnings.extend(if moving.rdma_netns.is_empty() {
             live::mount_libraries(state, libraries, &host)?
         } else {
@@ -91,7 +91,7 @@ fn give(
         });
     }
     if !arguments.take.is_empty() {
-        warnings.extend(live::take(state, &arguments.take, config, stand_ins)?.warnings);
+        warnings.extend(live::inject_members(state, &arguments.take, config, stand_ins)?.warnings);
     }
     // Last, so that who is refused a device keeps its limits.
     if let Some(memlock) = arguments.memlock {
@@ -124,13 +124,13 @@ fn check(expect: &[Expectation], listed: &ListedNodes, bundle: &Path, sysfs: &Sy
     for expect in expect {
         let mut entries = listed.entries(&expect.node).peekable();
         if entries.peek().is_none() {
-            let Some(source) = listed.mounted(&expect.node) else {
+            let Some(source) = listed.mount_source(&expect.node) else {
                 bail!(
                     "{expect}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
                 );
             };
             let source = bundle.join(source);
-            let numbers = numbers_of(&source)
+            let numbers = read_device_number(&source)
                 .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
             sysfs.check(expect, numbers, &REMEDIES)?;
         }
@@ -147,9 +147,9 @@ fn check(expect: &[Expectation], listed: &ListedNodes, bundle: &Path, sysfs: &Sy
 
 /// The numbers of a host node that is mounted into the container. The mount resolves a name in the
 /// file system, so the numbers are read now.
-fn numbers_of(source: &Path) -> io::Result<DeviceNumber> {
+fn read_device_number(source: &Path) -> io::Result<DeviceNumber> {
     let stat = rustix::fs::stat(source)?;
-    sysfs::numbers_of(&stat).ok_or_else(|| io::Error::other("not a character device"))
+    sysfs::device_number(&stat).ok_or_else(|| io::Error::other("not a character device"))
 }
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ mod tests {
         let tree = hca();
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
         let listed = ListedNodes::parse(Deserializer::from_str(json), &expect).unwrap();
-        check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
+        check(&expect, &listed, Path::new("/b"), &Sysfs::at_root(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
 
@@ -205,7 +205,7 @@ mod tests {
         let tree = hca();
         let expect: Expectation =
             format!("/dev/infiniband/uverbs0=rdma:rxe0{written}").parse().unwrap();
-        let error = Sysfs::at(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
+        let error = Sysfs::at_root(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
         format!("{:#}", error.unwrap_err())
     }
 
@@ -237,7 +237,7 @@ mod tests {
                 {{"destination":"/dev/onload","type":"bind","source":{source:?},"options":[{options}]}}]}}"#
         );
         let listed = ListedNodes::parse(Deserializer::from_str(&json), &expect).unwrap();
-        check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
+        check(&expect, &listed, Path::new("/dev"), &Sysfs::at_root(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
 

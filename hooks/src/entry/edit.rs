@@ -9,52 +9,52 @@ use onload_core::run_dir::RUN_DIR;
 use onload_sys::bail;
 use onload_sys::error::{Context, Error, Result};
 
-use crate::config::bundle::ConfigFile;
-use crate::config::filter::{self, Outcome};
+use crate::config::bundle::OciConfigFile;
+use crate::config::filter::{self, FilterOutcome};
 use crate::config::input::{self, DecisionInput};
-use crate::config::scan::{self, Places};
-use crate::config::state::State;
-use crate::decide::host::ThisHost;
+use crate::config::scan::{self, ScanScope};
+use crate::config::state::OciState;
+use crate::decide::host::LocalHost;
 use crate::decide::host_root;
-use crate::decide::report::Report;
-use crate::decide::subject::Container;
+use crate::decide::report::ContainerReport;
+use crate::decide::subject::ContainerRef;
 use crate::image::preload::MERGED;
 use crate::moves::{self, StandIns};
 use crate::record::lease::{self, Keeper};
-use crate::record::maker::Stage;
-use crate::record::own_dir::OwnDir;
+use crate::record::maker::CreatorStage;
+use crate::record::own_dir::ContainerDir;
 use crate::record::sweep;
 
 /// Removes the file that was written for a container, and gives back what was reserved: nobody will start it, and no
 /// poststop follows. It reports nothing, since the original error matters more. Files that a hook made for a living
 /// container with the same id stay.
-pub(crate) fn undo(outcome: &Outcome) {
+pub(crate) fn undo(outcome: &FilterOutcome) {
     if let Some(reserved) = &outcome.reserved {
         lease::give_back(reserved);
     }
     if let Some(file) = &outcome.file {
-        let _ = sweep::forget_list(Path::new(RUN_DIR), &file.id);
+        let _ = sweep::remove_preload_list(Path::new(RUN_DIR), &file.id);
     }
 }
 
-pub(crate) fn request(file: &ConfigFile) -> Result<Option<DecisionInput>> {
-    DecisionInput::read(file.scan(Places::VariableToo)?)
+pub(crate) fn read_request(file: &OciConfigFile) -> Result<Option<DecisionInput>> {
+    DecisionInput::read(file.scan(ScanScope::VariableToo)?)
 }
 
 /// Edits a bundle's configuration in place; `root` is where the runtime keeps its containers. Where that fails, it is
 /// unchanged.
 pub(crate) fn edit(
-    file: &ConfigFile,
-    container: Container<'_>,
+    file: &OciConfigFile,
+    container: ContainerRef<'_>,
     root: Option<&Path>,
-    host: &ThisHost,
-) -> Result<Outcome> {
-    let Some(input) = request(file)? else {
-        return Ok(Outcome::default());
+    host: &LocalHost,
+) -> Result<FilterOutcome> {
+    let Some(input) = read_request(file)? else {
+        return Ok(FilterOutcome::default());
     };
     let mut keeper = Keeper::creating(host, "onload-container-runtime");
     keeper.root = root;
-    let mut outcome = give(&input, container, keeper, Stage::Runtime, host)?;
+    let mut outcome = decide_and_reserve(&input, container, keeper, CreatorStage::Runtime, host)?;
     if let Some(config) = outcome.config.take() {
         file.replace(&config).inspect_err(|_| undo(&outcome))?;
     }
@@ -62,26 +62,27 @@ pub(crate) fn edit(
 }
 
 /// Decides, keeps what was chosen of pools, and writes the outcome's host file, if it has one.
-fn give(
+fn decide_and_reserve(
     input: &DecisionInput,
-    container: Container<'_>,
+    container: ContainerRef<'_>,
     keeper: Keeper<'_>,
-    stage: Stage,
-    host: &ThisHost,
-) -> Result<Outcome> {
+    stage: CreatorStage,
+    host: &LocalHost,
+) -> Result<FilterOutcome> {
     let none = StandIns::default();
     let fetch = moves::fetch(&none);
     let mut keeper = keeper;
     keeper.fetch = Some(&fetch);
-    let mut outcome = keeper.keep_what(|| filter::give(input, container, host, &keeper))?;
-    sweep::sweep(Path::new(RUN_DIR), container.id);
+    let mut outcome =
+        keeper.keep_what(|| filter::apply_request(input, container, host, &keeper))?;
+    sweep::remove_stale(Path::new(RUN_DIR), container.id);
     let Some(own) = &outcome.file else {
         return Ok(outcome);
     };
     let write = || {
-        let dir = OwnDir::open(&own.id, stage, container.bundle, keeper.root, host)?;
+        let dir = ContainerDir::open(&own.id, stage, container.bundle, keeper.root, host)?;
         dir.write(MERGED, &own.bytes, own.label.as_deref())
-            .inspect_err(|_| dir.give_up(&own.id))?;
+            .inspect_err(|_| dir.remove_if_unused(&own.id))?;
         Ok(dir.warning)
     };
     let warning = write().inspect_err(|_: &Error| {
@@ -95,39 +96,39 @@ fn give(
 
 /// Removes CAP_SETUID from the description of a process that is started in a container later (runc
 /// and crun, `exec --process`), where the process must not have it.
-pub(crate) fn take_setuid(process: &Path) -> Result<()> {
+pub(crate) fn drop_setuid(process: &Path) -> Result<()> {
     const READING: &str = "reading the process of `exec`";
-    let file = ConfigFile::open(Path::new(""), Some(process))?;
-    let scanned = file.scan(Places::Annotations)?;
+    let file = OciConfigFile::open(Path::new(""), Some(process))?;
+    let scanned = file.scan(ScanScope::Annotations)?;
     if scanned.more {
         bail!("{READING}: it is too large");
     }
     let mut described = RawObject::parse(&scanned.kept).context(READING)?;
-    if host_root::take_setuid(&mut described).context(READING)? {
+    if host_root::drop_setuid(&mut described).context(READING)? {
         file.replace(&described.to_bytes())?;
     }
     Ok(())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Streamed {
+pub(crate) enum StreamResult {
     /// A configuration, which went on, and what is said of it.
-    Config(Report),
+    Config(ContainerReport),
     /// The state of a container, which asks for something else.
-    State(State),
+    State(OciState),
 }
 
 /// Edits a configuration while copying it from one stream to another. Where that fails, the output so far must
 /// not be used.
-pub(crate) fn stream(
+pub(crate) fn edit_stream(
     from: impl Read,
     to: &mut dyn Write,
-    container: Container<'_>,
+    container: ContainerRef<'_>,
     config: &Path,
-) -> Result<Streamed> {
+) -> Result<StreamResult> {
     const WRITING: &str = "writing standard output";
     let mut began = false;
-    let scanned = scan::read(from, 0, Places::Annotations, &mut |kept, piece| {
+    let scanned = scan::read(from, 0, ScanScope::Annotations, &mut |kept, piece| {
         if !std::mem::replace(&mut began, true) {
             to.write_all(kept)?;
         }
@@ -139,26 +140,26 @@ pub(crate) fn stream(
             to.write_all(&scanned.kept).context(WRITING)?;
         }
         to.flush().context(WRITING)?;
-        return Ok(Streamed::Config(Report::default()));
+        return Ok(StreamResult::Config(ContainerReport::default()));
     }
     if scanned.more {
-        return Err(input::too_large());
+        return Err(input::too_large_error());
     }
-    if let Some(state) = State::recognise(&scanned.kept) {
-        return Ok(Streamed::State(state));
+    if let Some(state) = OciState::recognise(&scanned.kept) {
+        return Ok(StreamResult::State(state));
     }
-    let text = input::text(scanned.kept)?;
-    let mut outcome = Outcome::default();
-    if let Some(input) = DecisionInput::parse(Arc::clone(&text), Places::Annotations)? {
-        let host = ThisHost::with_config(config)?;
+    let text = input::into_text(scanned.kept)?;
+    let mut outcome = FilterOutcome::default();
+    if let Some(input) = DecisionInput::parse(Arc::clone(&text), ScanScope::Annotations)? {
+        let host = LocalHost::with_config(config)?;
         let keeper = Keeper::before(&host, "onload-hook precreate");
-        outcome = give(&input, container, keeper, Stage::Precreate, &host)?;
+        outcome = decide_and_reserve(&input, container, keeper, CreatorStage::Precreate, &host)?;
     }
     to.write_all(outcome.config.as_deref().unwrap_or(text.as_bytes()))
         .and_then(|()| to.flush())
         .inspect_err(|_| undo(&outcome))
         .context(WRITING)?;
-    Ok(Streamed::Config(outcome.report))
+    Ok(StreamResult::Config(outcome.report))
 }
 
 #[cfg(test)]
@@ -167,8 +168,8 @@ mod tests {
 
     fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
         let mut to = Vec::new();
-        let container = Container { bundle: Path::new("/"), id: None, sees_exec: false };
-        stream(bytes, &mut to, container, Path::new("/none"))?;
+        let container = ContainerRef { bundle: Path::new("/"), id: None, sees_exec: false };
+        edit_stream(bytes, &mut to, container, Path::new("/none"))?;
         Ok(to)
     }
 

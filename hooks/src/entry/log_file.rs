@@ -17,15 +17,18 @@ use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::text::to_one_line;
 use rustix::process::{Resource, getrlimit};
 
-use crate::decide::host::{ThisHost, is_root};
-use crate::decide::report::Report;
+use crate::decide::host::{LocalHost, is_root};
+use crate::decide::report::ContainerReport;
 
 /// A line, and how severe it is.
-pub(crate) type Line = (LogLevel, String);
+pub(crate) type LogLine = (LogLevel, String);
 
 /// All that there is to say of a container. A line is made when it is asked for: most operators want
 /// no log.
-pub(crate) fn lines(report: &Report, subject: &str) -> impl Iterator<Item = Line> {
+pub(crate) fn report_lines(
+    report: &ContainerReport,
+    subject: &str,
+) -> impl Iterator<Item = LogLine> {
     let line = move |level, text: &dyn fmt::Display| (level, format!("{subject}{text}"));
     let warnings = report.warnings.iter();
     let given = Some(&report.given).filter(|given| !given.is_empty());
@@ -40,8 +43,8 @@ const LOG: &str = "the log of config.toml";
 
 /// What the operator wants logged, for whoever has not read the configuration.
 #[must_use]
-pub(crate) fn settings(config: &Path) -> LogConfig {
-    ThisHost::with_config(config).map_or_else(|_| LogConfig::default(), |host| host.log())
+pub(crate) fn read_log_config(config: &Path) -> LogConfig {
+    LocalHost::with_config(config).map_or_else(|_| LogConfig::default(), |host| host.log())
 }
 
 /// Writes what of some lines the operator wants. The operator's file is root's to write: a rootless
@@ -49,7 +52,7 @@ pub(crate) fn settings(config: &Path) -> LogConfig {
 pub(crate) fn write(
     log: &LogConfig,
     program: &str,
-    lines: impl IntoIterator<Item = Line>,
+    lines: impl IntoIterator<Item = LogLine>,
 ) -> Result<()> {
     if log.file.as_os_str().is_empty() {
         return Ok(());
@@ -78,7 +81,7 @@ fn append(trusted: &TrustedTree, path: &Path, text: &[u8], largest: Option<u64>)
 fn format(
     most: LogLevel,
     program: &str,
-    lines: impl IntoIterator<Item = Line>,
+    lines: impl IntoIterator<Item = LogLine>,
     time: u64,
 ) -> String {
     let wanted = lines.into_iter().filter(|(level, _)| *level <= most);
@@ -97,14 +100,14 @@ mod tests {
 
     const UNLIMITED: Option<u64> = None;
 
-    fn lines() -> Vec<Line> {
-        let report = Report {
+    fn lines() -> Vec<LogLine> {
+        let report = ContainerReport {
             warnings: vec!["a\n2026 forged".to_owned()],
             given: "nic=all".to_owned(),
             reasons: vec!["because".to_owned()],
             log: LogConfig::default(),
         };
-        super::lines(&report, "container c: ").collect()
+        super::report_lines(&report, "container c: ").collect()
     }
 
     fn below(dir: &tempfile::TempDir) -> TrustedTree {
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_was_given_nothing_has_no_line() {
-        assert_eq!(super::lines(&Report::default(), "").next(), None);
+        assert_eq!(super::report_lines(&ContainerReport::default(), "").next(), None);
     }
 
     #[test]

@@ -14,20 +14,20 @@ const LARGEST: usize = 64 * 1024;
 
 /// Gives out the array from its beginning to its end. Only the last piece can be freed or grow.
 #[repr(C)]
-pub struct Memory {
+pub struct BumpAllocator {
     /// First, since there the page is one that is touched anyway.
     used: AtomicUsize,
     array: UnsafeCell<[u8; BYTES]>,
 }
 
 // SAFETY: a byte of the array belongs to whoever took it by the exchange of `used`, as with any allocator.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for BumpAllocator {}
 
-impl Memory {
+impl BumpAllocator {
     #[expect(clippy::new_without_default, reason = "a static needs a constant")]
     #[must_use]
     pub const fn new() -> Self {
-        Memory { used: AtomicUsize::new(0), array: UnsafeCell::new([0; BYTES]) }
+        BumpAllocator { used: AtomicUsize::new(0), array: UnsafeCell::new([0; BYTES]) }
     }
 
     /// Where a piece begins in the array; `None` if it is not of the array.
@@ -42,7 +42,7 @@ impl Memory {
         to <= BYTES && self.used.compare_exchange(from, to, done, failed).is_ok()
     }
 
-    fn take(&self, layout: Layout) -> Option<*mut u8> {
+    fn allocate(&self, layout: Layout) -> Option<*mut u8> {
         if layout.size() > LARGEST {
             return None;
         }
@@ -62,11 +62,11 @@ impl Memory {
 }
 
 // SAFETY: a piece is aligned and given out once, until it was freed; what is not of the array is the system's.
-unsafe impl GlobalAlloc for Memory {
+unsafe impl GlobalAlloc for BumpAllocator {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
-        self.take(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
+        self.allocate(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
     }
 
     #[inline(never)]
@@ -106,14 +106,14 @@ unsafe impl GlobalAlloc for Memory {
 mod tests {
     use super::*;
 
-    static MEMORY: Memory = Memory::new();
-    static SHARED: Memory = Memory::new();
+    static MEMORY: BumpAllocator = BumpAllocator::new();
+    static SHARED: BumpAllocator = BumpAllocator::new();
 
     fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).unwrap()
     }
 
-    fn take(memory: &Memory, layout: Layout) -> *mut u8 {
+    fn take(memory: &BumpAllocator, layout: Layout) -> *mut u8 {
         // SAFETY: no size here is zero.
         let piece = unsafe { memory.alloc(layout) };
         assert!(!piece.is_null() && piece.addr().is_multiple_of(layout.align()));

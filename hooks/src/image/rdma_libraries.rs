@@ -10,7 +10,7 @@ use onload_core::providers::{
 };
 
 use super::preload::libc_check::ProgramFiles;
-use super::preload::{self, covered};
+use super::preload::{self, covered_by};
 use crate::decide::host::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -21,7 +21,7 @@ pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" where programs hav
 const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct LibraryChoice {
     /// The files of the host that the container does not have yet.
     pub files: Vec<LibraryMount>,
     /// Why its programs cannot use the devices, or some of them.
@@ -36,8 +36,8 @@ pub(crate) fn choose(
     config: &OciConfig,
     root: &ContainerRoot,
     host: &dyn HostView,
-) -> Result<Choice, OciConfigError> {
-    let mut choice = Choice::default();
+) -> Result<LibraryChoice, OciConfigError> {
+    let mut choice = LibraryChoice::default();
     if setting == RdmaLibraries::Off {
         return Ok(choice);
     }
@@ -49,16 +49,16 @@ pub(crate) fn choose(
         return Ok(choice);
     }
     let library_path = config.env_value("LD_LIBRARY_PATH")?;
-    let program = preload::program(config)?;
+    let program = preload::read_program(config)?;
     // What was mounted here before does not count as the container's.
     let others = config.mounts().iter().filter(|mount| mount.options() != OPTIONS);
-    let covered = &covered(others.map(MountEntry::destination).collect(), root);
+    let covered = &covered_by(others.map(MountEntry::destination).collect(), root);
     let files = ProgramFiles { root, covered };
     let image = ImageFiles {
         root,
         read_only: root.is_read_only(),
         library_path: library_path.as_deref(),
-        program: &|| files.program(&program).ok(),
+        program: &|| files.resolve_program(&program).ok(),
         covered,
     };
     let judgement = providers::decide_libraries(&image, host.files(), &known);
@@ -74,13 +74,13 @@ pub(crate) fn choose(
         LibraryDecision::Mount { way, .. } if setting == RdmaLibraries::Image => {
             choice.misfit = Some(format!(
                 "{}; rdma-libraries = \"auto\" would mount the host's",
-                lack(way, &names)
+                describe_lack(way, &names)
             ));
         }
         LibraryDecision::Mount { way, mut files, unserved } => {
             choice.misfit = unserved;
-            choice.reasons.push(format!("{}: the host's are mounted", lack(way, &names)));
-            files.retain(|file| !is_held(file, config.mounts()));
+            choice.reasons.push(format!("{}: the host's are mounted", describe_lack(way, &names)));
+            files.retain(|file| !is_mounted(file, config.mounts()));
             choice.files = files;
         }
     }
@@ -88,7 +88,7 @@ pub(crate) fn choose(
 }
 
 /// Takes from hooks what is done before the runtime is there.
-pub(crate) fn take_from_hooks(hooks: &mut Vec<Hook>) {
+pub(crate) fn remove_from_hooks(hooks: &mut Vec<Hook>) {
     hooks.retain_mut(|hook| {
         let Some((stage, mut asked)) = HookArguments::from_command(&hook.args) else {
             return true;
@@ -102,7 +102,7 @@ pub(crate) fn take_from_hooks(hooks: &mut Vec<Hook>) {
     });
 }
 
-fn lack(way: MountMethod, names: &str) -> String {
+fn describe_lack(way: MountMethod, names: &str) -> String {
     match way {
         MountMethod::Add => format!("the image has no provider library for {names}"),
         MountMethod::Cover => {
@@ -114,7 +114,7 @@ fn lack(way: MountMethod, names: &str) -> String {
     }
 }
 
-fn is_held(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
+fn is_mounted(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
     let mount = mount(file);
     let is_same = |held: &MountEntry| {
         held.has_destination(&mount.container_path) && held.has_source(&mount.host_path)

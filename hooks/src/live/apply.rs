@@ -16,19 +16,19 @@ use super::devices;
 use super::identity::FileSystemUser;
 use super::inspect::Inspection;
 use super::limits;
-use super::plan::{Bind, VARIABLES};
+use super::plan::{BindMount, VARIABLES};
 use super::systemd::SOCKET;
-use super::target::Targets;
-use super::undo::Done;
-use crate::decide::host::ThisHost;
+use super::target::TargetChecker;
+use super::undo::AppliedChanges;
+use crate::decide::host::LocalHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
-use crate::decide::sysfs::{DeviceNumber, numbers_of};
-use crate::record::files::{self, Live};
-use crate::record::maker::Stage;
-use crate::record::own_dir::OwnDir;
+use crate::decide::sysfs::{DeviceNumber, device_number};
+use crate::record::files::{self, LiveInjection};
+use crate::record::maker::CreatorStage;
+use crate::record::own_dir::ContainerDir;
 
 /// A node of the container's own, for the mount at this place in the plan.
-struct OwnNode {
+struct PrivateNode {
     at: usize,
     host: Stat,
     uid: u32,
@@ -37,17 +37,17 @@ struct OwnNode {
 
 impl Inspection<'_> {
     /// Applies all of it, or nothing.
-    pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>> {
+    pub(super) fn apply(mut self, host: &LocalHost) -> Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
         let home = home.context("opening this process's own mount namespace")?;
         // With the engine's umask, the container's users might have no access to what is created in
         // its root.
         let _ = umask(Mode::empty());
-        let mut own = OwnDir::open(self.id, Stage::Hook, self.bundle, None, host)?;
+        let mut own = ContainerDir::open(self.id, CreatorStage::Hook, self.bundle, None, host)?;
         self.warnings.extend(own.warning.take());
-        let mut done = Done::default();
-        let result = self.all(&mut own, &mut done);
+        let mut done = AppliedChanges::default();
+        let result = self.apply_all(&mut own, &mut done);
         // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
         // way back.
         match result {
@@ -62,45 +62,45 @@ impl Inspection<'_> {
         }
     }
 
-    fn all(&mut self, own: &mut OwnDir, done: &mut Done) -> Result<()> {
-        let live = Live {
+    fn apply_all(&mut self, own: &mut ContainerDir, done: &mut AppliedChanges) -> Result<()> {
+        let live = LiveInjection {
             pid: self.init.pid(),
             start_time: self.start_time,
             variables: self.plan.variables.clone().unwrap_or_default(),
             ..self.plan.record.clone()
         };
-        let live = live.after(self.before.clone());
-        own.will_create(&self.root_path, &self.missing)?;
+        let live = live.merge_earlier(self.before.clone());
+        own.record_planned(&self.root_path, &self.missing)?;
         let trees = self.prepare(own, &live)?;
-        self.limits()?;
+        self.set_limits()?;
         if let Some(device_cgroup) = &self.device_cgroup {
             done.changes = devices::allow(device_cgroup, self.id, &live.rules, Path::new(SOCKET))?;
         }
         self.enter(&trees, done)?;
         let made = done.made.iter().map(|fresh| fresh.made.clone());
-        own.has_created(&self.missing, made, live)
+        own.record_created(&self.missing, made, live)
     }
 
     /// The mounts as copies that are not attached anywhere yet, in the order of the targets.
-    fn prepare(&self, own: &OwnDir, live: &Live) -> Result<Vec<OwnedFd>> {
+    fn prepare(&self, own: &ContainerDir, live: &LiveInjection) -> Result<Vec<OwnedFd>> {
         let mut trees = Vec::new();
         let mut own_nodes = Vec::new();
         for (at, bind) in self.plan.binds.iter().enumerate() {
             let tree = self.copy(CWD, bind)?;
             if let Some(rule) = bind.rule {
-                own_nodes.extend(self.own_node(&tree, at, rule.numbers())?);
+                own_nodes.extend(self.check_own_node(&tree, at, rule.numbers())?);
             }
             trees.push(tree);
         }
         if !own_nodes.is_empty() {
             self.make_own_nodes(&own_nodes, &mut trees)
-                .map_err(self.failed(|| "making the container's own device nodes".into()))?;
+                .map_err(self.step_error(|| "making the container's own device nodes".into()))?;
         }
         if let Some(list) = &self.list {
-            trees.push(self.own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
+            trees.push(self.create_own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
         }
-        if self.mounts_variables() {
-            trees.push(self.own_file(own, files::VARIABLES, VARIABLES, &live.variables)?);
+        if self.needs_variables_file() {
+            trees.push(self.create_own_file(own, files::VARIABLES, VARIABLES, &live.variables)?);
         } else if let Some(more) = &self.plan.variables {
             own.append(files::VARIABLES, more.as_bytes())?;
         }
@@ -108,9 +108,15 @@ impl Inspection<'_> {
     }
 
     /// A file of the container's directory on the host, to be mounted read-only.
-    fn own_file(&self, own: &OwnDir, name: &str, target: &str, text: &str) -> Result<OwnedFd> {
+    fn create_own_file(
+        &self,
+        own: &ContainerDir,
+        name: &str,
+        target: &str,
+        text: &str,
+    ) -> Result<OwnedFd> {
         own.write(name, text.as_bytes(), self.label.as_deref())?;
-        let bind = Bind {
+        let bind = BindMount {
             source: name.into(),
             target: target.into(),
             attributes: mount_api::attr::RDONLY
@@ -123,24 +129,30 @@ impl Inspection<'_> {
         self.copy(own.dir.as_fd(), &bind)
     }
 
-    fn copy(&self, dir: impl AsFd, bind: &Bind) -> Result<OwnedFd> {
+    fn copy(&self, dir: impl AsFd, bind: &BindMount) -> Result<OwnedFd> {
         let path = &bind.source;
         let tree = mount_api::clone_tree(dir.as_fd(), path, bind.is_recursive)
-            .map_err(self.failed(|| format!("copying the mount of {path:?} of the host")))?;
-        mount_api::set_private(&tree, bind.attributes, bind.is_recursive)
-            .map_err(self.failed(|| format!("setting the attributes of {path:?} of the host")))?;
+            .map_err(self.step_error(|| format!("copying the mount of {path:?} of the host")))?;
+        mount_api::set_private(&tree, bind.attributes, bind.is_recursive).map_err(
+            self.step_error(|| format!("setting the attributes of {path:?} of the host")),
+        )?;
         Ok(tree)
     }
 
     /// Checks that the node about to be mounted is the one that was checked before. If the container
     /// could not open it, by its user or by its label of SELinux, a node of its own is mounted instead,
     /// since the host's keeps its mode, owner and label.
-    fn own_node(&self, tree: &OwnedFd, at: usize, wanted: DeviceNumber) -> Result<Option<OwnNode>> {
+    fn check_own_node(
+        &self,
+        tree: &OwnedFd,
+        at: usize,
+        wanted: DeviceNumber,
+    ) -> Result<Option<PrivateNode>> {
         let bind = &self.plan.binds[at];
         let path = &bind.source;
         let host =
-            fstat(tree).map_err(self.failed(|| format!("looking at {path:?} of the host")))?;
-        if numbers_of(&host) != Some(wanted) {
+            fstat(tree).map_err(self.step_error(|| format!("looking at {path:?} of the host")))?;
+        if device_number(&host) != Some(wanted) {
             bail!(
                 "{}: device node {path:?} is no longer character device {wanted}",
                 self.plan.keys
@@ -153,12 +165,12 @@ impl Inspection<'_> {
         } else {
             return Ok(None);
         };
-        Ok(Some(OwnNode { at, host, uid, gid }))
+        Ok(Some(PrivateNode { at, host, uid, gid }))
     }
 
     /// Makes nodes with the container's label, all on one tmpfs that holds nothing else: each copy of a file of a
     /// detached mount takes a copy of the host's whole mount namespace.
-    fn make_own_nodes(&self, nodes: &[OwnNode], trees: &mut [OwnedFd]) -> Result<(), Errno> {
+    fn make_own_nodes(&self, nodes: &[PrivateNode], trees: &mut [OwnedFd]) -> Result<(), Errno> {
         let tmpfs = mount_api::create_tmpfs(self.label.as_deref())?;
         let mut names = Vec::new();
         for node in nodes {
@@ -180,11 +192,11 @@ impl Inspection<'_> {
         Ok(())
     }
 
-    fn limits(&mut self) -> Result<()> {
+    fn set_limits(&mut self) -> Result<()> {
         if self.plan.memlock.is_none() && self.plan.preload.is_none() {
             return Ok(());
         }
-        let process = limits::Process::new(&self.init, self.start_time)?;
+        let process = limits::ProcessLimits::new(&self.init, self.start_time)?;
         if let Some(memlock) = self.plan.memlock {
             self.warnings.extend(process.raise_memlock(memlock)?);
         }
@@ -195,7 +207,7 @@ impl Inspection<'_> {
     }
 
     /// Moves the mounts into the container.
-    fn enter(&self, trees: &[OwnedFd], done: &mut Done) -> Result<()> {
+    fn enter(&self, trees: &[OwnedFd], done: &mut AppliedChanges) -> Result<()> {
         if self.targets.is_empty() {
             return Ok(());
         }
@@ -205,7 +217,7 @@ impl Inspection<'_> {
         })?;
         let root = self.open_root()?;
         let keys = &self.plan.keys;
-        let targets = Targets::new(&root, &self.mounts).context(keys)?;
+        let targets = TargetChecker::new(&root, &self.mounts).context(keys)?;
         // The library is in place before the list that names it.
         for (target, tree) in self.targets.iter().zip(trees) {
             let at = {
@@ -214,7 +226,7 @@ impl Inspection<'_> {
             };
             let path = &target.path;
             mount_api::attach(tree, at)
-                .map_err(self.failed(|| format!("mounting onto {path:?} in the container")))?;
+                .map_err(self.step_error(|| format!("mounting onto {path:?} in the container")))?;
         }
         Ok(())
     }

@@ -12,14 +12,14 @@ use rustix::fs::stat;
 use super::devices;
 use super::inspect::own_device_cgroup;
 use super::systemd::SOCKET;
-use crate::decide::host::{HostView, ThisHost};
-use crate::decide::sysfs::{DeviceNumber, numbers_of};
+use crate::decide::host::{HostView, LocalHost};
+use crate::decide::sysfs::{DeviceNumber, device_number};
 use crate::record::files;
-use crate::record::init::Init;
+use crate::record::init::InitProcess;
 
 /// Opens the devices of a container again. Returns warnings.
 pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
-    let host = ThisHost::with_config(config)?;
+    let host = LocalHost::with_config(config)?;
     let settings = host.settings()?;
     let path = Path::new(RUN_DIR).join(id.as_str());
     let record = match host.trusted().open_dir(&path) {
@@ -41,7 +41,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
             settings.file.display()
         );
     }
-    let init = Init::open(Some(live.pid))?;
+    let init = InitProcess::open(Some(live.pid))?;
     let (now, then) = (init.start_time()?, live.start_time);
     if now != then {
         bail!(
@@ -61,7 +61,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
 /// Checks that a node of this host still has its numbers. A reloaded driver gets others, and the
 /// old ones may be assigned to another device.
 fn check_node(node: &Path, was: DeviceNumber) -> Result<()> {
-    if !stat(node).is_ok_and(|stat| numbers_of(&stat) == Some(was)) {
+    if !stat(node).is_ok_and(|stat| device_number(&stat) == Some(was)) {
         bail!(
             "device node {node:?} is no longer character device {was}, so the node in the container is not that device; start the container again"
         );

@@ -10,7 +10,7 @@ use std::time::Duration;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 
-use crate::decide::device::Rule;
+use crate::decide::device::CgroupRule;
 
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 
@@ -37,11 +37,11 @@ impl Systemd {
     pub(crate) fn connect(socket: &Path, scope: &str) -> Result<Option<Self>> {
         let stream = match UnixStream::connect(socket) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            stream => stream.with_context(|| asking(scope))?,
+            stream => stream.with_context(|| call_context(scope))?,
         };
         let mut systemd =
             Systemd { stream: BufReader::new(stream), scope: scope.to_owned(), serial: 0 };
-        systemd.authenticate().with_context(|| asking(scope))?;
+        systemd.authenticate().with_context(|| call_context(scope))?;
         Ok(Some(systemd))
     }
 
@@ -69,11 +69,11 @@ impl Systemd {
     /// Whether the scope allows only the devices of its list. An open scope would be restricted by a
     /// first entry.
     pub(crate) fn is_closed(&mut self) -> Result<bool> {
-        let mut body = Writer::default();
+        let mut body = DbusWriter::default();
         body.text("org.freedesktop.systemd1.Scope");
         body.text("DevicePolicy");
         let path = format!("{MANAGER}/unit/{}", escape(&self.scope));
-        let call = Call {
+        let call = DbusCall {
             path: &path,
             interface: "org.freedesktop.DBus.Properties",
             member: "Get",
@@ -83,14 +83,14 @@ impl Systemd {
         match read_text_variant(&reply).as_deref() {
             Some("strict" | "closed") => Ok(true),
             Some("auto") => Ok(false),
-            other => Err(self.refused(&format!("unknown DevicePolicy {other:?}"))),
+            other => Err(self.refused_error(&format!("unknown DevicePolicy {other:?}"))),
         }
     }
 
     /// Adds devices to the scope's list, until the scope ends.
-    pub(crate) fn allow(&mut self, rules: &[Rule]) -> Result<()> {
+    pub(crate) fn allow(&mut self, rules: &[CgroupRule]) -> Result<()> {
         let body = set_device_allow(&self.scope, rules);
-        let call = Call {
+        let call = DbusCall {
             path: MANAGER,
             interface: "org.freedesktop.systemd1.Manager",
             member: "SetUnitProperties",
@@ -99,22 +99,22 @@ impl Systemd {
         self.call(&call, &body).map(drop)
     }
 
-    fn refused(&self, message: &str) -> Error {
+    fn refused_error(&self, message: &str) -> Error {
         error!("asking systemd about {}: {message}", self.scope)
     }
 
-    fn call(&mut self, call: &Call<'_>, body: &[u8]) -> Result<Vec<u8>> {
+    fn call(&mut self, call: &DbusCall<'_>, body: &[u8]) -> Result<Vec<u8>> {
         self.serial += 1;
         let answer = self.exchange(call, body, self.serial);
-        let answer = answer.with_context(|| asking(&self.scope))?;
+        let answer = answer.with_context(|| call_context(&self.scope))?;
         if answer.kind == METHOD_RETURN {
             return Ok(answer.body);
         }
-        let text = Reader::new(&answer.body).text().unwrap_or_default();
-        Err(self.refused(&format!("{}: {text}", answer.error_name)))
+        let text = DbusReader::new(&answer.body).text().unwrap_or_default();
+        Err(self.refused_error(&format!("{}: {text}", answer.error_name)))
     }
 
-    fn exchange(&mut self, call: &Call<'_>, body: &[u8], serial: u32) -> io::Result<Answer> {
+    fn exchange(&mut self, call: &DbusCall<'_>, body: &[u8], serial: u32) -> io::Result<DbusReply> {
         self.stream.get_mut().write_all(&call.message(serial, body))?;
         for _ in 0..MAX_MESSAGES {
             let answer = self.receive()?;
@@ -126,26 +126,26 @@ impl Systemd {
         Err(io::Error::other(format!("no reply within {MAX_MESSAGES} messages")))
     }
 
-    fn receive(&mut self) -> io::Result<Answer> {
+    fn receive(&mut self) -> io::Result<DbusReply> {
         let mut fixed = [0; FIXED];
         self.stream.read_exact(&mut fixed)?;
-        let (length, body) = header_lengths(&fixed).ok_or_else(bad_message)?;
+        let (length, body) = header_lengths(&fixed).ok_or_else(bad_message_error)?;
         let mut fields = vec![0; length.next_multiple_of(8)];
         self.stream.read_exact(&mut fields)?;
         let mut body = vec![0; body];
         self.stream.read_exact(&mut body)?;
         let mut answer =
-            Answer { kind: fixed[1], reply_serial: 0, error_name: String::new(), body };
-        answer.read_fields(&fields[..length]).ok_or_else(bad_message)?;
+            DbusReply { kind: fixed[1], reply_serial: 0, error_name: String::new(), body };
+        answer.read_fields(&fields[..length]).ok_or_else(bad_message_error)?;
         Ok(answer)
     }
 }
 
-fn asking(scope: &str) -> String {
+fn call_context(scope: &str) -> String {
     format!("asking systemd about {scope} over {SOCKET}")
 }
 
-fn bad_message() -> io::Error {
+fn bad_message_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed message")
 }
 
@@ -164,8 +164,8 @@ fn escape(name: &str) -> String {
 }
 
 /// The body of `SetUnitProperties(scope, runtime, [("DeviceAllow", [(node, access)])])`.
-fn set_device_allow(scope: &str, rules: &[Rule]) -> Vec<u8> {
-    let mut body = Writer::default();
+fn set_device_allow(scope: &str, rules: &[CgroupRule]) -> Vec<u8> {
+    let mut body = DbusWriter::default();
     body.text(scope);
     body.number(1);
     body.array(8, |properties| {
@@ -184,7 +184,7 @@ fn set_device_allow(scope: &str, rules: &[Rule]) -> Vec<u8> {
 }
 
 fn read_text_variant(body: &[u8]) -> Option<String> {
-    let mut reader = Reader::new(body);
+    let mut reader = DbusReader::new(body);
     (reader.signature()? == "s").then(|| reader.text())?
 }
 
@@ -204,16 +204,16 @@ mod field {
     pub(super) const SIGNATURE: u8 = 8;
 }
 
-struct Call<'a> {
+struct DbusCall<'a> {
     path: &'a str,
     interface: &'a str,
     member: &'a str,
     signature: &'a str,
 }
 
-impl Call<'_> {
+impl DbusCall<'_> {
     fn message(&self, serial: u32, body: &[u8]) -> Vec<u8> {
-        let mut message = Writer(vec![b'l', METHOD_CALL, 0, 1]);
+        let mut message = DbusWriter(vec![b'l', METHOD_CALL, 0, 1]);
         message.number(u32::try_from(body.len()).unwrap_or(u32::MAX));
         message.number(serial);
         message.array(8, |fields| {
@@ -240,16 +240,16 @@ impl Call<'_> {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct DbusReply {
     kind: u8,
     reply_serial: u32,
     error_name: String,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl DbusReply {
     fn read_fields(&mut self, fields: &[u8]) -> Option<()> {
-        let mut reader = Reader::new(fields);
+        let mut reader = DbusReader::new(fields);
         while reader.at < fields.len() {
             reader.align(8);
             let code = reader.byte()?;
@@ -269,7 +269,7 @@ impl Answer {
 /// Bytes of the header fields, without what pads them to a multiple of 8, and of the body.
 fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
     let length = |at| {
-        let number = Reader { bytes: fixed, at }.number()?;
+        let number = DbusReader { bytes: fixed, at }.number()?;
         usize::try_from(number).ok().filter(|length| *length <= MAX_MESSAGE)
     };
     let (body, fields) = (length(4)?, length(12)?);
@@ -278,9 +278,9 @@ fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
 
 /// Values in wire format ("Marshaling").
 #[derive(Default)]
-struct Writer(Vec<u8>);
+struct DbusWriter(Vec<u8>);
 
-impl Writer {
+impl DbusWriter {
     fn align(&mut self, to: usize) {
         self.0.resize(self.0.len().next_multiple_of(to), 0);
     }
@@ -303,7 +303,7 @@ impl Writer {
     }
 
     /// An array whose elements start at multiples of `align`; its length counts from the first one.
-    fn array(&mut self, align: usize, elements: impl FnOnce(&mut Writer)) {
+    fn array(&mut self, align: usize, elements: impl FnOnce(&mut DbusWriter)) {
         self.number(0);
         let length_at = self.0.len() - 4;
         self.align(align);
@@ -314,14 +314,14 @@ impl Writer {
     }
 }
 
-struct Reader<'a> {
+struct DbusReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DbusReader<'a> {
     fn new(bytes: &'a [u8]) -> Self {
-        Reader { bytes, at: 0 }
+        DbusReader { bytes, at: 0 }
     }
 
     fn align(&mut self, to: usize) {
@@ -369,13 +369,13 @@ mod tests {
 
     const SCOPE: &str = "libpod-c0ffee.scope";
 
-    fn rule(access: &str) -> Rule {
-        Rule { major: 243, minor: 0, access: access.to_owned().try_into().unwrap() }
+    fn rule(access: &str) -> CgroupRule {
+        CgroupRule { major: 243, minor: 0, access: access.to_owned().try_into().unwrap() }
     }
 
     /// A message as systemd sends it.
     fn reply(kind: u8, serial: u32, error: Option<&str>, body: &[u8]) -> Vec<u8> {
-        let mut message = Writer(vec![b'l', kind, 1, 1]);
+        let mut message = DbusWriter(vec![b'l', kind, 1, 1]);
         message.number(u32::try_from(body.len()).unwrap());
         message.number(77);
         message.array(8, |fields| {
@@ -400,13 +400,13 @@ mod tests {
     }
 
     fn text_body(text: &str) -> Vec<u8> {
-        let mut body = Writer::default();
+        let mut body = DbusWriter::default();
         body.text(text);
         body.0
     }
 
     fn variant_body(text: &str) -> Vec<u8> {
-        let mut body = Writer::default();
+        let mut body = DbusWriter::default();
         body.signature("s");
         body.text(text);
         body.0
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn a_list_of_devices_has_the_specified_form() {
         let body = set_device_allow("a.scope", &[rule("rw")]);
-        let mut reader = Reader::new(&body);
+        let mut reader = DbusReader::new(&body);
         assert_eq!(reader.text().unwrap(), "a.scope");
         assert_eq!(reader.number(), Some(1));
         let properties = reader.number().unwrap();

@@ -20,22 +20,22 @@ use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::pci::PciAddress;
 
-pub use function::{Functions, VfStandIns};
-pub use interface::Identity;
-pub(crate) use journey::Gone;
-pub use journey::Restored;
-use journey::{DYING_PATIENCE, Grants, Kind, Request};
+pub use function::{VfAccess, VfStandIns};
+pub use interface::InterfaceOps;
+pub(crate) use journey::ExitedContainer;
+pub use journey::RestoreResult;
+use journey::{ContainerDevices, DYING_PATIENCE, MoveOps, MoveRequest};
 pub use netns::Netns;
-pub use rdma::{Devices, Node, RdmaAccess, RdmaDevice};
+pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
 
-use crate::decide::host::{HostView, ThisHost};
-use crate::record::lease::{self, Container, Wanted};
+use crate::decide::host::{HostView, LocalHost};
+use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
 
 /// How devices are found that move: tests on machines without any have others stand in for them, the programs know none.
 #[derive(Clone, Debug, Default)]
 pub struct StandIns {
-    pub interfaces: Identity,
-    pub rdma: Devices,
+    pub interfaces: InterfaceOps,
+    pub rdma: RdmaOps,
 }
 
 /// A hook's arguments as two: what else there is to do, and the RDMA devices that move, with their leases.
@@ -68,15 +68,15 @@ fn is_lease_of(device: &DeviceId, class: Class, name: &str, pci: PciAddress) -> 
 }
 
 /// What a hook is to move, and under which name it is leased.
-fn request<'a>(
+fn move_request<'a>(
     arguments: &'a HookArguments,
     class: Class,
     name: String,
     pci: PciAddress,
-) -> Result<Request<'a>> {
+) -> Result<MoveRequest<'a>> {
     for device in &arguments.lease {
         if is_lease_of(device, class, &name, pci) {
-            return Ok(Request {
+            return Ok(MoveRequest {
                 device,
                 name,
                 pci,
@@ -94,7 +94,10 @@ fn request<'a>(
 }
 
 /// The interfaces that a hook is to move, each with what it is to have there.
-fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<Request<'a>>> {
+fn interface_requests<'a>(
+    arguments: &'a HookArguments,
+    host: &LocalHost,
+) -> Result<Vec<MoveRequest<'a>>> {
     if arguments.netdev.is_empty() {
         return Ok(Vec::new());
     }
@@ -102,15 +105,15 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
     let mut requests = Vec::new();
     for interface in &arguments.netdev {
         let name = interface.name.to_string();
-        let mut request = request(arguments, Class::Netdev, name, interface.pci)?;
+        let mut request = move_request(arguments, Class::Netdev, name, interface.pci)?;
         let mut set_up = arguments.vf.iter();
         let vf = set_up.find(|given| given.device == *request.device);
         request.vf = vf.map(|given| given.vf.clone());
         let of = &interface.name;
         let asked = NetdevSettings {
-            addresses: given(&arguments.address, of).copied().collect(),
-            routes: given(&arguments.route, of).copied().collect(),
-            mtu: given(&arguments.mtu, of).next().copied(),
+            addresses: values_for(&arguments.address, of).copied().collect(),
+            routes: values_for(&arguments.route, of).copied().collect(),
+            mtu: values_for(&arguments.mtu, of).next().copied(),
             ..NetdevSettings::default()
         };
         let settings = configured.get(request.device.name.as_str());
@@ -119,29 +122,29 @@ fn interfaces<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<R
         replace(&mut settings.routes, &asked.routes);
         settings.mtu = asked.mtu.or(settings.mtu);
         (request.asked, request.settings) = (asked, settings);
-        request.new_name = given(&arguments.rename, of).next();
+        request.new_name = values_for(&arguments.rename, of).next();
         requests.push(request);
     }
     Ok(requests)
 }
 
 /// The virtual functions of class vfio that a hook is to set up.
-fn functions(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
+fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
     let given = arguments.vf.iter();
-    let given = given.filter(|given| given.device.class == Functions::CLASS);
+    let given = given.filter(|given| given.device.class == VfAccess::CLASS);
     let of = |given: &VfArgument| {
         let name = given.device.name.to_string();
         let pci = name.parse()?;
-        Ok(Request {
+        Ok(MoveRequest {
             vf: Some(given.vf.clone()),
-            ..request(arguments, Functions::CLASS, name, pci)?
+            ..move_request(arguments, VfAccess::CLASS, name, pci)?
         })
     };
     given.map(of).collect()
 }
 
 /// What a hook's arguments give an interface.
-fn given<'a, T>(
+fn values_for<'a, T>(
     all: &'a [InterfaceValue<T>],
     interface: &InterfaceName,
 ) -> impl Iterator<Item = &'a T> {
@@ -157,36 +160,36 @@ fn replace<T: Clone>(own: &mut Vec<T>, others: &[T]) {
 }
 
 /// The RDMA devices that a hook is to move.
-fn rdma_devices(arguments: &HookArguments) -> Result<Vec<Request<'_>>> {
+fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
     let asked = arguments.rdma_netns.iter();
-    asked.map(|rdma| request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci)).collect()
+    asked.map(|rdma| move_request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci)).collect()
 }
 
 /// What a container has for itself now. Nobody else touches what moved before this is finished or withdrawn.
-pub(crate) struct Claimed<'a> {
-    container: Container<'a>,
+pub(crate) struct AcquiredDevices<'a> {
+    container: ContainerInit<'a>,
     entry_point: &'a str,
-    host: &'a ThisHost,
+    host: &'a LocalHost,
     stand_ins: &'a StandIns,
     leased: Vec<DeviceId>,
-    interfaces: Vec<Grants<'a, Identity>>,
-    rdma: Vec<Grants<'a, Devices>>,
-    functions: Vec<Grants<'a, Functions>>,
+    interfaces: Vec<ContainerDevices<'a, InterfaceOps>>,
+    rdma: Vec<ContainerDevices<'a, RdmaOps>>,
+    functions: Vec<ContainerDevices<'a, VfAccess>>,
     /// The nodes that it is to have of RDMA devices that moved.
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<RdmaNode>,
     warnings: Vec<String>,
 }
 
 /// Leases to a container what the arguments of hooks name, and moves to it what is to move: all of it or nothing.
-pub(crate) fn claim<'a>(
+pub(crate) fn acquire<'a>(
     claims: &'a [HookArguments],
     moves: &'a [HookArguments],
-    container: Container<'a>,
+    container: ContainerInit<'a>,
     entry_point: &'a str,
-    host: &'a ThisHost,
+    host: &'a LocalHost,
     stand_ins: &'a StandIns,
-) -> Result<Claimed<'a>> {
-    let mut claimed = Claimed {
+) -> Result<AcquiredDevices<'a>> {
+    let mut claimed = AcquiredDevices {
         container,
         entry_point,
         host,
@@ -198,14 +201,18 @@ pub(crate) fn claim<'a>(
         nodes: Vec::new(),
         warnings: Vec::new(),
     };
-    match claimed.all(claims, moves) {
+    match claimed.acquire_all(claims, moves) {
         Ok(()) => Ok(claimed),
         Err(failed) => Err(claimed.withdraw(failed)),
     }
 }
 
-impl<'a> Claimed<'a> {
-    fn all(&mut self, claims: &'a [HookArguments], moves: &'a [HookArguments]) -> Result<()> {
+impl<'a> AcquiredDevices<'a> {
+    fn acquire_all(
+        &mut self,
+        claims: &'a [HookArguments],
+        moves: &'a [HookArguments],
+    ) -> Result<()> {
         // Two containers that want the same two must not wait for each other.
         let by_lease = |all: &'a [HookArguments]| {
             let mut all: Vec<&HookArguments> = all.iter().collect();
@@ -213,7 +220,7 @@ impl<'a> Claimed<'a> {
             all
         };
         for asked in by_lease(claims) {
-            self.lease(asked)?;
+            self.acquire_leases(asked)?;
         }
         for asked in by_lease(moves) {
             self.move_rdma(asked)?;
@@ -222,47 +229,47 @@ impl<'a> Claimed<'a> {
     }
 
     /// Interfaces move last: their way back is longer.
-    fn lease(&mut self, asked: &'a HookArguments) -> Result<()> {
+    fn acquire_leases(&mut self, asked: &'a HookArguments) -> Result<()> {
         let (container, host) = (self.container, self.host);
         let identity = &self.stand_ins.interfaces;
         let by_function = &identity.functions;
-        let (moving, set_up) = (interfaces(asked, host)?, functions(asked)?);
+        let (moving, set_up) = (interface_requests(asked, host)?, vf_requests(asked)?);
         let is_moving = |device: &&DeviceId| {
             let mut all = moving.iter().chain(&set_up);
             all.any(|one| one.device == *device)
         };
         let leased = asked.lease.iter().filter(|device| !is_moving(device));
         let leased: Vec<DeviceId> = leased.cloned().collect();
-        settle(&leased, host, identity, DYING_PATIENCE)?;
-        let wanted = Wanted::by(asked, self.entry_point);
+        return_leftovers(&leased, host, identity, DYING_PATIENCE)?;
+        let wanted = InitLeaseRequest::by(asked, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
-            let wanted = Wanted { devices, ..wanted };
+            let wanted = InitLeaseRequest { devices, ..wanted };
             let mut claimed = lease::claim(wanted, container, host);
-            if claimed.is_err() && settle(&leased, host, by_function, Duration::ZERO)? {
+            if claimed.is_err() && return_leftovers(&leased, host, by_function, Duration::ZERO)? {
                 claimed = lease::claim(wanted, container, host);
             }
             self.warnings.extend(claimed?);
             self.leased.extend(leased);
         }
-        let functions = Grants::new(set_up, wanted, container, host, by_function)?;
+        let functions = ContainerDevices::new(set_up, wanted, container, host, by_function)?;
         self.functions.extend(functions);
-        self.interfaces.extend(Grants::new(moving, wanted, container, host, identity)?);
+        self.interfaces.extend(ContainerDevices::new(moving, wanted, container, host, identity)?);
         Ok(())
     }
 
     fn move_rdma(&mut self, asked: &'a HookArguments) -> Result<()> {
         let devices = &self.stand_ins.rdma;
-        let wanted = Wanted::by(asked, "createRuntime");
-        let requests = rdma_devices(asked)?;
-        let grants = Grants::new(requests, wanted, self.container, self.host, devices)?;
+        let wanted = InitLeaseRequest::by(asked, "createRuntime");
+        let requests = rdma_requests(asked)?;
+        let grants = ContainerDevices::new(requests, wanted, self.container, self.host, devices)?;
         let Some(grants) = grants else {
             return Ok(());
         };
-        match rdma::nodes(&grants, devices) {
+        match rdma::collect_nodes(&grants, devices) {
             Ok(nodes) => {
                 let new = nodes.into_iter().filter(|node| !self.nodes.contains(node));
-                let new: Vec<Node> = new.collect();
+                let new: Vec<RdmaNode> = new.collect();
                 self.nodes.extend(new);
                 self.rdma.push(grants);
                 Ok(())
@@ -274,9 +281,9 @@ impl<'a> Claimed<'a> {
     /// What is not known of the devices. From here on others may touch them.
     pub(crate) fn finish(self) -> Vec<String> {
         let mut warnings: Vec<String> = Vec::new();
-        warnings.extend(self.interfaces.into_iter().flat_map(Grants::finish));
-        warnings.extend(self.rdma.into_iter().flat_map(Grants::finish));
-        warnings.extend(self.functions.into_iter().flat_map(Grants::finish));
+        warnings.extend(self.interfaces.into_iter().flat_map(ContainerDevices::finish));
+        warnings.extend(self.rdma.into_iter().flat_map(ContainerDevices::finish));
+        warnings.extend(self.functions.into_iter().flat_map(ContainerDevices::finish));
         warnings.extend(self.warnings);
         warnings
     }
@@ -299,9 +306,9 @@ impl<'a> Claimed<'a> {
 
 /// Brings back what earlier containers have left of devices of a kind, so that they can be leased; whether there was
 /// something.
-fn settle<K: Kind>(
+fn return_leftovers<K: MoveOps>(
     devices: &[DeviceId],
-    host: &ThisHost,
+    host: &LocalHost,
     kind: &K,
     patience: Duration,
 ) -> Result<bool> {
@@ -318,7 +325,7 @@ fn settle<K: Kind>(
         // Most of those that stay on the host are as they were, and a lock leaves a file.
         if K::MOVES || leases.has_moved(device)? {
             let _moving = leases.lock_device(device)?;
-            settled |= journey::settle(&leases, device, kind, patience)?;
+            settled |= journey::return_leftovers(&leases, device, kind, patience)?;
         }
     }
     Ok(settled)
@@ -326,22 +333,22 @@ fn settle<K: Kind>(
 
 /// Ends what a container that is gone has of these RDMA devices and interfaces, and brings back those of which it was the
 /// last one of its namespace, or had set up. What goes wrong with the one kind keeps nothing from the other.
-pub(crate) fn take_back(
+pub(crate) fn release_devices(
     rdma: &[DeviceId],
     others: &[DeviceId],
-    gone: &Gone<'_>,
+    gone: &ExitedContainer<'_>,
     stand_ins: &StandIns,
 ) -> Result<()> {
-    let devices = journey::take_back(rdma, gone, &stand_ins.rdma);
-    let functions = journey::take_back(others, gone, &stand_ins.interfaces.functions);
-    journey::take_back(others, gone, &stand_ins.interfaces)?;
+    let devices = journey::release_devices(rdma, gone, &stand_ins.rdma);
+    let functions = journey::release_devices(others, gone, &stand_ins.interfaces.functions);
+    journey::release_devices(others, gone, &stand_ins.interfaces)?;
     devices.and(functions)
 }
 
 /// Brings back and restores every device whose containers have ended, RDMA devices first: one stands on an interface. One
 /// that somebody moves right now is left to that. Nothing is waited for: udev calls again when the kernel gives an
 /// interface back.
-pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<Restored>> {
+pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResult>> {
     let StandIns { interfaces, rdma } = stand_ins;
     let all = |_: &DeviceId| Some(Duration::MAX);
     let (functions, now) = (&interfaces.functions, Duration::ZERO);
@@ -433,11 +440,11 @@ mod tests {
     fn a_device_is_leased_by_its_name_or_by_its_function() {
         for name in ["mlx5_0", "0000:3b:00.0"] {
             let asked = parsed(&format!("--lease rdma:{name} --rdma-netns mlx5_0@0000:3b:00.0"));
-            assert_eq!(rdma_devices(&asked).unwrap().len(), 1);
+            assert_eq!(rdma_requests(&asked).unwrap().len(), 1);
         }
         for other in ["rdma:mlx5_1", "netdev:mlx5_0"] {
             let asked = parsed(&format!("--lease {other} --rdma-netns mlx5_0@0000:3b:00.0"));
-            let refused = rdma_devices(&asked).unwrap_err().to_string();
+            let refused = rdma_requests(&asked).unwrap_err().to_string();
             assert!(refused.contains("has no --lease rdma:NAME"), "{refused}");
         }
     }

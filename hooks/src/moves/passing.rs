@@ -4,7 +4,7 @@
 const PASSING: &str = "ctk";
 const RANDOM: usize = 6;
 
-pub(super) fn passing() -> String {
+pub(super) fn transit_name() -> String {
     let mut bytes = [0; RANDOM];
     // Without random bytes the name may be taken, and the move fails and is tried again.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -13,7 +13,7 @@ pub(super) fn passing() -> String {
 }
 
 /// Whether a name is one that [`passing`] makes.
-pub(super) fn is_passing(name: &[u8]) -> bool {
+pub(super) fn is_transit_name(name: &[u8]) -> bool {
     let digits = name.strip_prefix(PASSING.as_bytes());
     let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     digits.is_some_and(|digits| digits.len() == 2 * RANDOM && digits.iter().all(is_digit))

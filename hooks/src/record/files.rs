@@ -17,8 +17,8 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::maker::Maker;
-use crate::decide::device::Rule;
+use super::maker::Creator;
+use crate::decide::device::CgroupRule;
 
 /// Holds [`Record`].
 pub(crate) const RECORD: &str = "record.json";
@@ -29,13 +29,13 @@ pub(crate) const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 1024 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct ContainerRecord {
     /// Who made the files last. None where the container is gone, and nothing but mount targets in its root is left.
-    pub maker: Option<Maker>,
+    pub maker: Option<Creator>,
     /// None until a hook is about to create mount targets.
-    pub created: Option<Created>,
+    pub created: Option<CreatedPaths>,
     /// None until a hook has finished.
-    pub live: Option<Live>,
+    pub live: Option<LiveInjection>,
 }
 
 /// A file or a directory; device nodes are mounted on files.
@@ -57,7 +57,7 @@ impl TargetType {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Made {
+pub(crate) struct CreatedPath {
     pub path: PathBuf,
     pub kind: TargetType,
     /// Its inode, which distinguishes it from a later one; `None` before it is created.
@@ -65,30 +65,30 @@ pub(crate) struct Made {
     pub inode: Option<u64>,
 }
 
-impl Made {
+impl CreatedPath {
     #[must_use]
-    pub(crate) fn planned(path: &Path, kind: TargetType) -> Self {
-        Made { path: path.to_owned(), kind, inode: None }
+    pub(crate) fn new(path: &Path, kind: TargetType) -> Self {
+        CreatedPath { path: path.to_owned(), kind, inode: None }
     }
 }
 
 /// Everything that was created in one root. It is recorded before anything is created, without inodes, and again afterwards
 /// with them. Whenever the hook is killed, the record lists what exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Created {
+pub(crate) struct CreatedPaths {
     /// The path of the container's root on the host.
     pub root: PathBuf,
-    pub made: Vec<Made>,
+    pub made: Vec<CreatedPath>,
 }
 
 /// What `reapply` needs to open the devices again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Live {
+pub(crate) struct LiveInjection {
     pub pid: u32,
     /// When that process started, in clock ticks since boot.
     pub start_time: u64,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<CgroupRule>,
     /// For each of them, the node of this host that had its numbers.
     pub nodes: Vec<PathBuf>,
     /// What the container has for itself.
@@ -106,9 +106,9 @@ pub(crate) struct Live {
     pub library_warnings: Vec<String>,
 }
 
-impl Live {
+impl LiveInjection {
     /// What another hook did for the same process before comes first.
-    pub(crate) fn after(self, before: Option<Live>) -> Live {
+    pub(crate) fn merge_earlier(self, before: Option<LiveInjection>) -> LiveInjection {
         let Some(before) = before.filter(|before| before.is_of(self.pid, self.start_time)) else {
             return self;
         };
@@ -116,7 +116,7 @@ impl Live {
         let more = self.rules.into_iter().zip(self.nodes);
         let (rules, nodes) = nodes.chain(more).unzip();
         let bundle = if self.leases.is_empty() { before.bundle } else { self.bundle };
-        Live {
+        LiveInjection {
             rules,
             nodes,
             bundle,
@@ -134,21 +134,24 @@ impl Live {
     }
 }
 
-pub(crate) fn write(dir: &OwnedFd, record: &Record) -> Result<()> {
+pub(crate) fn write(dir: &OwnedFd, record: &ContainerRecord) -> Result<()> {
     let bytes = versioned::to_bytes(VERSION, record).unwrap_or_default();
     write_atomic(dir, OsStr::new(RECORD), &bytes, 0o600)
         .context("recording what is done for the container")
 }
 
 /// Reads the record of a container's directory; `None` if there is none.
-pub(crate) fn read(dir: impl AsFd) -> Result<Option<Record>> {
-    bytes(dir)?.map(|bytes| parse(&bytes)).transpose()
+pub(crate) fn read(dir: impl AsFd) -> Result<Option<ContainerRecord>> {
+    read_bytes(dir)?.map(|bytes| parse(&bytes)).transpose()
 }
 
 /// As [`read`], but a record that cannot be understood, perhaps from another version, counts as absent and adds a line to
 /// `warnings`.
-pub(crate) fn read_known(dir: impl AsFd, warnings: &mut Vec<String>) -> Result<Option<Record>> {
-    let Some(bytes) = bytes(dir)? else {
+pub(crate) fn read_known(
+    dir: impl AsFd,
+    warnings: &mut Vec<String>,
+) -> Result<Option<ContainerRecord>> {
+    let Some(bytes) = read_bytes(dir)? else {
         return Ok(None);
     };
     let record = parse(&bytes);
@@ -157,7 +160,7 @@ pub(crate) fn read_known(dir: impl AsFd, warnings: &mut Vec<String>) -> Result<O
 
 const READING: &str = "reading the record of the container";
 
-fn bytes(dir: impl AsFd) -> Result<Option<Vec<u8>>> {
+fn read_bytes(dir: impl AsFd) -> Result<Option<Vec<u8>>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(dir, RECORD, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
@@ -169,12 +172,12 @@ fn bytes(dir: impl AsFd) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-fn parse(bytes: &[u8]) -> Result<Record> {
+fn parse(bytes: &[u8]) -> Result<ContainerRecord> {
     #[derive(Deserialize)]
-    struct Versioned {
+    struct RecordVersion {
         version: u32,
     }
-    let Versioned { version } = serde_json::from_slice(bytes).context(READING)?;
+    let RecordVersion { version } = serde_json::from_slice(bytes).context(READING)?;
     if version > VERSION {
         bail!(
             "the record of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
@@ -187,7 +190,7 @@ fn parse(bytes: &[u8]) -> Result<Record> {
 mod tests {
     use super::*;
 
-    fn read_text(text: &str) -> Result<Option<Record>> {
+    fn read_text(text: &str) -> Result<Option<ContainerRecord>> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(RECORD), text).unwrap();
         read(File::open(dir.path()).unwrap())
@@ -201,7 +204,7 @@ mod tests {
         let plain = read_text(&format!(r#"{{"version":1,{LIVE},{CREATED}}}"#));
         let plain = plain.unwrap().unwrap();
         let made = &plain.created.as_ref().unwrap().made;
-        assert_eq!(made, &[Made::planned(Path::new("/a"), TargetType::File)]);
+        assert_eq!(made, &[CreatedPath::new(Path::new("/a"), TargetType::File)]);
         for more in [
             r#""version":1,"since":{"boot":"x"},"moods":["a"]"#,
             r#""version":0,"rulesOfTomorrow":null"#,
@@ -233,12 +236,12 @@ mod tests {
 
     #[test]
     fn the_bundle_of_leases_stays_when_a_later_hook_leases_nothing() {
-        let first = Live {
+        let first = LiveInjection {
             leases: vec!["vfio:0000:41:10.0".parse().unwrap()],
             bundle: PathBuf::from("/b"),
-            ..Live::default()
+            ..LiveInjection::default()
         };
-        let both = Live::default().after(Some(first.clone()));
+        let both = LiveInjection::default().merge_earlier(Some(first.clone()));
         assert_eq!((both.leases, both.bundle), (first.leases, first.bundle));
     }
 

@@ -25,12 +25,12 @@ use onload_sys::text::Quoted;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::init::ended;
+use super::init::ended_error;
 use super::made_by;
 use super::own_dir::open_run;
 use super::pod;
-use crate::decide::host::{HostView, ThisHost};
-use crate::decide::pools::{PoolRequest, Pools, Reserved};
+use crate::decide::host::{HostView, LocalHost};
+use crate::decide::pools::{PoolRequest, Pools, Reservation};
 use crate::decide::subject;
 
 /// Nodes of vfio's groups (drivers/vfio/group.c, `vfio_devnode`).
@@ -51,7 +51,7 @@ const VFIO: &str = "/sys/class/vfio";
 
 /// Keeps members of pools for containers that are about to be created.
 pub struct Keeper<'a> {
-    host: &'a ThisHost,
+    host: &'a LocalHost,
     entry_point: &'static str,
     /// Whether this process is still there when the container's hooks run.
     stays: bool,
@@ -87,14 +87,14 @@ pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
 
 impl<'a> Keeper<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.
-    pub(crate) fn creating(host: &'a ThisHost, entry_point: &'static str) -> Self {
+    pub(crate) fn creating(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Keeper { stays: true, ..Keeper::before(host, entry_point) }
     }
 
     /// For a process that does not become the runtime: one that has ended when the runtime starts, or a daemon that an
     /// engine asks.
     #[must_use]
-    pub fn before(host: &'a ThisHost, entry_point: &'static str) -> Self {
+    pub fn before(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Keeper {
             host,
             entry_point,
@@ -150,7 +150,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// Gives back what was kept: the container is not created.
-    pub fn give_back(&self, reserved: &Reserved) {
+    pub fn give_back(&self, reserved: &Reservation) {
         if let Ok(run) = open_run(self.host) {
             give_back_in(&run, reserved);
         }
@@ -198,7 +198,7 @@ fn device_request(device: &DeviceId, most: u32) -> MemberRequest {
 }
 
 impl Pools for Keeper<'_> {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let token = Token::new().map_err(|error| onload_sys::error!("{error}"))?;
         if !self.host.is_initial_namespace() {
             // A user without root keeps no leases, and has no ticket.
@@ -206,7 +206,7 @@ impl Pools for Keeper<'_> {
             let user =
                 |device: &DeviceId| user(device, &(wanted.expect)(device), &self.processes, until);
             let devices = take_unleased(wanted.devices, wanted.numa, &user)?;
-            return Ok(Reserved { token, devices });
+            return Ok(Reservation { token, devices });
         }
         let mut chosen = Chosen {
             leases: Leases::open(&open_run(self.host)?, self.processes.clone())?,
@@ -240,13 +240,13 @@ impl Pools for Keeper<'_> {
             chosen.devices.iter().flat_map(MemberRequest::devices).collect();
         chosen.expect = devices.iter().flat_map(wanted.expect).collect();
         self.chosen.replace(Some(chosen));
-        Ok(Reserved { token, devices })
+        Ok(Reservation { token, devices })
     }
 
     fn ticket(
         &self,
         id: &Token,
-        container: subject::Container<'_>,
+        container: subject::ContainerRef<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket> {
         if !self.host.is_initial_namespace() {
@@ -260,7 +260,7 @@ impl Pools for Keeper<'_> {
         let user = TicketUser {
             container: id_of_container.clone(),
             bundle: canonical(container.bundle)?,
-            maker: processes.find(own)?.ok_or_else(|| ended(own))?,
+            maker: processes.find(own)?.ok_or_else(|| ended_error(own))?,
             state: made_by::state_directories(root, id_of_container.as_str()).collect(),
             task: task.map(Path::to_owned),
             ended_ms: None,
@@ -271,13 +271,13 @@ impl Pools for Keeper<'_> {
 }
 
 /// Gives back what was reserved for a container that is not created. What this does not reach expires.
-pub(crate) fn give_back(reserved: &Reserved) {
+pub(crate) fn give_back(reserved: &Reservation) {
     if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
         give_back_in(&run, reserved);
     }
 }
 
-fn give_back_in(run: &RunDir, reserved: &Reserved) {
+fn give_back_in(run: &RunDir, reserved: &Reservation) {
     if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
         let _ = leases.cancel_reservation(&reserved.devices, &reserved.token);
     }
@@ -307,7 +307,7 @@ impl Viewer {
 }
 
 impl Pools for Viewer {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let token = Token::from([0; 16]);
         let until = Instant::now() + OPENERS;
         let user =
@@ -315,7 +315,7 @@ impl Pools for Viewer {
         let Some(leases) = &self.leases else {
             let mut devices = take_unleased(wanted.devices, wanted.numa, &user)?;
             devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
-            return Ok(Reserved { token, devices });
+            return Ok(Reservation { token, devices });
         };
         let request = LeaseRequest {
             devices: &all_device_requests(wanted),
@@ -331,13 +331,13 @@ impl Pools for Viewer {
             opener_by_number(holders, &request, device).or_else(|| user(device))
         };
         let devices = leases.would_claim(&request, &user)?;
-        Ok(Reserved { token, devices })
+        Ok(Reservation { token, devices })
     }
 
     fn ticket(
         &self,
         id: &Token,
-        container: subject::Container<'_>,
+        container: subject::ContainerRef<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket> {
         let tickets = self.tickets.as_ref();
@@ -358,7 +358,7 @@ fn no_id() -> Error {
 
 /// What a container has to have for itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct InitLeaseRequest<'a> {
     pub(crate) devices: &'a [DeviceId],
     /// What names them: with the nodes that the container gets, the reservation that they were chosen with, and the claim of
     /// a cluster engine that the container is for.
@@ -371,15 +371,15 @@ pub(crate) struct Wanted<'a> {
     pub(crate) alone: bool,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> InitLeaseRequest<'a> {
     /// No device yet.
     pub(crate) fn by(asked: &'a HookArguments, entry_point: &'a str) -> Self {
-        Wanted { devices: &[], asked, entry_point, moved: None, alone: false }
+        InitLeaseRequest { devices: &[], asked, entry_point, moved: None, alone: false }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Container<'a> {
+pub(crate) struct ContainerInit<'a> {
     pub(crate) id: &'a ContainerId,
     pub(crate) bundle: &'a Path,
     pub(crate) init: u32,
@@ -388,9 +388,9 @@ pub(crate) struct Container<'a> {
 /// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps leases that other
 /// engines would see, and the container goes without: that gives a warning.
 pub(crate) fn claim(
-    wanted: Wanted<'_>,
-    container: Container<'_>,
-    host: &ThisHost,
+    wanted: InitLeaseRequest<'_>,
+    container: ContainerInit<'_>,
+    host: &LocalHost,
 ) -> Result<Option<String>> {
     if !host.is_initial_namespace() {
         let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
@@ -403,7 +403,7 @@ pub(crate) fn claim(
     let processes = Processes::default();
     let leases = Leases::open(&run, processes.clone())?;
     let init = container.init;
-    let process = processes.find(init)?.ok_or_else(|| ended(init))?;
+    let process = processes.find(init)?.ok_or_else(|| ended_error(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
     // The specification may be older than the configuration.
@@ -414,7 +414,7 @@ pub(crate) fn claim(
     let devices = wanted.devices.iter();
     let mut device_requests: Vec<MemberRequest> =
         devices.map(|device| device_request(device, most(device))).collect();
-    let pod = pod::of(container.id, container.bundle);
+    let pod = pod::find_pod(container.id, container.bundle);
     for device_request in &mut device_requests {
         device_request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
         device_request.moved = wanted.moved.cloned();
@@ -438,7 +438,7 @@ pub(crate) fn claim(
 }
 
 /// Gives up what a container was leased just now, though its init lives: the container is not to run.
-pub(crate) fn abandon(devices: &[DeviceId], container: Container<'_>) {
+pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
     if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
         for device in devices {
             // Where that fails, the lease ends with the init.
@@ -622,7 +622,7 @@ mod tests {
     #[test]
     fn an_answer_that_a_runtime_waits_for_is_not_held_up_by_who_has_many_files_open() {
         let tree = Tree::new();
-        let host = ThisHost::below(tree.root(), Path::new(CONFIG_PATH)).unwrap();
+        let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
         let left = |keeper: &Keeper<'_>| keeper.until() - Instant::now();
         let answering = Keeper::before(&host, "onload-nri");
         assert!(left(&answering) < Duration::from_secs(1));
@@ -635,7 +635,7 @@ mod tests {
     fn whatever_is_decided_anew_the_time_for_bringing_devices_back_goes_on() {
         let tree = Tree::new();
         tree.directory("run");
-        let host = ThisHost::below(tree.root(), Path::new(CONFIG_PATH)).unwrap();
+        let host = LocalHost::for_tree(tree.root(), Path::new(CONFIG_PATH)).unwrap();
         let device_requests = [device_request(&"vfio:0000:81:10.0".parse().unwrap(), 1)];
         let choose = |keeper: &Keeper<'_>, id: &str| {
             keeper.choose(PoolRequest {

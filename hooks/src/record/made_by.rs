@@ -54,22 +54,22 @@ const SWEEP_AT_MOST: usize = 4;
 const SWEEP_AFTER: u64 = 60;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct RuntimeRecord {
     pub runtime: PathBuf,
     /// Whether processes that are started in the container later are checked too.
     pub is_guarded: bool,
 }
 
-impl Record {
+impl RuntimeRecord {
     /// Parses the target of a link. A path that is not absolute, or a format of another version, is not a record.
     #[must_use]
-    pub fn parse(target: &[u8]) -> Option<Record> {
+    pub fn parse(target: &[u8]) -> Option<RuntimeRecord> {
         let (path, is_guarded) = match target.strip_prefix(GUARDED) {
             Some(path) => (path, true),
             None => (target.strip_prefix(PLAIN)?, false),
         };
         path.starts_with(b"/")
-            .then(|| Record { runtime: PathBuf::from(OsStr::from_bytes(path)), is_guarded })
+            .then(|| RuntimeRecord { runtime: PathBuf::from(OsStr::from_bytes(path)), is_guarded })
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -102,7 +102,7 @@ pub(crate) enum StateOwner {
 impl ContainerKey<'_> {
     fn file_name(self) -> Option<String> {
         let id = self.id.as_str();
-        (id.len() <= MAX_ID_BYTES).then(|| format!("{id}{}", suffix(self.root)))
+        (id.len() <= MAX_ID_BYTES).then(|| format!("{id}{}", root_suffix(self.root)))
     }
 
     fn directories(self) -> impl Iterator<Item = PathBuf> {
@@ -140,7 +140,7 @@ pub(crate) fn state_directories(root: Option<&OsStr>, id: &str) -> impl Iterator
     all.map(move |root| root.join(&id))
 }
 
-fn suffix(root: Option<&OsStr>) -> String {
+fn root_suffix(root: Option<&OsStr>) -> String {
     format!("@{:016x}", hash(root.map_or(b"", OsStr::as_bytes)))
 }
 
@@ -153,13 +153,13 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// A number that differs from one id to the next, even if they merely count up: these bits depend on the last character as
 /// much as on the others.
-fn spread(id: &ContainerId) -> u64 {
+fn hash_bits(id: &ContainerId) -> u64 {
     hash(id.as_str().as_bytes()) >> 41
 }
 
 #[derive(Debug)]
 pub(crate) struct StoredRecord {
-    pub record: Record,
+    pub record: RuntimeRecord,
     dir: OwnedFd,
     name: String,
 }
@@ -171,14 +171,14 @@ pub(crate) fn read(trusted: &TrustedTree, named: ContainerKey<'_>) -> Option<Sto
     let dir = OwnedFd::from(dir);
     let name = named.file_name()?;
     let target = readlinkat(&dir, &name, Vec::with_capacity(64)).ok()?;
-    let record = Record::parse(target.as_bytes())?;
+    let record = RuntimeRecord::parse(target.as_bytes())?;
     Some(StoredRecord { record, dir, name })
 }
 
 /// The runtime that [`StoredRecord::remember_configured`] remembers, as far as this boot goes. The caller has to
 /// check the runtime.
 #[must_use]
-pub(crate) fn configured(trusted: &TrustedTree) -> Option<PathBuf> {
+pub(crate) fn read_configured(trusted: &TrustedTree) -> Option<PathBuf> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let target = readlinkat(&dir, CONFIGURED_NAME, Vec::with_capacity(128)).ok()?;
     let path = target.as_bytes().strip_prefix(CONFIGURED)?;
@@ -221,7 +221,7 @@ impl StoredRecord {
 pub(crate) fn write(
     trusted: &TrustedTree,
     named: ContainerKey<'_>,
-    record: Record,
+    record: RuntimeRecord,
 ) -> Result<Option<StoredRecord>, Errno> {
     let name = named.file_name().ok_or(Errno::NAMETOOLONG)?;
     let dir = match open() {
@@ -245,8 +245,8 @@ pub(crate) fn write(
         }
         made => made?,
     }
-    if spread(named.id).is_multiple_of(SWEEP_ONE_IN) {
-        sweep(&dir, named);
+    if hash_bits(named.id).is_multiple_of(SWEEP_ONE_IN) {
+        remove_stale(&dir, named);
     }
     Ok(Some(StoredRecord { record, dir, name }))
 }
@@ -276,10 +276,10 @@ fn make(trusted: &TrustedTree) -> Result<(), Errno> {
 
 /// Removes some records of containers that the runtime with the same `--root` no longer has. A runtime that ends a
 /// container itself (`run`), or is killed, is never asked to delete it.
-fn sweep(dir: &OwnedFd, own: ContainerKey<'_>) {
+fn remove_stale(dir: &OwnedFd, own: ContainerKey<'_>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());
-    let suffix = suffix(own.root);
+    let suffix = root_suffix(own.root);
     let mut names: Vec<String> = Vec::new();
     let _ = each_name(dir, &mut |name| {
         let name = std::str::from_utf8(name).unwrap_or_default();
@@ -287,22 +287,22 @@ fn sweep(dir: &OwnedFd, own: ContainerKey<'_>) {
         true
     });
     // The starting point varies, so that living containers do not hide those that are gone.
-    let place = usize::try_from(spread(own.id) / SWEEP_ONE_IN).unwrap_or_default();
+    let place = usize::try_from(hash_bits(own.id) / SWEEP_ONE_IN).unwrap_or_default();
     let from_first = names.iter().cycle().skip(place % names.len().max(1));
     for name in from_first.take(names.len().min(SWEEP_AT_MOST)) {
         let id = name.strip_suffix(&suffix).unwrap_or_default();
-        if id != own.id.as_str() && is_left(dir, name, id, own.root, now) {
+        if id != own.id.as_str() && is_stale(dir, name, id, own.root, now) {
             // If it stays, a later sweep tries again.
             let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
         }
     }
 }
 
-fn is_left(dir: &OwnedFd, name: &str, id: &str, root: Option<&OsStr>, now: u64) -> bool {
+fn is_stale(dir: &OwnedFd, name: &str, id: &str, root: Option<&OsStr>, now: u64) -> bool {
     if state_directories(root, id).any(|state| may_exist(&state)) {
         return false;
     }
-    if root.is_none() && !is_default_rooted(dir, name) {
+    if root.is_none() && !has_default_root(dir, name) {
         return false;
     }
     let made = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -313,9 +313,9 @@ fn is_left(dir: &OwnedFd, name: &str, id: &str, root: Option<&OsStr>, now: u64) 
 }
 
 /// Whether a record is for a runtime that is known to keep its containers in a default directory.
-fn is_default_rooted(dir: &OwnedFd, name: &str) -> bool {
+fn has_default_root(dir: &OwnedFd, name: &str) -> bool {
     let target = readlinkat(dir, name, Vec::new()).ok();
-    let record = target.and_then(|target| Record::parse(target.as_bytes()));
+    let record = target.and_then(|target| RuntimeRecord::parse(target.as_bytes()));
     record.is_some_and(|record| {
         let runtime = record.runtime.file_name().unwrap_or_default();
         DEFAULT_ROOTED.iter().any(|known| runtime == *known)
@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn a_record_is_what_was_written_and_nothing_else() {
         for is_guarded in [false, true] {
-            let record = Record { runtime: PathBuf::from("/usr/bin/runc"), is_guarded };
-            assert_eq!(Record::parse(&record.to_bytes()), Some(record));
+            let record = RuntimeRecord { runtime: PathBuf::from("/usr/bin/runc"), is_guarded };
+            assert_eq!(RuntimeRecord::parse(&record.to_bytes()), Some(record));
         }
         for target in [
             "",
@@ -341,7 +341,7 @@ mod tests {
             "1:configured:/usr/bin/runc",
             "2:/usr/bin/runc",
         ] {
-            assert_eq!(Record::parse(target.as_bytes()), None, "{target}");
+            assert_eq!(RuntimeRecord::parse(target.as_bytes()), None, "{target}");
         }
     }
 
@@ -369,7 +369,7 @@ mod tests {
         for name in names {
             let sweeps = (0..1000).filter(|n| {
                 let id: ContainerId = name(*n).parse().unwrap();
-                spread(&id).is_multiple_of(SWEEP_ONE_IN)
+                hash_bits(&id).is_multiple_of(SWEEP_ONE_IN)
             });
             let count = sweeps.count();
             assert!((350..650).contains(&count), "{}: {count}", name(7));

@@ -12,7 +12,7 @@ use onload_sys::processes::Processes;
 use rustix::fs::stat;
 use serde::{Deserialize, Serialize};
 
-use super::init::{Init, has_ended};
+use super::init::{InitProcess, has_ended};
 use super::made_by::DEFAULT_ROOTS;
 
 /// How long after precreate a container may still appear: podman starts its runtime right after it.
@@ -23,7 +23,7 @@ const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 /// What the process that creates the files does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Stage {
+pub(crate) enum CreatorStage {
     /// A hook that changes a living container, and records that when it has finished.
     Hook,
     /// It exits before the runtime starts.
@@ -34,8 +34,8 @@ pub(crate) enum Stage {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Maker {
-    stage: Stage,
+pub(crate) struct Creator {
+    stage: CreatorStage,
     pid: u32,
     /// In clock ticks since boot.
     start_time: u64,
@@ -51,19 +51,23 @@ pub(crate) struct Maker {
     roots: Vec<PathBuf>,
 }
 
-impl Maker {
+impl Creator {
     /// `root` is the runtime's `--root`. Relative paths start at the working directory.
-    pub(crate) fn this(stage: Stage, bundle: &Path, root: Option<&Path>) -> Result<Maker> {
+    pub(crate) fn current(
+        stage: CreatorStage,
+        bundle: &Path,
+        root: Option<&Path>,
+    ) -> Result<Creator> {
         let pid = std::process::id();
         let here = std::env::current_dir().ok();
         let whole = |path: &Path| {
             let path = here.as_ref()?.join(path);
             path.to_str().map(PathBuf::from)
         };
-        Ok(Maker {
+        Ok(Creator {
             stage,
             pid,
-            start_time: Init::open(Some(pid))?.start_time()?,
+            start_time: InitProcess::open(Some(pid))?.start_time()?,
             boot: boot_id()?,
             made_ms: since_boot_ms(),
             pid_namespace: pid_namespace()?,
@@ -82,7 +86,7 @@ impl Maker {
         pid_namespace().is_ok_and(|own| own == self.pid_namespace)
     }
 
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         let is_this_boot = boot_id().map_or(true, |boot| boot == self.boot);
         is_this_boot && !has_ended(self.pid, self.start_time)
     }
@@ -100,15 +104,15 @@ impl Maker {
     /// any runtime, its directory for the container shows that. A file removed by mistake was already mounted when the
     /// container was created, and stays mounted.
     fn is_abandoned_after(&self, id: &ContainerId, age: Duration) -> bool {
-        if self.lives() {
+        if self.is_alive() {
             return false;
         }
         let has_bundle = self.bundle.as_ref().is_none_or(|bundle| may_exist(bundle));
         match self.stage {
-            Stage::Hook => true,
+            CreatorStage::Hook => true,
             _ if !has_bundle => true,
-            Stage::Precreate if age < GRACE => false,
-            Stage::Precreate | Stage::Runtime => {
+            CreatorStage::Precreate if age < GRACE => false,
+            CreatorStage::Precreate | CreatorStage::Runtime => {
                 let mut roots = self.roots.iter();
                 !roots.any(|root| may_exist(&root.join(id.as_str())))
             }
@@ -142,17 +146,17 @@ mod tests {
     /// A maker that has ended, with a bundle and a state directory of its runtime.
     struct Ended {
         dir: tempfile::TempDir,
-        maker: Maker,
+        maker: Creator,
         id: ContainerId,
     }
 
     impl Ended {
-        fn new(stage: Stage) -> Self {
+        fn new(stage: CreatorStage) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let (bundle, root) = (dir.path().join("bundle"), dir.path().join("root"));
             fs::create_dir(&bundle).unwrap();
             fs::create_dir_all(root.join("other")).unwrap();
-            let mut maker = Maker::this(stage, &bundle, Some(&root)).unwrap();
+            let mut maker = Creator::current(stage, &bundle, Some(&root)).unwrap();
             maker.start_time -= 1;
             let id = "c1".parse().unwrap();
             Ended { dir, maker, id }
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_a_process_that_lives_made_is_needed() {
-        for stage in [Stage::Hook, Stage::Precreate, Stage::Runtime] {
+        for stage in [CreatorStage::Hook, CreatorStage::Precreate, CreatorStage::Runtime] {
             let mut ended = Ended::new(stage);
             fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
             assert!(ended.is_abandoned(60), "{stage:?}");
@@ -188,7 +192,7 @@ mod tests {
             let shown = fs::read_to_string(boot).unwrap();
             assert_eq!(shown, "another\n");
             assert!(Processes::default().boot_id().is_err());
-            let ended = Ended::new(Stage::Hook);
+            let ended = Ended::new(CreatorStage::Hook);
             assert_eq!(ended.maker.boot, "another");
             assert!(ended.is_abandoned(0));
             return;
@@ -223,9 +227,9 @@ mod tests {
 
     #[test]
     fn what_was_counted_in_another_pid_namespace_is_not_judged() {
-        let ended = Ended::new(Stage::Hook);
+        let ended = Ended::new(CreatorStage::Hook);
         let counts = |pid_namespace: u64| {
-            let maker = Maker { pid_namespace, ..ended.maker.clone() };
+            let maker = Creator { pid_namespace, ..ended.maker.clone() };
             maker.shares_pid_namespace()
         };
         assert!(counts(ended.maker.pid_namespace));
@@ -234,14 +238,14 @@ mod tests {
 
     #[test]
     fn a_hook_that_ended_without_a_record_left_what_it_made() {
-        let ended = Ended::new(Stage::Hook);
+        let ended = Ended::new(CreatorStage::Hook);
         ended.make("root/c1");
         assert!(ended.is_abandoned(0));
     }
 
     #[test]
     fn a_runtime_that_ended_left_the_list_unless_it_made_the_container() {
-        let ended = Ended::new(Stage::Runtime);
+        let ended = Ended::new(CreatorStage::Runtime);
         assert!(ended.is_abandoned(0));
         ended.make("root/c1");
         assert!(!ended.is_abandoned(60));
@@ -251,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_container_may_come_for_a_while_after_precreate() {
-        let ended = Ended::new(Stage::Precreate);
+        let ended = Ended::new(CreatorStage::Precreate);
         assert!(!ended.is_abandoned(9));
         assert!(ended.is_abandoned(10));
         ended.make("root/c1");
@@ -262,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_makes_nothing_older() {
-        let ended = Ended::new(Stage::Precreate);
+        let ended = Ended::new(CreatorStage::Precreate);
         // As if the clock had been an hour behind when it was made.
         let long_ago = std::time::SystemTime::now() - 6 * GRACE;
         File::open(ended.dir.path()).unwrap().set_modified(long_ago).unwrap();
@@ -273,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_runtime_that_is_told_no_root_is_known_by_the_usual_ones() {
-        let maker = Maker::this(Stage::Runtime, Path::new("."), None).unwrap();
+        let maker = Creator::current(CreatorStage::Runtime, Path::new("."), None).unwrap();
         assert_eq!(maker.roots, DEFAULT_ROOTS.map(PathBuf::from));
         assert!(maker.bundle.unwrap().is_absolute());
     }

@@ -16,15 +16,15 @@ use onload_sys::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
-use super::files::{self, Live, Made, RECORD, Record};
+use super::files::{self, ContainerRecord, CreatedPath, LiveInjection, RECORD};
 use super::init::has_ended;
-use super::maker::{Maker, Stage};
-use crate::decide::host::ThisHost;
+use super::maker::{Creator, CreatorStage};
+use crate::decide::host::LocalHost;
 
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 
 #[derive(Debug)]
-pub(crate) struct OwnDir {
+pub(crate) struct ContainerDir {
     pub run: RunDir,
     /// The container's directory in it.
     pub dir: OwnedFd,
@@ -35,27 +35,27 @@ pub(crate) struct OwnDir {
     patience: Duration,
     pub warning: Option<String>,
     /// What is recorded of the container, an earlier start's included.
-    pub record: Record,
+    pub record: ContainerRecord,
     path: PathBuf,
 }
 
-impl OwnDir {
+impl ContainerDir {
     /// Opens it, after creating it if necessary, and records in it that it belongs to this process. Every directory above
     /// it must belong to root.
     pub(crate) fn open(
         id: &ContainerId,
-        stage: Stage,
+        stage: CreatorStage,
         bundle: &Path,
         root: Option<&Path>,
-        host: &ThisHost,
+        host: &LocalHost,
     ) -> Result<Self> {
         let run = open_run(host)?;
         let lock = run.lock(LockMode::Shared, START_PATIENCE);
-        let maker = Maker::this(stage, bundle, root)?;
-        let mut own = OwnDir::make(run, id, lock)?;
+        let maker = Creator::current(stage, bundle, root)?;
+        let mut own = ContainerDir::make(run, id, lock)?;
         own.read().inspect_err(|_| remove_empty(&own.run, id))?;
         own.record.maker = Some(maker);
-        own.save().inspect_err(|_| own.give_up(id))?;
+        own.save().inspect_err(|_| own.remove_if_unused(id))?;
         Ok(own)
     }
 
@@ -68,18 +68,19 @@ impl OwnDir {
         };
         let path = run.path().join(id.as_str());
         let name = OsStr::new(id.as_str());
-        make_dir(&run, name, OWN_DIR_MODE).with_context(|| writing(&path))?;
+        make_dir(&run, name, OWN_DIR_MODE).with_context(|| write_context(&path))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = openat(&run, name, flags, Mode::empty());
         let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
-        let dir = dir.inspect_err(|_| remove_empty(&run, id)).with_context(|| writing(&path))?;
-        Ok(OwnDir {
+        let dir =
+            dir.inspect_err(|_| remove_empty(&run, id)).with_context(|| write_context(&path))?;
+        Ok(ContainerDir {
             run,
             dir,
             patience: lock.as_ref().map_or(Duration::ZERO, |_| START_PATIENCE),
             lock,
             warning,
-            record: Record::default(),
+            record: ContainerRecord::default(),
             path,
         })
     }
@@ -100,7 +101,7 @@ impl OwnDir {
 
     /// Records what will be created in the container's root, after what an earlier start of it created, and lets go of
     /// the lock: whoever ends in the same root finds this record, and hands over what it created there.
-    pub(crate) fn will_create(&mut self, root: &Path, missing: &[Made]) -> Result<()> {
+    pub(crate) fn record_planned(&mut self, root: &Path, missing: &[CreatedPath]) -> Result<()> {
         let created = self.record.created.get_or_insert_default();
         if created.root != root {
             created.made.clear();
@@ -114,11 +115,11 @@ impl OwnDir {
     }
 
     /// Records what was created of that, after what was handed over meanwhile, and what `reapply` needs.
-    pub(crate) fn has_created(
+    pub(crate) fn record_created(
         &mut self,
-        missing: &[Made],
-        made: impl Iterator<Item = Made>,
-        live: Live,
+        missing: &[CreatedPath],
+        made: impl Iterator<Item = CreatedPath>,
+        live: LiveInjection,
     ) -> Result<()> {
         let _lock = match self.run.lock(LockMode::Shared, self.patience) {
             Err(error) if !matches!(error, LockError::Held { .. }) => return Err(error.into()),
@@ -136,7 +137,7 @@ impl OwnDir {
     }
 
     /// Records what there is to know of a container in which nothing is created.
-    pub(crate) fn has_created_nothing(&mut self, live: Live) -> Result<()> {
+    pub(crate) fn record_nothing_created(&mut self, live: LiveInjection) -> Result<()> {
         self.record.live = Some(live);
         self.save()
     }
@@ -159,7 +160,7 @@ impl OwnDir {
             }
             file.commit().map_err(cause)
         };
-        write().with_context(|| writing(&self.path.join(name)))
+        write().with_context(|| write_context(&self.path.join(name)))
     }
 
     /// Appends to a file in it, which may be mounted in the container.
@@ -168,11 +169,11 @@ impl OwnDir {
         let file = openat(&self.dir, name, flags, Mode::empty()).map(File::from);
         let written = file.map_err(io::Error::from);
         let written = written.and_then(|mut file| file.write_all(bytes));
-        written.with_context(|| writing(&self.path.join(name)))
+        written.with_context(|| write_context(&self.path.join(name)))
     }
 
     /// Restores it as far as possible. The original error is the one to report.
-    pub(crate) fn give_up(&self, id: &ContainerId) {
+    pub(crate) fn remove_if_unused(&self, id: &ContainerId) {
         if self.record.created.is_none() && self.record.live.is_none() {
             let _ = unlinkat(&self.dir, RECORD, AtFlags::empty());
         }
@@ -181,18 +182,18 @@ impl OwnDir {
 }
 
 /// Opens [`RUN_DIR`], and makes it first where it is not there; every directory above belongs to root.
-pub(crate) fn open_run(host: &ThisHost) -> Result<RunDir> {
+pub(crate) fn open_run(host: &LocalHost) -> Result<RunDir> {
     let path = Path::new(RUN_DIR);
     let above = path.parent().unwrap_or(Path::new("/"));
     let above = host.trusted().open_dir(above)?;
     let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
-    make_dir(&above, name, RUN_DIR_MODE).with_context(|| writing(path))?;
+    make_dir(&above, name, RUN_DIR_MODE).with_context(|| write_context(path))?;
     let run = host.trusted().open_dir(path)?;
-    set_mode(&run, RUN_DIR_MODE).with_context(|| writing(path))?;
+    set_mode(&run, RUN_DIR_MODE).with_context(|| write_context(path))?;
     Ok(RunDir::new(run.into(), path))
 }
 
-pub(crate) fn writing(path: &Path) -> String {
+pub(crate) fn write_context(path: &Path) -> String {
     format!("writing {path:?}")
 }
 
@@ -209,7 +210,7 @@ mod tests {
 
     use super::*;
     use crate::record::files::TargetType;
-    use crate::record::init::Init;
+    use crate::record::init::InitProcess;
     use crate::record::sweep;
 
     /// The sweep of another container finds the directory of an earlier start, and removes it while
@@ -232,7 +233,7 @@ mod tests {
             true
         });
         assert!(met, "the sweeper has another lock");
-        let own = OwnDir::make(run(), &id, lock).unwrap();
+        let own = ContainerDir::make(run(), &id, lock).unwrap();
         own.write("ld.so.preload", b"x", None).unwrap();
         assert!(dir.path().join("c1/ld.so.preload").exists());
     }
@@ -242,11 +243,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let lock = run().lock(LockMode::Shared, Duration::ZERO);
-        let mut own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let mut own = ContainerDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
         let pid = std::process::id();
-        let started = Init::open(Some(pid)).unwrap().start_time().unwrap();
+        let started = InitProcess::open(Some(pid)).unwrap().start_time().unwrap();
         for (start_time, stays) in [(started, true), (started - 1, false)] {
-            own.record.live = Some(Live { pid, start_time, ..Live::default() });
+            own.record.live = Some(LiveInjection { pid, start_time, ..LiveInjection::default() });
             own.save().unwrap();
             own.read().unwrap();
             assert_eq!(own.record.live.is_some(), stays);
@@ -260,20 +261,22 @@ mod tests {
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let start = |id: &str| {
             let lock = run().lock(LockMode::Shared, Duration::ZERO);
-            OwnDir::make(run(), &id.parse().unwrap(), lock).unwrap()
+            ContainerDir::make(run(), &id.parse().unwrap(), lock).unwrap()
         };
-        let target =
-            |name: &str, inode| Made { inode, ..Made::planned(Path::new(name), TargetType::File) };
-        let create = |own: &mut OwnDir, name| {
+        let target = |name: &str, inode| CreatedPath {
+            inode,
+            ..CreatedPath::new(Path::new(name), TargetType::File)
+        };
+        let create = |own: &mut ContainerDir, name| {
             let missing = [target(name, None)];
-            own.will_create(root.path(), &missing).unwrap();
+            own.record_planned(root.path(), &missing).unwrap();
             missing
         };
         let mut first = start("c1");
         let missing = create(&mut first, "/a");
         std::fs::write(root.path().join("a"), "").unwrap();
         let made = [target("/a", Some(7))];
-        let done = first.has_created(&missing, made.into_iter(), Live::default());
+        let done = first.record_created(&missing, made.into_iter(), LiveInjection::default());
         done.unwrap();
 
         let mut second = start("c2");
@@ -284,7 +287,7 @@ mod tests {
         drop(alone);
         assert!(!dir.path().join("c1").exists());
         let made = [target("/b", Some(8))];
-        let done = second.has_created(&missing, made.into_iter(), Live::default());
+        let done = second.record_created(&missing, made.into_iter(), LiveInjection::default());
         done.unwrap();
         let record = files::read(&second.dir).unwrap().unwrap();
         let both = [target("/a", Some(7)), target("/b", Some(8))];
@@ -300,7 +303,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::find(dir.path()).unwrap().unwrap();
         let lock = run.lock(LockMode::Shared, Duration::ZERO);
-        let own = OwnDir::make(run, &"c1".parse().unwrap(), lock).unwrap();
+        let own = ContainerDir::make(run, &"c1".parse().unwrap(), lock).unwrap();
         let label = "system_u:object_r:container_file_t:s0:c40,c987";
         own.write("ld.so.preload", b"x", Some(label)).unwrap();
         let mut found = [0; 100];
@@ -315,7 +318,7 @@ mod tests {
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let stranger = run().lock_if_free();
         let lock = run().lock(LockMode::Shared, Duration::ZERO);
-        let own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let own = ContainerDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
         let line = own.warning.clone().unwrap();
         assert!(own.lock.is_none() && line.contains("holds it"), "{line}");
         own.write("ld.so.preload", b"x", None).unwrap();

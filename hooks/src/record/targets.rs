@@ -3,10 +3,10 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::files::{Made, TargetType};
+use super::files::{CreatedPath, TargetType};
 use onload_sys::fs::container_root::ContainerRoot;
 
-pub(crate) fn removal(kind: TargetType) -> AtFlags {
+pub(crate) fn unlink_flags(kind: TargetType) -> AtFlags {
     match kind {
         TargetType::File => AtFlags::empty(),
         TargetType::Directory => AtFlags::REMOVEDIR,
@@ -14,14 +14,14 @@ pub(crate) fn removal(kind: TargetType) -> AtFlags {
 }
 
 /// Removes what was created, the last one first, if it is still the same file and empty.
-pub(crate) fn remove(root: &ContainerRoot, made: &[Made]) {
+pub(crate) fn remove(root: &ContainerRoot, made: &[CreatedPath]) {
     for made in made.iter().rev() {
         // What stays is empty, and the original error is the one to report.
         let _ = remove_one(root, made);
     }
 }
 
-fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
+fn remove_one(root: &ContainerRoot, made: &CreatedPath) -> Result<(), Errno> {
     let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
         return Ok(());
     };
@@ -35,10 +35,12 @@ fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
     }
     match (made.kind, FileType::from_raw_mode(stat.st_mode)) {
         (TargetType::File, FileType::RegularFile) if stat.st_size == 0 => {
-            unlinkat(&dir, name, removal(made.kind))
+            unlinkat(&dir, name, unlink_flags(made.kind))
         }
         // A directory that is not empty stays.
-        (TargetType::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
+        (TargetType::Directory, FileType::Directory) => {
+            unlinkat(&dir, name, unlink_flags(made.kind))
+        }
         _ => Ok(()),
     }
 }

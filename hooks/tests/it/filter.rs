@@ -16,12 +16,12 @@ use onload_core::container_id::ContainerId;
 use onload_core::drain::DrainList;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
-use onload_hooks::config::filter::{Outcome, apply};
-use onload_hooks::config::state::State;
-use onload_hooks::decide::host::{HostView, Privilege, Settings};
-use onload_hooks::decide::pools::{PoolRequest, Pools, Reserved};
-use onload_hooks::decide::specs::Specs;
-use onload_hooks::decide::subject::Container;
+use onload_hooks::config::filter::{FilterOutcome, apply};
+use onload_hooks::config::state::OciState;
+use onload_hooks::decide::host::{HookSettings, HostView, Privilege};
+use onload_hooks::decide::pools::{PoolRequest, Pools, Reservation};
+use onload_hooks::decide::specs::OnloadSpecs;
+use onload_hooks::decide::subject::ContainerRef;
 use onload_hooks::decide::sysfs::Sysfs;
 use onload_sys::elf::ElfSummary;
 use onload_sys::error::Result;
@@ -167,12 +167,12 @@ impl FakeHost {
         self.tree.file(&format!("b/rootfs/{path}"), text);
     }
 
-    fn apply_bytes(&self, json: &[u8]) -> Result<Outcome> {
+    fn apply_bytes(&self, json: &[u8]) -> Result<FilterOutcome> {
         let bundle = self.tree.path("b");
-        apply(json, Container { bundle: &bundle, id: None, sees_exec: true }, self, self)
+        apply(json, ContainerRef { bundle: &bundle, id: None, sees_exec: true }, self, self)
     }
 
-    fn apply(&self, config: &Value) -> Result<Outcome> {
+    fn apply(&self, config: &Value) -> Result<FilterOutcome> {
         self.apply_bytes(&serde_json::to_vec(config).unwrap())
     }
 
@@ -193,25 +193,25 @@ impl NodeLookup for FakeHost {
 }
 
 impl Pools for FakeHost {
-    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reserved> {
+    fn choose(&self, wanted: PoolRequest<'_>) -> Result<Reservation> {
         let devices = take_unleased(wanted.devices, wanted.numa, &|_| None);
-        Ok(Reserved { token: [7; 16].into(), devices: devices? })
+        Ok(Reservation { token: [7; 16].into(), devices: devices? })
     }
 
-    fn ticket(&self, id: &Token, _: Container<'_>, _: Option<&Path>) -> Result<Ticket> {
+    fn ticket(&self, id: &Token, _: ContainerRef<'_>, _: Option<&Path>) -> Result<Ticket> {
         Err(ticket::unknown_error(id))
     }
 }
 
 impl HostView for FakeHost {
-    fn settings(&self) -> Result<Settings> {
-        Ok(Settings {
+    fn settings(&self) -> Result<HookSettings> {
+        Ok(HookSettings {
             config: self.config.clone(),
             file: PathBuf::from("/etc/onload-ctk/config.toml"),
         })
     }
 
-    fn specs(&self, _wanted: &[Class]) -> Result<Specs> {
+    fn specs(&self, _wanted: &[Class]) -> Result<OnloadSpecs> {
         let sources = [NIC, NODES, PROFILE, RDMA, HUGE, ZF]
             .iter()
             .chain(&CLOCKS)
@@ -224,18 +224,18 @@ impl HostView for FakeHost {
                 priority: 0,
                 content: onload_cdi::from_json(text.as_bytes()).map_err(Into::into),
             });
-        Ok(Specs::from_sources(sources.collect()))
+        Ok(OnloadSpecs::from_sources(sources.collect()))
     }
 
     fn sysfs(&self) -> Sysfs {
-        Sysfs::at(self.tree.path("sys"))
+        Sysfs::at_root(self.tree.path("sys"))
     }
 
     fn privilege(&self) -> Privilege {
         self.privilege
     }
 
-    fn preload_file(&self) -> Result<()> {
+    fn check_preload_file(&self) -> Result<()> {
         if self.has_preload_file {
             return Ok(());
         }
@@ -263,7 +263,7 @@ impl HostView for FakeHost {
         Ok(links.into())
     }
 
-    fn library(&self, _path: &str) -> Option<ElfSummary> {
+    fn library_summary(&self, _path: &str) -> Option<ElfSummary> {
         Some(ElfSummary { machine: 62, is_64: true, ..ElfSummary::default() })
     }
 
@@ -633,7 +633,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
     .unwrap();
     let id: ContainerId = "c1".parse().unwrap();
     let bundle = host.tree.path("b");
-    let container = Container { bundle: &bundle, id: Some(&id), sees_exec: true };
+    let container = ContainerRef { bundle: &bundle, id: Some(&id), sees_exec: true };
     let outcome = apply(&json, container, &host, &host).unwrap();
     let file = outcome.file.unwrap();
     assert_eq!(
@@ -1033,7 +1033,7 @@ fn what_nobody_knows_stays_as_it_was_spelled() {
 fn a_value_that_only_mentions_us_changes_nothing() {
     let mut config = config(&json!({"example.com/docs": "see onload.dev/nic"}));
     config["process"]["env"] = json!(["HELP=onload.dev/nic"]);
-    assert_eq!(FakeHost::new().apply(&config).unwrap(), Outcome::default());
+    assert_eq!(FakeHost::new().apply(&config).unwrap(), FilterOutcome::default());
 }
 
 #[test]
@@ -1236,7 +1236,7 @@ fn whoever_does_not_see_later_processes_refuses_the_capability_to_change_the_use
     let (host, mut config) = as_plain_user();
     config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"]});
     let bundle = host.tree.path("b");
-    let container = Container { bundle: &bundle, id: None, sees_exec: false };
+    let container = ContainerRef { bundle: &bundle, id: None, sees_exec: false };
     let json = serde_json::to_vec(&config).unwrap();
     let message = ErrorChain(&apply(&json, container, &host, &host).unwrap_err()).to_string();
     assert!(message.contains("drop CAP_SETUID"), "{message}");
@@ -1379,7 +1379,7 @@ proptest! {
         let specs = host.specs(&[]).unwrap();
         let annotations = BTreeMap::from([("onload.dev/nic-nodes".to_owned(), names.to_owned())]);
         let request = onload_core::request::Request::parse(&annotations).unwrap().unwrap();
-        let edits = specs.edits(&specs.resolve(&request).unwrap());
+        let edits = specs.merge_edits(&specs.resolve(&request).unwrap());
         let mut theirs = OciConfig::parse(&json).unwrap();
         onload_cdi::oci::apply(&mut theirs, &edits, &host).unwrap();
         let ours = host.apply_bytes(&json).unwrap().config.unwrap();
@@ -1409,7 +1409,7 @@ fn configurations_of_the_specification_s_own_pass_byte_for_byte() {
             continue;
         }
         let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(host.apply_bytes(&bytes).unwrap(), Outcome::default(), "{path:?}");
+        assert_eq!(host.apply_bytes(&bytes).unwrap(), FilterOutcome::default(), "{path:?}");
         // What is opened and written again without a change is identical to the byte.
         if let Ok(config) = OciConfig::parse(&bytes) {
             assert!(config.to_bytes() == bytes.trim_ascii(), "{path:?}");
@@ -1464,7 +1464,7 @@ fn a_state_that_another_writer_writes_is_read() {
             .bundle("/b")
             .build()
             .unwrap();
-        let read = State::read(serde_json::to_vec(&state).unwrap().as_slice(), true).unwrap();
+        let read = OciState::read(serde_json::to_vec(&state).unwrap().as_slice(), true).unwrap();
         assert_eq!((read.id.as_str(), read.pid), ("c1", Some(4711)));
         assert_eq!((read.bundle, read.is_stopped), (PathBuf::from("/b"), is_stopped));
     }

@@ -6,7 +6,7 @@ use onload_host::discover::hugepages::NODES;
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 use super::kernel_line;
 use onload_sys::cpu_list;
 use onload_sys::text::format_count;
@@ -18,7 +18,7 @@ const ISOLATE: &str = "isolcpus=";
 const FASTEST: &str = "performance";
 
 /// Whether CPUs keep their frequency: one that has to come up first adds tens of microseconds.
-pub(super) fn governor(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_governor(examined: &CheckContext<'_>) -> Findings {
     let policies = examined.host.list(POLICIES.as_ref())?.names;
     let policies = policies.iter().filter(|name| name.starts_with("policy"));
     let (mut seen, mut slow) = (0, BTreeSet::new());
@@ -32,7 +32,7 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
             slow.insert(governor);
         }
     }
-    if seen == 0 || devices_by_node(examined).is_empty() {
+    if seen == 0 || device_numa_nodes(examined).is_empty() {
         return Ok(Vec::new());
     }
     let finding = if slow.is_empty() {
@@ -47,31 +47,32 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
             slow.join(", ")
         );
         let set = format!("cpupower frequency-set --governor {FASTEST}");
-        Finding::warn(text, Remedy::run(set)).after(examined.program("cpupower")?)
+        Finding::warn(text, Remedy::run(set))
+            .with_first_remedy(examined.install_remedy("cpupower")?)
     };
-    Ok(vec![finding.at(POLICIES)])
+    Ok(vec![finding.with_path(POLICIES)])
 }
 
 /// A host that isolates none is not asked for more.
-pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
-    let isolated = match cpus_in(examined, ISOLATED)? {
+pub(super) fn check_isolated_cpus(examined: &CheckContext<'_>) -> Findings {
+    let isolated = match read_cpus(examined, ISOLATED)? {
         Ok(isolated) => isolated,
         Err(unknown) => return Ok(vec![unknown]),
     };
-    let nodes = devices_by_node(examined);
+    let nodes = device_numa_nodes(examined);
     if isolated.is_empty() || nodes.is_empty() {
         return Ok(Vec::new());
     }
     let mut has_cpus = false;
     let mut elsewhere: Option<(u32, BTreeSet<u32>)> = None;
     for node in &nodes {
-        let mut cpus = match cpus_in(examined, &format!("{NODES}/node{node}/cpulist"))? {
+        let mut cpus = match read_cpus(examined, &format!("{NODES}/node{node}/cpulist"))? {
             Ok(cpus) => cpus,
             Err(unknown) => return Ok(vec![unknown]),
         };
         if !cpus.is_disjoint(&isolated) {
             let text = format!("isolated CPUs are on node {node}, where a device is");
-            return Ok(vec![Finding::pass(text).at(ISOLATED)]);
+            return Ok(vec![Finding::pass(text).with_path(ISOLATED)]);
         }
         // The first CPU of a node is left to interrupts and the kernel.
         has_cpus |= cpus.pop_first().is_some();
@@ -84,41 +85,45 @@ pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
             return Ok(Vec::new());
         }
         let text = "no node with a device has a CPU to isolate beside its first";
-        return Ok(vec![Finding::pass(text).at(ISOLATED)]);
+        return Ok(vec![Finding::pass(text).with_path(ISOLATED)]);
     };
-    let finding = isolate(examined, node, &cpus)?.at(ISOLATED);
-    Ok(vec![finding.at(format!("{NODES}/node{node}/cpulist"))])
+    let finding = isolate_finding(examined, node, &cpus)?.with_path(ISOLATED);
+    Ok(vec![finding.with_path(format!("{NODES}/node{node}/cpulist"))])
 }
 
 /// The CPUs that a file lists, or that they are unknown: advice by a part of a list would be wrong.
-fn cpus_in(
-    examined: &Examined<'_>,
+fn read_cpus(
+    examined: &CheckContext<'_>,
     path: &str,
 ) -> Result<Result<BTreeSet<u32>, Finding>, HostError> {
     let list = examined.attribute(path)?.unwrap_or_default();
     Ok(cpu_list::parse_kernel_list(&list).map_err(|error| {
         let text = format!("which CPUs are isolated near a device is not known: {error}");
-        Finding::unknown(text, Remedy::run(format!("od -c {path}"))).at(path)
+        Finding::unknown(text, Remedy::run(format!("od -c {path}"))).with_path(path)
     }))
 }
 
 /// How CPUs of a node become the isolated ones. The kernel takes the first `isolcpus=` of its line and ignores
 /// those after it (kernel/sched/isolation.c), so that one is changed and none is added.
-fn isolate(examined: &Examined<'_>, node: u32, cpus: &BTreeSet<u32>) -> Result<Finding, HostError> {
+fn isolate_finding(
+    examined: &CheckContext<'_>,
+    node: u32,
+    cpus: &BTreeSet<u32>,
+) -> Result<Finding, HostError> {
     let text = format!(
         "no isolated CPU is on a node with a device: programs on them reach node {node} across the sockets"
     );
     let cpus = cpu_list::format_list(cpus);
-    let finding = match kernel_line::word(examined, ISOLATE)? {
+    let finding = match kernel_line::find_word(examined, ISOLATE)? {
         Some(word) => {
             let flags = isolation_flags(&word);
             let change = kernel_line::replace(examined, &word, &format!("{ISOLATE}{flags}{cpus}"))?;
-            Finding::warn(text, change).at(kernel_line::SHOWN)
+            Finding::warn(text, change).with_path(kernel_line::SHOWN)
         }
         // They are isolated by a cpuset.
         None => Finding::warn(text, kernel_line::write(examined, &format!("{ISOLATE}{cpus}"))?),
     };
-    kernel_line::then_reboot(examined, finding)
+    kernel_line::with_reboot(examined, finding)
 }
 
 /// What stands before the CPUs in the word, with the comma at its end.
@@ -128,7 +133,7 @@ fn isolation_flags(word: &str) -> &str {
     value.get(..cpus).unwrap_or_default()
 }
 
-fn devices_by_node(examined: &Examined<'_>) -> BTreeSet<u32> {
+fn device_numa_nodes(examined: &CheckContext<'_>) -> BTreeSet<u32> {
     let inventory = examined.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.numa_node);
     let rdma = inventory.rdma.iter().filter_map(|device| device.numa_node);

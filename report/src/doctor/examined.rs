@@ -12,7 +12,7 @@ use onload_host::pools::PoolSet;
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
 
-pub struct Examined<'e> {
+pub struct CheckContext<'e> {
     pub host: &'e Host,
     pub config: &'e Config,
     /// What of it is left out.
@@ -30,7 +30,7 @@ const ARCH: &str = "/proc/sys/kernel/arch";
 /// Empty where there is nothing to check.
 pub(super) type Findings = Result<Vec<Finding>, HostError>;
 
-impl Examined<'_> {
+impl CheckContext<'_> {
     pub(super) fn exists(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
         Ok(self.host.entry(path.as_ref())?.is_some())
     }
@@ -45,8 +45,8 @@ impl Examined<'_> {
     }
 
     /// The first two numbers of the running kernel's release, where it is shown.
-    pub(super) fn kernel(&self) -> Result<Option<(u32, u32)>, HostError> {
-        Ok(self.attribute(RELEASE)?.as_deref().and_then(kernel))
+    pub(super) fn kernel_version(&self) -> Result<Option<(u32, u32)>, HostError> {
+        Ok(self.attribute(RELEASE)?.as_deref().and_then(parse_kernel_version))
     }
 
     /// Whether the processor is a 64-bit Arm. Where the kernel does not say, it is one that this program runs on.
@@ -62,20 +62,20 @@ impl Examined<'_> {
     }
 
     /// How a program is installed that is not there, and that a command needs.
-    pub(super) fn program(&self, program: &str) -> Result<Option<Remedy>, HostError> {
+    pub(super) fn install_remedy(&self, program: &str) -> Result<Option<Remedy>, HostError> {
         for directory in ["/usr/bin", "/usr/sbin", "/bin", "/sbin"] {
             if self.is_file(Path::new(directory).join(program))? {
                 return Ok(None);
             }
         }
-        let distribution = Distribution::of(self.host)?;
-        let package = distribution.package(program);
+        let distribution = Distribution::detect(self.host)?;
+        let package = distribution.package_for(program);
         Ok(Some(Remedy::run(distribution.install(package))))
     }
 
     /// How the package's files come back: no archive of a distribution has it.
-    pub(super) fn reinstall(&self) -> Result<Remedy, HostError> {
-        let from = match Distribution::of(self.host)? {
+    pub(super) fn reinstall_remedy(&self) -> Result<Remedy, HostError> {
+        let from = match Distribution::detect(self.host)? {
             Distribution::Debian | Distribution::Ubuntu => "its file: dpkg -i onload-ctk_*.deb",
             Distribution::RedHat | Distribution::Suse => {
                 "its file: rpm -U --replacepkgs onload-ctk-[0-9]*.rpm"
@@ -96,12 +96,12 @@ impl Examined<'_> {
     /// starts that. Its archive lays them down where there is no systemd, too.
     pub(super) fn has_units(&self) -> Result<bool, HostError> {
         Ok(self.is_file("/usr/lib/systemd/system/onload-cdi.service")?
-            && Distribution::of(self.host)?.has_systemd())
+            && Distribution::detect(self.host)?.has_systemd())
     }
 }
 
 /// Of a release such as `6.12.48+deb13-amd64`.
-fn kernel(release: &str) -> Option<(u32, u32)> {
+fn parse_kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn a_kernel_is_told_by_its_first_two_numbers() {
-        assert_eq!(kernel("6.12.48+deb13-amd64"), Some((6, 12)));
-        assert_eq!(kernel("5.4.0-216-generic"), Some((5, 4)));
-        assert_eq!(kernel("5.14.0-503.el9.x86_64"), Some((5, 14)));
-        assert_eq!(kernel(""), None);
-        assert_eq!(kernel("6"), None);
+        assert_eq!(parse_kernel_version("6.12.48+deb13-amd64"), Some((6, 12)));
+        assert_eq!(parse_kernel_version("5.4.0-216-generic"), Some((5, 4)));
+        assert_eq!(parse_kernel_version("5.14.0-503.el9.x86_64"), Some((5, 14)));
+        assert_eq!(parse_kernel_version(""), None);
+        assert_eq!(parse_kernel_version("6"), None);
     }
 }

@@ -10,7 +10,7 @@ use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::acs;
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings, RELEASE};
+use super::examined::{CheckContext, Findings, RELEASE};
 use super::kernel_line;
 
 const PEERMEM: &str = "/sys/module/nvidia_peermem";
@@ -30,7 +30,7 @@ const AMD_OPTIONS: [&str; 2] = ["CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY"
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
 /// Whether the drivers let RDMA register memory of the GPUs.
-pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_peer_memory(examined: &CheckContext<'_>) -> Findings {
     if examined.inventory.rdma.is_empty() {
         return Ok(Vec::new());
     }
@@ -40,23 +40,23 @@ pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
     };
     let mut findings = Vec::new();
     if has("NVIDIA") && examined.exists("/sys/module/nvidia")? {
-        findings.push(nvidia_memory(examined)?);
+        findings.push(nvidia_finding(examined)?);
     }
     if has("AMD") && examined.exists("/sys/module/amdgpu")? {
-        findings.push(amd_memory(examined)?);
+        findings.push(amd_finding(examined)?);
     }
     Ok(findings)
 }
 
-fn nvidia_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
+fn nvidia_finding(examined: &CheckContext<'_>) -> Result<Finding, HostError> {
     if examined.exists(PEERMEM)? {
-        return Ok(Finding::pass("nvidia_peermem is loaded").at(PEERMEM));
+        return Ok(Finding::pass("nvidia_peermem is loaded").with_path(PEERMEM));
     }
     if examined.exists(NV_PEER_MEM)? {
         let text = "nv_peer_mem is loaded, the predecessor of nvidia_peermem";
-        return Ok(Finding::pass(text).at(NV_PEER_MEM));
+        return Ok(Finding::pass(text).with_path(NV_PEER_MEM));
     }
-    let finding = if gives_dma_buf(examined)? {
+    let finding = if has_dma_buf(examined)? {
         Finding::pass(
             "NVIDIA's open modules give memory of GPUs as dma-buf, which needs no nvidia_peermem",
         )
@@ -64,14 +64,14 @@ fn nvidia_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
         let text = "nvidia_peermem is not loaded, and the driver does not give memory as dma-buf: programs copy what they send from GPUs by the CPU";
         if can_load_peermem(examined)? {
             Finding::warn(text, Remedy::run("modprobe nvidia-peermem"))
-                .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
+                .with_remedy(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem"))
         } else {
             let text =
                 format!("{text}; nvidia_peermem does not load with the ib_core of this kernel");
-            Finding::warn(text, open_modules()).at(SYMBOLS)
+            Finding::warn(text, open_modules()).with_path(SYMBOLS)
         }
     };
-    Ok(finding.at(PEERMEM).at(NVIDIA_VERSION).at(RELEASE))
+    Ok(finding.with_path(PEERMEM).with_path(NVIDIA_VERSION).with_path(RELEASE))
 }
 
 fn open_modules() -> Remedy {
@@ -81,10 +81,10 @@ fn open_modules() -> Remedy {
     )
 }
 
-fn gives_dma_buf(examined: &Examined<'_>) -> Result<bool, HostError> {
+fn has_dma_buf(examined: &CheckContext<'_>) -> Result<bool, HostError> {
     let version = examined.attribute(NVIDIA_VERSION)?.unwrap_or_default();
     let is_new = open_version(&version).is_some_and(|version| version >= FIRST_OPEN);
-    Ok(is_new && examined.kernel()? >= Some(FIRST_KERNEL))
+    Ok(is_new && examined.kernel_version()? >= Some(FIRST_KERNEL))
 }
 
 /// The first number of a version such as `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
@@ -97,7 +97,7 @@ fn open_version(text: &str) -> Option<u32> {
 }
 
 /// Whether `ib_core` has what it loads with; so it is taken to be where nothing says it.
-fn can_load_peermem(examined: &Examined<'_>) -> Result<bool, HostError> {
+fn can_load_peermem(examined: &CheckContext<'_>) -> Result<bool, HostError> {
     let is_it = |line: &[u8]| {
         let mut words = line.split(|byte| *byte == b' ' || *byte == b'\t');
         words.any(|word| word == PEER_MEMORY)
@@ -106,10 +106,10 @@ fn can_load_peermem(examined: &Examined<'_>) -> Result<bool, HostError> {
     Ok(found.is_none_or(|lines| !lines.is_empty()))
 }
 
-fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
+fn amd_finding(examined: &CheckContext<'_>) -> Result<Finding, HostError> {
     for peers in AMD_PEERS {
         if examined.exists(peers)? {
-            return Ok(Finding::pass("amdgpu gives memory of GPUs to RDMA").at(peers));
+            return Ok(Finding::pass("amdgpu gives memory of GPUs to RDMA").with_path(peers));
         }
     }
     let release = examined.attribute(RELEASE)?.unwrap_or_default();
@@ -142,21 +142,21 @@ fn amd_memory(examined: &Examined<'_>) -> Result<Finding, HostError> {
                 Remedy::install(kernel, "the distribution, or https://www.kernel.org"),
             )
         };
-        return Ok(finding.at(file));
+        return Ok(finding.with_path(file));
     }
     let text = "whether the kernel gives memory of AMD's GPUs as dma-buf is not known: its configuration is not in /boot";
     let look = format!("zgrep -E '{}' /proc/config.gz", AMD_OPTIONS.join("|"));
-    Ok(Finding::unknown(text, Remedy::run(look)).at("/boot"))
+    Ok(Finding::unknown(text, Remedy::run(look)).with_path("/boot"))
 }
 
 /// Whether the IOMMU translates what GPUs and their NICs do: then what goes between them passes the CPU. A NIC that
 /// translates itself, and Data Direct, are made for that.
-pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_iommu(examined: &CheckContext<'_>) -> Findings {
     let near = GpuNicMap::from_inventory(examined.inventory);
     let mut translated: Vec<(PciAddress, u32, String)> = Vec::new();
     let mut seen = false;
     for (gpu, nic) in near.pairs() {
-        if near.data_functions(gpu, nic)[1] != nic || acs::translates(examined, nic)? {
+        if near.data_functions(gpu, nic)[1] != nic || acs::has_ats_enabled(examined, nic)? {
             continue;
         }
         seen = true;
@@ -174,7 +174,7 @@ pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
     translated.dedup();
     let Some((_, group, kind)) = translated.first() else {
         let text = "the IOMMU translates nothing between a GPU and its NIC";
-        return Ok(seen.then(|| Finding::pass(text).at(GROUPS)).into_iter().collect());
+        return Ok(seen.then(|| Finding::pass(text).with_path(GROUPS)).into_iter().collect());
     };
     let names: Vec<String> = translated.iter().map(|(address, ..)| address.to_string()).collect();
     let text = format!(
@@ -184,12 +184,12 @@ pub(super) fn iommu(examined: &Examined<'_>) -> Findings {
     );
     let words = if examined.is_arm()? { "iommu.passthrough=1" } else { "iommu=pt" };
     let finding = Finding::warn(text, kernel_line::write(examined, words)?);
-    let finding = kernel_line::then_reboot(examined, finding)?;
-    Ok(vec![finding.at(format!("{GROUPS}/{group}/type"))])
+    let finding = kernel_line::with_reboot(examined, finding)?;
+    Ok(vec![finding.with_path(format!("{GROUPS}/{group}/type"))])
 }
 
 /// Whether the nearest RDMA device of a GPU is on its NUMA node.
-pub(super) fn node(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_numa_node(examined: &CheckContext<'_>) -> Findings {
     let near = GpuNicMap::from_inventory(examined.inventory);
     let (mut found, mut findings) = (0, Vec::new());
     for (gpu, nic) in near.pairs() {
@@ -211,19 +211,20 @@ pub(super) fn node(examined: &Examined<'_>) -> Findings {
         let text = format!("{why}: what {name} sends from it passes between the nodes");
         let remedy = match own.as_slice() {
             [] => "onload-ctk topology --matrix".to_owned(),
-            own => bring_up(examined, own),
+            own => link_up_command(examined, own),
         };
-        let finding = Finding::warn(text, Remedy::run(remedy)).of(gpu.to_string());
-        findings.push(finding.at(format!("{DEVICES}/{gpu}/numa_node")));
+        let finding = Finding::warn(text, Remedy::run(remedy)).with_subject(gpu.to_string());
+        findings.push(finding.with_path(format!("{DEVICES}/{gpu}/numa_node")));
     }
     if findings.is_empty() && found > 0 {
-        findings.push(Finding::pass("each GPU has an RDMA device on its NUMA node").at(DEVICES));
+        findings
+            .push(Finding::pass("each GPU has an RDMA device on its NUMA node").with_path(DEVICES));
     }
     Ok(findings)
 }
 
 /// The link of the first of these devices that has one to bring up; a subnet manager does it on InfiniBand.
-fn bring_up(examined: &Examined<'_>, names: &[&str]) -> String {
+fn link_up_command(examined: &CheckContext<'_>, names: &[&str]) -> String {
     let rdma = examined.inventory.rdma.iter();
     let mut rdma = rdma.filter(|device| names.contains(&device.name.as_str()));
     let interface = rdma.find_map(|device| device.netdevs.first());
@@ -234,7 +235,7 @@ fn bring_up(examined: &Examined<'_>, names: &[&str]) -> String {
 }
 
 /// Whether NICs reach their GPUs by Data Direct where they have it.
-pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_data_direct(examined: &CheckContext<'_>) -> Findings {
     let inventory = examined.inventory;
     let near = GpuNicMap::from_inventory(inventory);
     if near.gpus.is_empty() {
@@ -244,11 +245,11 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
         let text = format!("which NIC has which Data Direct function is not known: {why}");
         let look = Remedy::run("onload-ctk discover --explain");
         let finding = if inventory.unread.iter().any(|unread| why.contains(&unread.reason)) {
-            Finding::unknown(text, Remedy::unread())
+            Finding::unknown(text, Remedy::for_unread())
         } else {
             Finding::warn(text, look)
         };
-        return Ok(vec![finding.at(DEVICES)]);
+        return Ok(vec![finding.with_path(DEVICES)]);
     }
     let mut findings = Vec::new();
     for (nic, function) in inventory.data_direct.iter() {
@@ -259,29 +260,33 @@ pub(super) fn data_direct(examined: &Examined<'_>) -> Findings {
                 "no driver has the Data Direct function {function} of the NIC {nic}: it reaches GPUs by its own place"
             );
             let finding = Finding::warn(text, Remedy::run("modprobe mlx5_ib"));
-            let finding =
-                finding.then(Remedy::run(format!("echo {function} > /sys/bus/pci/drivers_probe")));
-            findings
-                .push(finding.of(function.to_string()).at(format!("{DEVICES}/{function}/driver")));
+            let finding = finding
+                .with_remedy(Remedy::run(format!("echo {function} > /sys/bus/pci/drivers_probe")));
+            findings.push(
+                finding
+                    .with_subject(function.to_string())
+                    .with_path(format!("{DEVICES}/{function}/driver")),
+            );
         }
     }
-    findings.extend(apart_groups(examined, &near)?);
+    findings.extend(separate_group_findings(examined, &near)?);
     let has_nvidia = examined.exists("/sys/module/nvidia")?;
     let count = inventory.data_direct.iter().count();
-    if count > 0 && has_nvidia && !gives_dma_buf(examined)? {
+    if count > 0 && has_nvidia && !has_dma_buf(examined)? {
         let text =
             "Data Direct takes memory of a GPU as dma-buf alone, which the driver does not give";
-        findings.push(Finding::warn(text, open_modules()).at(NVIDIA_VERSION).at(RELEASE));
+        findings
+            .push(Finding::warn(text, open_modules()).with_path(NVIDIA_VERSION).with_path(RELEASE));
     }
     if findings.is_empty() && count > 0 {
         let text = format_count(count, "NIC reaches", "NICs reach");
-        findings.push(Finding::pass(format!("{text} GPUs by Data Direct")).at(DEVICES));
+        findings.push(Finding::pass(format!("{text} GPUs by Data Direct")).with_path(DEVICES));
     }
     Ok(findings)
 }
 
 /// A GPU and the function beside it have to be of one IOMMU group, else NVIDIA's driver refuses (`check` of rdma_topo).
-fn apart_groups(examined: &Examined<'_>, near: &GpuNicMap<'_>) -> Findings {
+fn separate_group_findings(examined: &CheckContext<'_>, near: &GpuNicMap<'_>) -> Findings {
     let functions = &examined.inventory.functions;
     let group = |address| functions.get(address).and_then(|function| function.iommu_group);
     let mut findings = Vec::new();
@@ -294,8 +299,8 @@ fn apart_groups(examined: &Examined<'_>, near: &GpuNicMap<'_>) -> Findings {
         let text = format!(
             "it and the Data Direct function {function} are not in one IOMMU group: NVIDIA's driver refuses GPUDirect RDMA"
         );
-        let finding = acs::for_groups(examined, near, text)?;
-        findings.push(finding.of(gpu.to_string()).at(GROUPS));
+        let finding = acs::group_finding(examined, near, text)?;
+        findings.push(finding.with_subject(gpu.to_string()).with_path(GROUPS));
     }
     Ok(findings)
 }

@@ -9,17 +9,17 @@ use onload_host::discover::nic::Nic;
 use onload_sys::text::{format_count, join_first};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
 /// 2 MiB.
 const SMALLEST_KIB: u64 = 2048;
 /// Pages that the line to write sets aside: room for one stack, or for a small DPDK program.
 const PAGES: u64 = 64;
 
-pub(super) fn near(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_hugepages(examined: &CheckContext<'_>) -> Findings {
     let mut wanted: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let inventory = examined.inventory;
-    let nics = nics(examined).map(|nic| (nic.numa_node, nic.device.clone()));
+    let nics = hugepage_nics(examined).map(|nic| (nic.numa_node, nic.device.clone()));
     let vfio = inventory.vfio.iter().filter(|device| device.viable);
     let vfio = vfio.map(|device| (device.numa_node, device.pci_address.to_string()));
     for (node, name) in nics.chain(vfio) {
@@ -28,17 +28,17 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
         }
     }
     let is_without =
-        |node: &&u32| pages_on(examined, **node) == 0 && !is_configured(examined, **node);
+        |node: &&u32| usable_pages(examined, **node) == 0 && !is_configured(examined, **node);
     // It stands with the first of these nodes.
-    let mut line = Some(line(examined, wanted.keys().filter(is_without)));
+    let mut line = Some(config_remedy(examined, wanted.keys().filter(is_without)));
     let findings = wanted.iter().map(|(node, devices)| {
         let node = *node;
-        let pages = pages_on(examined, node);
+        let pages = usable_pages(examined, node);
         // One name stands for all: a host may have thousands.
         let device = join_first(devices, 1);
         let finding = match pages {
             0 => {
-                let more = if counts(examined, node, u64::MAX) { " or more" } else { "" };
+                let more = if is_usable_size(examined, node, u64::MAX) { " or more" } else { "" };
                 let text = format!("node {node} has no huge pages of 2 MiB{more} for {device}");
                 if is_configured(examined, node) {
                     Finding::warn(text, Remedy::run("onload-ctk host apply"))
@@ -49,7 +49,7 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
                             "echo {PAGES} > {NODES}/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
                         )),
                     );
-                    line.take().into_iter().fold(finding, Finding::then)
+                    line.take().into_iter().fold(finding, Finding::with_remedy)
                 }
             }
             pages => {
@@ -57,14 +57,14 @@ pub(super) fn near(examined: &Examined<'_>) -> Findings {
                 Finding::pass(format!("node {node} has {pages} for {device}"))
             }
         };
-        let finding = finding.at(format!("{NODES}/node{node}/hugepages"));
-        finding.of(format!("node {node}"))
+        let finding = finding.with_path(format!("{NODES}/node{node}/hugepages"));
+        finding.with_subject(format!("node {node}"))
     });
     Ok(findings.collect())
 }
 
 /// The interfaces whose programs take huge pages.
-fn nics<'e>(examined: &'e Examined<'_>) -> impl Iterator<Item = &'e Nic> {
+fn hugepage_nics<'e>(examined: &'e CheckContext<'_>) -> impl Iterator<Item = &'e Nic> {
     let inventory = examined.inventory;
     let has_tcpdirect = inventory.tcpdirect.is_some();
     let nics = inventory.nics.iter();
@@ -72,20 +72,20 @@ fn nics<'e>(examined: &'e Examined<'_>) -> impl Iterator<Item = &'e Nic> {
 }
 
 /// Whether pages of that size are of use on a node. Larger ones than of 2 MiB are for vfio alone.
-fn counts(examined: &Examined<'_>, node: u32, kib: u64) -> bool {
-    let has_nic = || nics(examined).any(|nic| nic.numa_node == Some(node));
+fn is_usable_size(examined: &CheckContext<'_>, node: u32, kib: u64) -> bool {
+    let has_nic = || hugepage_nics(examined).any(|nic| nic.numa_node == Some(node));
     kib == SMALLEST_KIB || kib > SMALLEST_KIB && !has_nic()
 }
 
 /// Whether the configuration sets aside such pages there.
-fn is_configured(examined: &Examined<'_>, node: u32) -> bool {
+fn is_configured(examined: &CheckContext<'_>, node: u32) -> bool {
     let sizes = examined.config.host.hugepages.iter();
-    let large = sizes.filter(|(size, _)| counts(examined, node, size.kib()));
+    let large = sizes.filter(|(size, _)| is_usable_size(examined, node, size.kib()));
     large.flat_map(|(_, nodes)| nodes.keys()).any(|one| one.0 == node)
 }
 
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
-fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
+fn config_remedy<'n>(examined: &CheckContext<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
     let mut pages = examined.config.host.hugepages.clone();
     let size = pages.entry(PageSize::from_kib(SMALLEST_KIB)).or_default();
     size.extend(nodes.map(|node| (NumaNodeId(*node), PAGES)));
@@ -98,9 +98,9 @@ fn line<'n>(examined: &Examined<'_>, nodes: impl Iterator<Item = &'n u32>) -> Re
 }
 
 /// Pages on a node that are of use there.
-fn pages_on(examined: &Examined<'_>, node: u32) -> u64 {
+fn usable_pages(examined: &CheckContext<'_>, node: u32) -> u64 {
     let sizes = examined.inventory.hugepages.iter();
-    let large = sizes.filter(|size| counts(examined, node, size.size_kib));
+    let large = sizes.filter(|size| is_usable_size(examined, node, size.size_kib));
     let nodes = large.flat_map(|size| &size.nodes);
     let here = nodes.filter(|pages| pages.node == node);
     here.map(|pages| pages.total).sum()

@@ -8,13 +8,13 @@ use onload_host::discover::vfio::{
 use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 use super::kernel_line;
 
 const DRIVERCTL: &str = "driverctl";
 const FIRMWARE: &str = "systemctl reboot --firmware-setup";
 
-pub(super) fn on(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_enabled(examined: &CheckContext<'_>) -> Findings {
     let functions = || examined.inventory.functions.iter();
     let vfio = functions().filter(|function| is_bound_to_vfio(function)).count();
     let virtual_functions = functions().filter(|f| f.physical_function.is_some()).count();
@@ -28,7 +28,7 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
     if grouped > 0 && open.is_empty() {
         let one = "function is in an IOMMU group";
         let text = format_count(grouped, one, "functions are in IOMMU groups");
-        return Ok(vec![Finding::pass(text).at("/sys/kernel/iommu_groups")]);
+        return Ok(vec![Finding::pass(text).with_path("/sys/kernel/iommu_groups")]);
     }
     let text = match &open[..] {
         [] => "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel"
@@ -47,12 +47,12 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
         off(Remedy::run(FIRMWARE))
     } else {
         let first = kernel_line::write(examined, "intel_iommu=on iommu=pt")?;
-        kernel_line::then_reboot(examined, off(first))?
+        kernel_line::with_reboot(examined, off(first))?
     };
-    Ok(vec![finding.at("/sys/kernel/iommu_groups")])
+    Ok(vec![finding.with_path("/sys/kernel/iommu_groups")])
 }
 
-pub(super) fn groups(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_groups(examined: &CheckContext<'_>) -> Findings {
     let vfio = &examined.inventory.vfio;
     let good = vfio.iter().filter(|device| device.viable).count();
     let mut findings: Vec<Finding> = Vec::new();
@@ -77,28 +77,28 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
                 Remedy::run(format!("{DRIVERCTL} set-override {} vfio-pci", one.address))
             };
             let finding = Finding::fail(text + cost, bind(first));
-            let finding = rest.iter().map(bind).fold(finding, Finding::then);
-            finding.after(examined.program(DRIVERCTL)?)
+            let finding = rest.iter().map(bind).fold(finding, Finding::with_remedy);
+            finding.with_first_remedy(examined.install_remedy(DRIVERCTL)?)
         } else {
             Finding::fail(format!("{text}: {OWN_GROUPS}"), Remedy::run(FIRMWARE))
         };
-        let finding = finding.of(device.pci_address.to_string());
-        findings.push(finding.at(format!("/sys/kernel/iommu_groups/{group}/devices")));
+        let finding = finding.with_subject(device.pci_address.to_string());
+        findings.push(finding.with_path(format!("/sys/kernel/iommu_groups/{group}/devices")));
     }
     if findings.is_empty() && good > 0 {
         let one = "device is in a group that vfio takes";
         let text = format_count(good, one, "devices are in groups that vfio takes");
-        findings.push(Finding::pass(text).at("/sys/kernel/iommu_groups"));
+        findings.push(Finding::pass(text).with_path("/sys/kernel/iommu_groups"));
     }
     Ok(findings)
 }
 
 /// Whether physical functions are bound to a driver where they have virtual functions: else nobody can
 /// set these up. And whether their interfaces are up where containers get these.
-pub(super) fn parents(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_vf_parents(examined: &CheckContext<'_>) -> Findings {
     let functions = examined.inventory.functions.iter();
     let parents = functions.filter(|function| !function.virtual_functions.is_empty());
-    let install = examined.program(DRIVERCTL)?;
+    let install = examined.install_remedy(DRIVERCTL)?;
     let idle = &examined.inventory.idle_ports;
     let finding = |parent: &PciFunction| {
         let address = parent.address;
@@ -119,10 +119,10 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
                 format!("it has {functions} and is bound to no driver: nobody can set these up"),
                 Remedy::run(format!("{DRIVERCTL} unset-override {address}")),
             )
-            .after(install.clone()),
+            .with_first_remedy(install.clone()),
         };
-        let finding = finding.at(format!("{DEVICES}/{address}/driver"));
-        finding.of(address.to_string())
+        let finding = finding.with_path(format!("{DEVICES}/{address}/driver"));
+        finding.with_subject(address.to_string())
     };
     Ok(parents.map(finding).collect())
 }

@@ -5,18 +5,18 @@ use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
-use super::examined::Examined;
+use super::examined::CheckContext;
 
 /// Edits the entries of the boot loader, where Red Hat's are.
 const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
 pub(super) const SHOWN: &str = "/proc/cmdline";
 
-fn is_ostree(examined: &Examined<'_>) -> Result<bool, HostError> {
-    Ok(Distribution::of(examined.host)? == Distribution::RpmOstree)
+fn is_ostree(examined: &CheckContext<'_>) -> Result<bool, HostError> {
+    Ok(Distribution::detect(examined.host)? == Distribution::RpmOstree)
 }
 
-pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, HostError> {
+pub(super) fn write(examined: &CheckContext<'_>, words: &str) -> Result<Remedy, HostError> {
     Ok(if is_ostree(examined)? {
         let words = words.split_ascii_whitespace();
         let words: String = words.map(|word| format!(" --append=\"{word}\"")).collect();
@@ -39,7 +39,10 @@ pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, Host
 
 /// The first word of the kernel's line that begins so. What stands behind `--` is for init, and a word with
 /// other characters than settings have is none that a command could name.
-pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String>, HostError> {
+pub(super) fn find_word(
+    examined: &CheckContext<'_>,
+    start: &str,
+) -> Result<Option<String>, HostError> {
     let line = examined.attribute(SHOWN)?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/-".contains(c);
     let words = line.split_ascii_whitespace();
@@ -49,7 +52,11 @@ pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String
 }
 
 /// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
-pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<Remedy, HostError> {
+pub(super) fn replace(
+    examined: &CheckContext<'_>,
+    old: &str,
+    new: &str,
+) -> Result<Remedy, HostError> {
     Ok(if is_ostree(examined)? {
         Remedy::run(format!("rpm-ostree kargs --delete={old} --append={new}"))
     } else if examined.is_file(GRUBBY)? {
@@ -62,28 +69,34 @@ pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<R
 }
 
 /// A finding with steps that work at once, and those that keep it so after the next boot.
-pub(super) fn then_write(
-    examined: &Examined<'_>,
+pub(super) fn with_kernel_line(
+    examined: &CheckContext<'_>,
     finding: Finding,
     words: &str,
 ) -> Result<Finding, HostError> {
-    let finding = finding.then(write(examined, words)?);
-    then_update(examined, finding)
+    let finding = finding.with_remedy(write(examined, words)?);
+    with_bootloader_update(examined, finding)
 }
 
-fn then_update(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    let distribution = Distribution::of(examined.host)?;
+fn with_bootloader_update(
+    examined: &CheckContext<'_>,
+    finding: Finding,
+) -> Result<Finding, HostError> {
+    let distribution = Distribution::detect(examined.host)?;
     let is_told = distribution == Distribution::RpmOstree || examined.is_file(GRUBBY)?;
     Ok(if is_told || !examined.is_file(GRUB)? {
         finding
     } else {
-        finding.then(Remedy::run(distribution.update_grub()))
+        finding.with_remedy(Remedy::run(distribution.update_grub()))
     })
 }
 
 /// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
-pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
-    let finding = then_update(examined, finding)?;
-    let reboot = Distribution::of(examined.host)?.reboot();
-    Ok(finding.then(Remedy::run(reboot)))
+pub(super) fn with_reboot(
+    examined: &CheckContext<'_>,
+    finding: Finding,
+) -> Result<Finding, HostError> {
+    let finding = with_bootloader_update(examined, finding)?;
+    let reboot = Distribution::detect(examined.host)?.reboot_command();
+    Ok(finding.with_remedy(Remedy::run(reboot)))
 }

@@ -7,15 +7,15 @@ use onload_core::config::{CONFIG_PATH, Memlock};
 use onload_core::policy::LEAST_MEMLOCK;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
-fn is_needed(examined: &Examined<'_>) -> bool {
+fn is_needed(examined: &CheckContext<'_>) -> bool {
     let inventory = examined.inventory;
     let vfio = inventory.vfio.iter().any(|device| device.viable);
     vfio || !inventory.rdma.is_empty()
 }
 
-pub(super) fn hook(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_hook(examined: &CheckContext<'_>) -> Findings {
     if !is_needed(examined) {
         return Ok(Vec::new());
     }
@@ -28,20 +28,20 @@ pub(super) fn hook(examined: &Examined<'_>) -> Findings {
                 "{} is not there: containers keep the engine's memory lock limit, and nothing checks their nodes",
                 path.display()
             ),
-            match found(examined)? {
+            match find_hook(examined)? {
                 Some(found) => Remedy::write_under(
                     CONFIG_PATH,
                     "[cdi]",
                     format!("hook-path = {:?}", found.display().to_string()),
                 ),
-                None => examined.reinstall()?,
+                None => examined.reinstall_remedy()?,
             },
         )
     };
-    Ok(vec![finding.at(path)])
+    Ok(vec![finding.with_path(path)])
 }
 
-fn found(examined: &Examined<'_>) -> Result<Option<PathBuf>, onload_host::host::HostError> {
+fn find_hook(examined: &CheckContext<'_>) -> Result<Option<PathBuf>, onload_host::host::HostError> {
     for directory in ["/usr/bin", "/usr/local/bin", "/opt/onload-ctk/bin"] {
         let path = PathBuf::from(directory).join("onload-hook");
         if examined.is_file(&path)? {
@@ -51,7 +51,7 @@ fn found(examined: &Examined<'_>) -> Result<Option<PathBuf>, onload_host::host::
     Ok(None)
 }
 
-pub(super) fn limit(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_limit(examined: &CheckContext<'_>) -> Findings {
     if !is_needed(examined) {
         return Ok(Vec::new());
     }
@@ -67,5 +67,5 @@ pub(super) fn limit(examined: &Examined<'_>) -> Findings {
             Remedy::write_under(CONFIG_PATH, "[cdi]", "memlock = \"unlimited\""),
         ),
     };
-    Ok(vec![finding.at(CONFIG_PATH)])
+    Ok(vec![finding.with_path(CONFIG_PATH)])
 }

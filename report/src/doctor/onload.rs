@@ -9,17 +9,17 @@ use onload_host::netlink::abilities::{FlowFilters, InterfaceFeatures};
 use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
 /// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
 /// programs of TCPDirect and ef_vi find no node.
 const MODULES: [&str; 2] = ["onload", "sfc_char"];
 const EXPLAIN: &str = "onload-ctk discover --explain";
 
-pub(super) fn modules(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_modules(examined: &CheckContext<'_>) -> Findings {
     if examined.inventory.onload.is_none() {
         let finding = Finding::pass("Onload is not installed on this host");
-        return Ok(vec![finding.at("/sys/module/onload")]);
+        return Ok(vec![finding.with_path("/sys/module/onload")]);
     }
     let mut missing = Vec::new();
     for module in MODULES {
@@ -32,13 +32,13 @@ pub(super) fn modules(examined: &Examined<'_>) -> Findings {
         missing => {
             let load = Remedy::run(format!("modprobe --all {}", missing.join(" ")));
             let finding = Finding::fail(format!("not loaded: {}", missing.join(", ")), load);
-            settings_again(examined)?.into_iter().fold(finding, Finding::then)
+            reapply_remedy(examined)?.into_iter().fold(finding, Finding::with_remedy)
         }
     };
-    Ok(vec![finding.at("/sys/class/onload").at("/sys/class/sfc_char")])
+    Ok(vec![finding.with_path("/sys/class/onload").with_path("/sys/class/sfc_char")])
 }
 
-pub(super) fn library(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_library(examined: &CheckContext<'_>) -> Findings {
     let Some(onload) = &examined.inventory.onload else {
         return Ok(Vec::new());
     };
@@ -48,8 +48,8 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         let line = "host-library-dirs = [\"DIRECTORY\"]";
         return Ok(vec![
             Finding::fail(finding, search)
-                .then(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
-                .at("/usr/lib64/libonload.so"),
+                .with_remedy(Remedy::write_under(CONFIG_PATH, "[cdi]", line))
+                .with_path("/usr/lib64/libonload.so"),
         ]);
     };
     // A build from git may have no version.
@@ -61,7 +61,7 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
     let driver = named("driver", &onload.version);
     let finding = match onload.library_matches {
         Some(true) => Finding::pass(format!("{library} was built for this driver")),
-        Some(false) => reload(
+        Some(false) => reload_finding(
             examined,
             format!(
                 "{library} was built for another driver than the loaded {driver}: programs with the preload get no TCP or UDP socket (ELIBACC)"
@@ -77,29 +77,29 @@ pub(super) fn library(examined: &Examined<'_>) -> Findings {
         ),
     };
     let library = installation.library_dir.join("libonload.so");
-    Ok(vec![finding.at("/proc/driver/onload/version").at(library)])
+    Ok(vec![finding.with_path("/proc/driver/onload/version").with_path(library)])
 }
 
 /// What is wrong with the loaded driver, and how it is loaded anew, which helps where the modules on disk are those of the
 /// library. That ends the registrations for AF_XDP.
-fn reload(examined: &Examined<'_>, text: String) -> Result<Finding, HostError> {
+fn reload_finding(examined: &CheckContext<'_>, text: String) -> Result<Finding, HostError> {
     let reload = Remedy::run("onload_tool reload");
     let install = Remedy::install(
         "the modules and the library of one Onload",
         "its release, if the reload does not help",
     );
-    let again = settings_again(examined)?;
+    let again = reapply_remedy(examined)?;
     let text = match again {
         None => text,
         Some(_) => format!("{text}; a reload drops the registrations for AF_XDP"),
     };
     let finding = Finding::fail(text, reload);
-    Ok(again.into_iter().fold(finding, Finding::then).then(install))
+    Ok(again.into_iter().fold(finding, Finding::with_remedy).with_remedy(install))
 }
 
 /// What sets again what the configuration says of modules that have been loaded anew, if it says anything: the unit that
 /// does so at boot.
-fn settings_again(examined: &Examined<'_>) -> Result<Option<Remedy>, HostError> {
+fn reapply_remedy(examined: &CheckContext<'_>) -> Result<Option<Remedy>, HostError> {
     let host = &examined.config.host;
     if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
         return Ok(None);
@@ -111,7 +111,7 @@ fn settings_again(examined: &Examined<'_>) -> Result<Option<Remedy>, HostError> 
     })))
 }
 
-pub(super) fn interface(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_interfaces(examined: &CheckContext<'_>) -> Findings {
     let inventory = examined.inventory;
     let is_offered = |onload: &onload_host::discover::onload::Onload| onload.obstacle.is_none();
     if !inventory.onload.as_ref().is_some_and(is_offered) {
@@ -121,17 +121,17 @@ pub(super) fn interface(examined: &Examined<'_>) -> Findings {
     let finding = if names.is_empty() {
         let explain = Remedy::run(EXPLAIN);
         let text = "Onload works, and no interface is accelerated";
-        match settings_again(examined)? {
-            Some(again) => Finding::warn(text, again).then(explain),
+        match reapply_remedy(examined)? {
+            Some(again) => Finding::warn(text, again).with_remedy(explain),
             None => Finding::warn(text, explain),
         }
     } else {
         Finding::pass(format!("accelerated: {}", names.join(", ")))
     };
-    Ok(vec![finding.at("/sys/class/net")])
+    Ok(vec![finding.with_path("/sys/class/net")])
 }
 
-pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_af_xdp(examined: &CheckContext<'_>) -> Findings {
     let nics = examined.inventory.nics.iter();
     let nics: Vec<_> = nics.filter(|nic| nic.datapath == Datapath::AfXdp).collect();
     if nics.is_empty() {
@@ -139,7 +139,7 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
     }
     let parameter = examined.attribute(PARAMETER)?;
     let abilities = examined.host.interface_features()?;
-    let install = examined.program("ethtool")?;
+    let install = examined.install_remedy("ethtool")?;
     let is_known = |found: InterfaceFeatures| match parameter.as_deref() {
         None => found.flow_filters == Some(FlowFilters::On),
         Some("0") => found.channels.is_some(),
@@ -154,29 +154,29 @@ pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
                 let apply = Remedy::run("onload-ctk host apply");
                 match (trouble.remedy_command(name), examined.config.host.af_xdp_flow_filters) {
                     (Some(command), _) => {
-                        Finding::warn(text, Remedy::run(command)).after(install.clone())
+                        Finding::warn(text, Remedy::run(command)).with_first_remedy(install.clone())
                     }
                     // The file has the line already, and takes no second one.
                     (None, Some(false)) => Finding::fail(text, apply),
                     (None, _) => {
                         let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
-                        Finding::fail(text, set).then(apply)
+                        Finding::fail(text, set).with_remedy(apply)
                     }
                 }
             }
             None if !is_known(found) => {
                 let ask = format!("ethtool -k {}", quote_for_shell(name));
                 let text = "whether its driver has the flow filters and channels that Onload needs is not known";
-                Finding::unknown(text, Remedy::run(ask)).after(install.clone())
+                Finding::unknown(text, Remedy::run(ask)).with_first_remedy(install.clone())
             }
             None => Finding::pass("flow filters and channels are as Onload needs them"),
         };
-        finding.at(PARAMETER).of(nic.device.clone())
+        finding.with_path(PARAMETER).with_subject(nic.device.clone())
     });
     Ok(findings.collect())
 }
 
-pub(super) fn link(examined: &Examined<'_>) -> Findings {
+pub(super) fn link(examined: &CheckContext<'_>) -> Findings {
     let nics = examined.inventory.nics.iter();
     let findings = nics.filter_map(|nic| {
         let state = nic.state.as_deref()?;
@@ -190,8 +190,8 @@ pub(super) fn link(examined: &Examined<'_>) -> Findings {
                 Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),
             ),
         };
-        let finding = finding.at(format!("/sys/class/net/{name}/operstate"));
-        Some(finding.of(nic.device.clone()))
+        let finding = finding.with_path(format!("/sys/class/net/{name}/operstate"));
+        Some(finding.with_subject(nic.device.clone()))
     });
     Ok(findings.collect())
 }

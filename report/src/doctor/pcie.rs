@@ -9,11 +9,11 @@ use onload_host::discover::pci::DEVICES;
 use onload_sys::pci::PciAddress;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
-pub(super) fn links(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_links(examined: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
-    for address in cards(examined) {
+    for address in offered_cards(examined) {
         let directory = Path::new(DEVICES).join(address.to_string());
         let Some(now) = link::read(examined.host, &directory, "current")? else {
             continue;
@@ -35,18 +35,18 @@ pub(super) fn links(examined: &Examined<'_>) -> Findings {
                 ),
                 Remedy::run(format!("lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\"")),
             )
-            .after(examined.program("lspci")?)
+            .with_first_remedy(examined.install_remedy("lspci")?)
         } else {
             Finding::pass(format!("the link runs at {now}"))
         };
-        let finding = finding.at(directory.join("current_link_speed"));
-        findings.push(finding.of(address.to_string()));
+        let finding = finding.with_path(directory.join("current_link_speed"));
+        findings.push(finding.with_subject(address.to_string()));
     }
     Ok(findings)
 }
 
 /// The physical functions of what is offered; a virtual one has no link of its own.
-fn cards(examined: &Examined<'_>) -> BTreeSet<PciAddress> {
+fn offered_cards(examined: &CheckContext<'_>) -> BTreeSet<PciAddress> {
     let inventory = examined.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.pci_address);
     let rdma = inventory.rdma.iter().filter_map(|device| device.pci_address);

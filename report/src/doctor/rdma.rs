@@ -12,14 +12,14 @@ use onload_sys::fs::trust::TrustedTree;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 /// The file that `host apply` names too, where the mode can change at boot alone.
 const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
 /// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
-pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_netns_mode(examined: &CheckContext<'_>) -> Findings {
     let Some(mode) = examined.inventory.rdma_netns_mode else {
         return Ok(Vec::new());
     };
@@ -35,18 +35,18 @@ pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
             "one network namespace has a device (exclusive), and [host] rdma-netns is shared; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )
-        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
+        .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
         (RdmaNetns::Shared, RdmaNetns::Exclusive) => Finding::fail(
             "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive; while there are other network namespaces it changes at a boot alone",
             Remedy::run("onload-ctk host apply"),
         )
-        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
+        .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
     };
-    Ok(vec![finding.at(MODE)])
+    Ok(vec![finding.with_path(MODE)])
 }
 
 /// Without it librdmacm finds no device.
-pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_connection_manager(examined: &CheckContext<'_>) -> Findings {
     // One that is in a container has nothing here.
     let mut devices = examined.inventory.rdma.iter();
     let Some(device) = devices.find(|device| !device.nodes.is_empty()) else {
@@ -58,20 +58,21 @@ pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
             "/dev/infiniband/rdma_cm is not there: programs that connect by librdmacm find no device",
             Remedy::run("modprobe rdma_ucm"),
         )
-        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
+        .with_remedy(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
     };
-    Ok(vec![finding.at("/sys/class/misc/rdma_cm")])
+    Ok(vec![finding.with_path("/sys/class/misc/rdma_cm")])
 }
 
 /// Whether the host's provider libraries serve its devices, so that images without any can be given them.
-pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_libraries(examined: &CheckContext<'_>) -> Findings {
     // A capture has no libraries, and a host of musl none that images with glibc could load.
     let has_libraries = examined.exists("/etc/ld.so.cache")?;
     if examined.config.cdi.rdma_libraries != RdmaLibraries::Auto || !has_libraries {
         return Ok(Vec::new());
     }
-    let distribution = Distribution::of(examined.host)?;
-    let install = |library: &str| Remedy::run(distribution.install(distribution.package(library)));
+    let distribution = Distribution::detect(examined.host)?;
+    let install =
+        |library: &str| Remedy::run(distribution.install(distribution.package_for(library)));
     let sysfs = examined.host.outside_path(Path::new("/sys"));
     let host = examined.host.trusted();
     let devices = examined.inventory.rdma.iter();
@@ -80,17 +81,19 @@ pub(super) fn libraries(examined: &Examined<'_>) -> Findings {
         let name = &device.name;
         let known = VerbsDevice::read(&sysfs, name)?;
         let judged = match &host {
-            Ok(host) => served(host, &known, &install).map_err(|error| format!("{error:#}")),
+            Ok(host) => {
+                library_finding(host, &known, &install).map_err(|error| format!("{error:#}"))
+            }
             Err(error) => Err(error.to_string()),
         };
         let finding = judged.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
-        Some(finding.of(name))
+        Some(finding.with_subject(name))
     });
     Ok(findings.collect())
 }
 
 /// Whether images can be given what they need for a device.
-fn served(
+fn library_finding(
     host: &TrustedTree,
     device: &VerbsDevice,
     install: &dyn Fn(&str) -> Remedy,

@@ -1,7 +1,7 @@
 //! SELinux and AppArmor, where they keep containers from devices or from starting.
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
 /// Without it the domain of containers may use nodes that the runtime makes in the container's /dev, which have the container's
@@ -11,7 +11,7 @@ const RESTRICT: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const PODMAN: &str = "/usr/bin/podman";
 const PODMAN_PROFILE: &str = "/etc/apparmor.d/podman";
 
-pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_selinux(examined: &CheckContext<'_>) -> Findings {
     if examined.attribute(ENFORCE)?.as_deref() != Some("1") {
         return Ok(Vec::new());
     }
@@ -27,10 +27,10 @@ pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
             Remedy::run("setsebool -P container_use_devices=true"),
         )
     };
-    Ok(vec![finding.at(USE_DEVICES)])
+    Ok(vec![finding.with_path(USE_DEVICES)])
 }
 
-pub(super) fn apparmor(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_apparmor(examined: &CheckContext<'_>) -> Findings {
     let Some(restricts) = examined.attribute(RESTRICT)? else {
         return Ok(Vec::new());
     };
@@ -46,9 +46,9 @@ pub(super) fn apparmor(examined: &Examined<'_>) -> Findings {
                 "kernel.apparmor_restrict_unprivileged_userns = 0",
             ),
         )
-        .then(Remedy::run("sysctl --system"))
+        .with_remedy(Remedy::run("sysctl --system"))
     } else {
         Finding::pass("AppArmor lets users' podman make namespaces")
     };
-    Ok(vec![finding.at(RESTRICT)])
+    Ok(vec![finding.with_path(RESTRICT)])
 }

@@ -13,13 +13,13 @@ use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
 use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
 const MOST_DRAINED: usize = 16;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
-fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
+fn write_anew(examined: &CheckContext<'_>) -> Result<Remedy, HostError> {
     Ok(Remedy::run(if examined.has_units()? {
         "systemctl start onload-cdi.service"
     } else {
@@ -28,10 +28,10 @@ fn write_anew(examined: &Examined<'_>) -> Result<Remedy, HostError> {
 }
 
 /// So that nobody forgets it.
-pub(super) fn drained(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_drained(examined: &CheckContext<'_>) -> Findings {
     let drain = &examined.inventory.drain;
     if drain.is_empty() {
-        return Ok(vec![Finding::pass("nothing is drained").at(DRAIN_PATH)]);
+        return Ok(vec![Finding::pass("nothing is drained").with_path(DRAIN_PATH)]);
     }
     let all = drain.iter().take(MOST_DRAINED);
     let findings = all.map(|drained| {
@@ -39,12 +39,12 @@ pub(super) fn drained(examined: &Examined<'_>) -> Findings {
         let again = format!("onload-ctk undrain {}", quote_for_shell(target.clone()));
         let finding = format!("drained {}: no container gets it", drained.describe());
         let finding = Finding::warn(finding, Remedy::run(again));
-        finding.of(target).at(DRAIN_PATH)
+        finding.with_subject(target).with_path(DRAIN_PATH)
     });
     Ok(findings.collect())
 }
 
-pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_up_to_date(examined: &CheckContext<'_>) -> Findings {
     let output = Path::new(OUTPUT_DIR);
     let shown = examined.host.outside_path(output);
     let again = Remedy::run("onload-ctk cdi check");
@@ -53,7 +53,7 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
     let (existing, manifest) = match directory.as_ref().map(read) {
         None => Default::default(),
         Some(Ok(read)) => read,
-        Some(Err(why)) => return Ok(vec![Finding::unknown(why, again).at(OUTPUT_DIR)]),
+        Some(Err(why)) => return Ok(vec![Finding::unknown(why, again).with_path(OUTPUT_DIR)]),
     };
     let compared = find_drift(DriftInput {
         existing: &existing,
@@ -68,7 +68,7 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
         Err(error) => {
             let why = format!("{error:#}");
             let generate = Remedy::run("onload-ctk cdi generate");
-            return Ok(vec![Finding::fail(why, generate).at(OUTPUT_DIR)]);
+            return Ok(vec![Finding::fail(why, generate).with_path(OUTPUT_DIR)]);
         }
     };
     let stale = drift.plan.steps.iter();
@@ -93,19 +93,19 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
             write_anew(examined)?,
         ),
     };
-    Ok(vec![finding.at(OUTPUT_DIR)])
+    Ok(vec![finding.with_path(OUTPUT_DIR)])
 }
 
-type Written = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
+type SpecDirContent = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
 
-fn read(directory: &SpecDir) -> Result<Written, String> {
+fn read(directory: &SpecDir) -> Result<SpecDirContent, String> {
     let why = |error: anyhow::Error| format!("{error:#}");
     let existing = directory.read_files().map_err(why)?;
     let manifest = directory.read_manifest().map_err(why)??;
     Ok((existing, manifest))
 }
 
-pub(super) fn valid(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_valid(examined: &CheckContext<'_>) -> Findings {
     let conflicts = examined.specs.conflicts();
     let in_conflict = |path: &PathBuf| conflicts.iter().any(|c| c.paths.contains(path));
     let errors = examined.specs.errors().iter();
@@ -116,22 +116,23 @@ pub(super) fn valid(examined: &Examined<'_>) -> Findings {
         let validate = Remedy::run(format!("onload-ctk cdi validate {}", quote_for_shell(path)));
         let text =
             format!("engines do not read it: {}; correct it, or put it aside", ErrorChain(error));
-        let finding = Finding::fail(text, validate).then(Remedy::run(put_aside(path)));
-        let finding = finding.at(path);
-        Some(finding.of(path.display().to_string()))
+        let finding = Finding::fail(text, validate).with_remedy(Remedy::run(rename_command(path)));
+        let finding = finding.with_path(path);
+        Some(finding.with_subject(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
     let files = examined.specs.paths().len();
     if findings.is_empty() && files > 0 {
         findings.push(
-            Finding::pass(format_count(files, "file is valid", "files are valid")).at(OUTPUT_DIR),
+            Finding::pass(format_count(files, "file is valid", "files are valid"))
+                .with_path(OUTPUT_DIR),
         );
     }
     Ok(findings)
 }
 
 /// Whether a device is offered twice, so that engines give nobody either, or by a file that hides another.
-pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_conflicts(examined: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
     let mut files: BTreeSet<Vec<PathBuf>> = BTreeSet::new();
     for conflict in examined.specs.conflicts() {
@@ -140,9 +141,9 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
             continue;
         };
         let text = format!("{} is in two files, so no container gets it", conflict.name);
-        let finding = Finding::fail(text, Remedy::run(put_aside(last)));
-        let finding = conflict.paths.iter().fold(finding, Finding::at);
-        findings.push(finding.of(last.display().to_string()));
+        let finding = Finding::fail(text, Remedy::run(rename_command(last)));
+        let finding = conflict.paths.iter().fold(finding, Finding::with_path);
+        findings.push(finding.with_subject(last.display().to_string()));
     }
     let mut hidden: BTreeSet<&Path> = BTreeSet::new();
     for shadowed in examined.specs.shadowed() {
@@ -151,28 +152,28 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
         }
         let by = shadowed.by.display();
         let text = format!("its {} has no effect: {by} takes precedence", shadowed.name);
-        let finding = Finding::warn(text, Remedy::run(put_aside(&shadowed.path)));
-        let finding = finding.at(&shadowed.path).at(&shadowed.by);
-        findings.push(finding.of(shadowed.path.display().to_string()));
+        let finding = Finding::warn(text, Remedy::run(rename_command(&shadowed.path)));
+        let finding = finding.with_path(&shadowed.path).with_path(&shadowed.by);
+        findings.push(finding.with_subject(shadowed.path.display().to_string()));
     }
     if findings.is_empty() && examined.specs.devices().next().is_some() {
         let count = examined.specs.devices().count();
         let one = "device name, no duplicates";
         let text = format_count(count, one, "device names, no duplicates");
-        findings.push(Finding::pass(text).at(OUTPUT_DIR));
+        findings.push(Finding::pass(text).with_path(OUTPUT_DIR));
     }
     Ok(findings)
 }
 
 /// No reader takes a file with that ending.
-fn put_aside(path: &Path) -> String {
+fn rename_command(path: &Path) -> String {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".off");
     format!("mv {} {}", quote_for_shell(path), quote_for_shell(aside))
 }
 
 /// Whether users other than root can read the files, as rootless engines do.
-pub(super) fn readable(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_readable(examined: &CheckContext<'_>) -> Findings {
     let paths = examined.specs.paths();
     let mut places = BTreeSet::new();
     for path in &paths {
@@ -186,13 +187,13 @@ pub(super) fn readable(examined: &Examined<'_>) -> Findings {
         // A file that has gone meanwhile keeps nobody out.
         let mode = fs::metadata(path).ok()?.permissions().mode();
         let open = Remedy::run(format!("chmod {change} {}", quote_for_shell(path)));
-        let finding = Finding::warn("rootless engines cannot read it", open).at(path);
-        (mode & wanted != wanted).then(|| finding.of(path.display().to_string()))
+        let finding = Finding::warn("rootless engines cannot read it", open).with_path(path);
+        (mode & wanted != wanted).then(|| finding.with_subject(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
         let text = format!("every user can read {}", format_count(paths.len(), "file", "files"));
-        findings.push(Finding::pass(text).at(OUTPUT_DIR));
+        findings.push(Finding::pass(text).with_path(OUTPUT_DIR));
     }
     Ok(findings)
 }

@@ -14,13 +14,13 @@ use onload_sys::fs::trust::TrustError;
 use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 
 /// Whether root alone could have changed each of them, and every directory above.
-pub(super) fn files(examined: &Examined<'_>) -> Findings {
-    let paths = paths(examined)?;
+pub(super) fn check_files(examined: &CheckContext<'_>) -> Findings {
+    let paths = trusted_paths(examined)?;
     if paths.is_empty() {
         return Ok(Vec::new());
     }
@@ -29,13 +29,13 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
         Err(error) => {
             let why = ErrorChain(&error).to_string();
             let again = Remedy::run("sudo onload-ctk doctor");
-            return Ok(vec![Finding::unknown(why, again).at("/")]);
+            return Ok(vec![Finding::unknown(why, again).with_path("/")]);
         }
     };
     let mut wrong = BTreeSet::new();
     let judged = paths.iter().filter_map(|path| {
         let error = trusted.check(path).err()?;
-        finding(&error, path, &mut wrong)
+        trust_finding(&error, path, &mut wrong)
     });
     let mut findings: Vec<Finding> = judged.collect();
     if findings.is_empty() {
@@ -44,12 +44,16 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
             format_count(paths.len(), "security-relevant file", "security-relevant files")
         );
         let finding = Finding::pass(text);
-        findings.push(paths.iter().fold(finding, Finding::at));
+        findings.push(paths.iter().fold(finding, Finding::with_path));
     }
     Ok(findings)
 }
 
-fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Option<Finding> {
+fn trust_finding(
+    error: &TrustError,
+    path: &Path,
+    wrong: &mut BTreeSet<PathBuf>,
+) -> Option<Finding> {
     let text = ErrorChain(error).to_string();
     let fails = |command: &str, place: &Path| {
         let run = Remedy::run(format!("{command} {}", quote_for_shell(place)));
@@ -67,10 +71,10 @@ fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Op
         _ => return None,
     };
     let is_new = wrong.insert(place.clone());
-    is_new.then(|| finding.at(path).of(place.display().to_string()))
+    is_new.then(|| finding.with_path(path).with_subject(place.display().to_string()))
 }
 
-fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
+fn trusted_paths(examined: &CheckContext<'_>) -> Result<Vec<PathBuf>, HostError> {
     let config = examined.config;
     let mut wanted: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
     if config.runtime.path.as_os_str().is_empty() {

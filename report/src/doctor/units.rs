@@ -6,7 +6,7 @@ use onload_core::host_settings::HostSettings;
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 
 const INSTALLED: &str = "/usr/lib/systemd/system";
 const CONFIGURED: &str = "/etc/systemd/system";
@@ -19,7 +19,7 @@ const UNITS: [(&str, &str); 3] = [
 ];
 const HOST_UNIT: (&str, &str) = ("onload-host.service", "multi-user.target.wants");
 
-pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_enabled(examined: &CheckContext<'_>) -> Findings {
     if !examined.has_units()? {
         return Ok(Vec::new());
     }
@@ -35,23 +35,27 @@ pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
     Ok(findings)
 }
 
-fn unit_finding(examined: &Examined<'_>, unit: &str, target: &str) -> Result<Finding, HostError> {
+fn unit_finding(
+    examined: &CheckContext<'_>,
+    unit: &str,
+    target: &str,
+) -> Result<Finding, HostError> {
     let configured = Path::new(CONFIGURED).join(unit);
     let wanted = Path::new(CONFIGURED).join(target).join(unit);
     let enable = format!("systemctl enable --now {unit}");
     let finding = if examined.is_masked(&configured)? {
         let unmask = Remedy::run(format!("systemctl unmask {unit}"));
-        Finding::fail("masked: it is never started", unmask).then(Remedy::run(enable))
+        Finding::fail("masked: it is never started", unmask).with_remedy(Remedy::run(enable))
     } else if examined.host.link(&wanted)?.is_some() {
         Finding::pass("starts at boot")
     } else {
         Finding::fail("not enabled: it does not start at boot", Remedy::run(enable))
     };
-    Ok(finding.at(wanted).of(unit))
+    Ok(finding.with_path(wanted).with_subject(unit))
 }
 
 /// Whether udev's rules are there, which tell of devices that come and go.
-pub(super) fn rules(examined: &Examined<'_>) -> Findings {
+pub(super) fn check_udev_rules(examined: &CheckContext<'_>) -> Findings {
     if !examined.has_units()? {
         return Ok(Vec::new());
     }
@@ -61,12 +65,12 @@ pub(super) fn rules(examined: &Examined<'_>) -> Findings {
     let finding = if examined.host.link(Path::new(&over))?.is_some() || examined.exists(&over)? {
         let remove = Remedy::run(format!("rm {over}"));
         let text = format!("{over} stands in place of the package's rules");
-        Finding::warn(text, remove).then(reload)
+        Finding::warn(text, remove).with_remedy(reload)
     } else if examined.is_file(&installed)? {
         Finding::pass("specifications follow devices that come and go")
     } else {
         let text = format!("{installed} is not there");
-        Finding::fail(text, examined.reinstall()?).then(reload)
+        Finding::fail(text, examined.reinstall_remedy()?).with_remedy(reload)
     };
-    Ok(vec![finding.at(installed)])
+    Ok(vec![finding.with_path(installed)])
 }

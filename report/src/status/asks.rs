@@ -9,8 +9,8 @@ use onload_sys::text::Quoted;
 use serde::Serialize;
 use strsim::damerau_levenshtein;
 
-use super::names::OciConfig;
-use super::state::{State, Verdict};
+use super::names::ContainerConfig;
+use super::state::{Verdict, VerdictState};
 
 const MOST: usize = 64;
 /// Letters of a key that are compared, and how many of them may be wrong.
@@ -34,7 +34,10 @@ pub enum Evidence {
     Environment,
 }
 
-pub(super) fn grants<'v>(variables: impl Iterator<Item = &'v str>, by: Evidence) -> Vec<Grant> {
+pub(super) fn parse_grants<'v>(
+    variables: impl Iterator<Item = &'v str>,
+    by: Evidence,
+) -> Vec<Grant> {
     let devices = variables.filter_map(parse_assignment).take(MOST);
     let grants = devices.map(|(class, name)| Grant { device: format!("{class}={name}"), by });
     let mut grants: Vec<Grant> = grants.collect();
@@ -44,19 +47,20 @@ pub(super) fn grants<'v>(variables: impl Iterator<Item = &'v str>, by: Evidence)
 }
 
 /// Why a container that asks for something has nothing; none where it asks for nothing. `runtime` is what made it.
-pub(super) fn unanswered(
-    config: &OciConfig,
+pub(super) fn unanswered_verdict(
+    config: &ContainerConfig,
     labels: &BTreeMap<String, String>,
     runtime: Option<&str>,
 ) -> Option<Verdict> {
     if is_sandbox(&config.annotations) {
         return None;
     }
-    let nothing =
-        |reason: String, remedy: &str| Some(Verdict::bad(State::NothingGiven, reason, remedy));
+    let nothing = |reason: String, remedy: &str| {
+        Some(Verdict::bad(VerdictState::NothingGiven, reason, remedy))
+    };
     let variables = || config.process.env.iter().filter_map(|variable| variable.split_once('='));
     let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
-    let annotation = config.annotations.keys().find(|key| is_ours(key));
+    let annotation = config.annotations.keys().find(|key| is_onload_key(key));
     // One that is for another container of its pod asks for nothing here.
     let asks = annotation.filter(|_| !matches!(Request::parse(&config.annotations), Ok(None)));
     let asks = match (asks, variable) {
@@ -81,19 +85,19 @@ pub(super) fn unanswered(
             ),
         };
     }
-    if let Some(key) = labels.keys().find(|key| is_ours(key) || is_near(key)) {
+    if let Some(key) = labels.keys().find(|key| is_onload_key(key) || resembles_key(key)) {
         let reason = format!("it has the label {}, and labels ask for nothing", Quoted(key));
         return nothing(
             reason,
             "write it as an annotation (--annotation), and start it with --runtime onload",
         );
     }
-    if let Some(key) = config.annotations.keys().find(|key| is_near(key)) {
+    if let Some(key) = config.annotations.keys().find(|key| resembles_key(key)) {
         let reason =
             format!("its annotation {} resembles {PREFIX}CLASS, and nothing reads it", Quoted(key));
         return nothing(reason, "correct it, and start it with the runtime onload");
     }
-    let (name, _) = variables().find(|(name, _)| is_near_variable(name))?;
+    let (name, _) = variables().find(|(name, _)| resembles_variable(name))?;
     let reason =
         format!("its variable {} resembles {VARIABLE}, and nothing reads it", Quoted(name));
     nothing(reason, "correct it, and start it with the runtime onload")
@@ -105,20 +109,20 @@ fn is_variable(name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-fn is_ours(key: &str) -> bool {
+fn is_onload_key(key: &str) -> bool {
     key == DOMAIN || key.starts_with(PREFIX)
 }
 
 /// Whether a key that is not ours resembles one: `onlaod.dev/nic`, `onload/nic`, `onload-dev.nic`, `Onload.dev/nic`.
-fn is_near(key: &str) -> bool {
+fn resembles_key(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
     let begin = |most: usize| domain.chars().take(most).collect::<String>().to_lowercase();
     let own = |text: &str| damerau_levenshtein(text, DOMAIN) <= WRONG;
-    !is_ours(key)
+    !is_onload_key(key)
         && (begin(COMPARED) == "onload" || own(&begin(COMPARED)) || own(&begin(DOMAIN.len())))
 }
 
-fn is_near_variable(name: &str) -> bool {
+fn resembles_variable(name: &str) -> bool {
     let short: String = name.chars().take(COMPARED).collect();
     let short = short.to_uppercase();
     name != VARIABLE
@@ -140,7 +144,7 @@ mod tests {
             "onloaddev/hugepages",
             "onload.de/nic",
         ] {
-            assert!(is_near(near), "{near}");
+            assert!(resembles_key(near), "{near}");
         }
         for other in [
             "onload.dev/nic",
@@ -152,16 +156,16 @@ mod tests {
             "/",
             "org.onload.dev/nic",
         ] {
-            assert!(!is_near(other), "{other}");
+            assert!(!resembles_key(other), "{other}");
         }
         for near in
             ["ONLOAD_CTK_REQEUST", "onload_ctk_request", "ONLOAD_CTK_REQUESTS", "ONLOAD_REQUEST"]
         {
-            assert!(is_near_variable(near), "{near}");
+            assert!(resembles_variable(near), "{near}");
         }
         for other in ["ONLOAD_CTK_REQUEST", "ONLOAD_CTK_NIC_ENS1", "ONLOAD_CTK_RDMA_X", "PATH", ""]
         {
-            assert!(!is_near_variable(other), "{other}");
+            assert!(!resembles_variable(other), "{other}");
         }
     }
 }

@@ -8,12 +8,12 @@ use onload_core::lease::{Holder, Lease, LeaseEntry};
 use onload_host::bundles;
 use onload_host::host::{Host, HostError};
 
-use super::cgroup::{self, Engine};
+use super::cgroup::{self, ContainerEngine};
 use super::process;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) engine: Engine,
+pub(super) struct ContainerGroup {
+    pub(super) engine: ContainerEngine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
     /// What it shares how much is looked at with: all that are in one container.
@@ -23,7 +23,7 @@ pub(super) struct Group {
     pub(super) pids: Vec<u32>,
 }
 
-impl Group {
+impl ContainerGroup {
     /// Whether root's engines made it, or root leased a device to it: others may make as many as they like.
     pub(super) fn is_of_root(&self) -> bool {
         self.is_named && self.user.is_none()
@@ -31,17 +31,17 @@ impl Group {
 }
 
 /// The tasks of containerd, of which people choose the ids where no cluster does (`ctr run`).
-struct Tasks<'h> {
+struct ContainerdTasks<'h> {
     host: &'h Host,
     /// One for each namespace, which it is called after.
     directories: Vec<PathBuf>,
 }
 
-impl<'h> Tasks<'h> {
-    fn of(host: &'h Host) -> Self {
+impl<'h> ContainerdTasks<'h> {
+    fn new(host: &'h Host) -> Self {
         // What cannot be read is not known.
         let list = |path: &Path| bundles::list(host, path).unwrap_or_default();
-        Tasks { host, directories: bundles::list_containerd(list) }
+        ContainerdTasks { host, directories: bundles::list_containerd(list) }
     }
 
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
@@ -53,26 +53,31 @@ impl<'h> Tasks<'h> {
 }
 
 /// With how many are unknown.
-pub(super) fn groups(host: &Host, leases: &[LeaseEntry]) -> Result<(Vec<Group>, usize), HostError> {
+pub(super) fn group_processes(
+    host: &Host,
+    leases: &[LeaseEntry],
+) -> Result<(Vec<ContainerGroup>, usize), HostError> {
     let names = host.list(Path::new("/proc"))?.names;
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
-    let own = process::own_namespace(host, "pid");
-    let holders = holders(leases);
+    let own = process::host_namespace(host, "pid");
+    let holders = containers_by_pid(leases);
     // The other processes of a pid namespace are of the container whose lease its first one has.
     let mut leased = BTreeMap::new();
     for (pid, id) in &holders {
-        if let Some(namespace) = process::namespace(host, *pid, "pid") {
+        if let Some(namespace) = process::namespace_link(host, *pid, "pid") {
             leased.entry(namespace).or_insert(id);
         }
     }
-    let tasks = Tasks::of(host);
-    let (mut groups, mut unseen) = (BTreeMap::<String, Group>::new(), 0);
+    let tasks = ContainerdTasks::new(host);
+    let (mut groups, mut unseen) = (BTreeMap::<String, ContainerGroup>::new(), 0);
     for pid in pids {
-        let Some(table) = process::cgroup(host, pid) else {
+        let Some(table) = process::read_cgroup(host, pid) else {
             continue;
         };
-        if let Some(named) = cgroup::named(&table, &|namespace, id| tasks.has(namespace, id)) {
-            let group = groups.entry(named.path).or_insert_with(|| Group {
+        if let Some(named) =
+            cgroup::parse_container(&table, &|namespace, id| tasks.has(namespace, id))
+        {
+            let group = groups.entry(named.path).or_insert_with(|| ContainerGroup {
                 engine: named.engine,
                 outer: named.outer,
                 id: named.id,
@@ -83,13 +88,13 @@ pub(super) fn groups(host: &Host, leases: &[LeaseEntry]) -> Result<(Vec<Group>, 
             group.pids.push(pid);
             continue;
         }
-        match (process::namespace(host, pid, "pid"), &own) {
+        match (process::namespace_link(host, pid, "pid"), &own) {
             (Some(namespace), Some(own)) if namespace != *own => {
                 let lease = holders.get(&pid).or(leased.get(&namespace).copied());
                 // No path of a cgroup is called as an id is.
                 let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
-                let group = groups.entry(id.clone()).or_insert_with(|| Group {
-                    engine: Engine::Unknown,
+                let group = groups.entry(id.clone()).or_insert_with(|| ContainerGroup {
+                    engine: ContainerEngine::Unknown,
                     outer: id.clone(),
                     id,
                     user: None,
@@ -99,7 +104,7 @@ pub(super) fn groups(host: &Host, leases: &[LeaseEntry]) -> Result<(Vec<Group>, 
                 group.pids.push(pid);
             }
             // It may have ended since it was listed.
-            (None, _) | (_, None) if process::cgroup(host, pid).is_some() => unseen += 1,
+            (None, _) | (_, None) if process::read_cgroup(host, pid).is_some() => unseen += 1,
             _ => {}
         }
     }
@@ -113,7 +118,7 @@ fn namespace_id(namespace: &Path) -> String {
     format!("pidns-{}", digits.collect::<String>())
 }
 
-fn holders(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
+fn containers_by_pid(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
     let live = leases.iter().filter(|listed| !listed.is_over);
     let live = live.filter_map(|listed| listed.lease.as_ref().ok());
     let holder = |lease: &Lease| match &lease.holder {
@@ -124,7 +129,10 @@ fn holders(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
 }
 
 /// The leases of a container: by one of its processes, or by the id of one that root's engines make.
-pub(super) fn leases_of<'l>(leases: &'l [LeaseEntry], group: &Group) -> Vec<&'l LeaseEntry> {
+pub(super) fn container_leases<'l>(
+    leases: &'l [LeaseEntry],
+    group: &ContainerGroup,
+) -> Vec<&'l LeaseEntry> {
     let live = leases.iter().filter(|listed| !listed.is_over);
     let own = live.filter(|listed| {
         let lease = listed.lease.as_ref().ok();

@@ -13,7 +13,7 @@ const DEVICES: &str = "/dev";
 /// Lines above the interfaces in /proc/PID/net/dev.
 const HEADS: usize = 2;
 
-pub(super) struct Inside<'h> {
+pub(super) struct ContainerView<'h> {
     host: &'h Host,
     /// Its path on the host, by which a captured host's table has its nodes.
     base: PathBuf,
@@ -21,17 +21,17 @@ pub(super) struct Inside<'h> {
 }
 
 /// Opens the root directory of a process; none where the process has ended, or it is not ours to see.
-pub(super) fn open(host: &Host, base: PathBuf) -> Option<Inside<'_>> {
+pub(super) fn open(host: &Host, base: PathBuf) -> Option<ContainerView<'_>> {
     let root = host.directory(&base).ok()??;
-    Some(Inside { host, base, root })
+    Some(ContainerView { host, base, root })
 }
 
-impl Inside<'_> {
+impl ContainerView<'_> {
     fn open(&self, path: &Path, flags: OFlags) -> Option<OwnedFd> {
         open_in_root(&self.root, path, flags, ResolveFlags::NO_SYMLINKS).ok()
     }
 
-    pub(super) fn node(&self, path: &Path) -> Option<(u32, u32)> {
+    pub(super) fn node_number(&self, path: &Path) -> Option<(u32, u32)> {
         let below = path.strip_prefix("/").unwrap_or(path);
         // A captured host has no nodes, and a table of them.
         if !self.host.is_running() {
@@ -45,7 +45,7 @@ impl Inside<'_> {
     }
 
     /// The names in a directory, sorted; those of a captured host's table too. No more than `most`.
-    pub(super) fn names(&self, path: &Path, most: usize) -> Vec<String> {
+    pub(super) fn list_names(&self, path: &Path, most: usize) -> Vec<String> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let directory = self.open(path, flags);
         let entries = directory.and_then(|directory| rustix::fs::Dir::new(directory).ok());
@@ -72,11 +72,11 @@ impl Inside<'_> {
 
     /// Whether its sysfs is of the network that the process is in: a container may have the host's (`-v /sys:/sys`),
     /// which shows the host's devices. `table` is the kernel's own list of the process's interfaces.
-    pub(super) fn shows(&self, table: &[u8], most: usize) -> bool {
+    pub(super) fn shows_network(&self, table: &[u8], most: usize) -> bool {
         if !self.has_sysfs() {
             return false;
         }
-        let mut shown = self.names(Path::new(INTERFACES), most);
+        let mut shown = self.list_names(Path::new(INTERFACES), most);
         shown.retain(|name| name != "bonding_masters");
         let lines = table.split(|byte| *byte == b'\n').skip(HEADS);
         let names = lines.filter_map(|line| {

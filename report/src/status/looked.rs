@@ -7,28 +7,28 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::netlink::namespace::NetnsLinks as Network;
 
-use super::process::directory;
+use super::process::proc_dir;
 
 /// Reads so many bytes of a file of a process, which may make its reader wait for good: such a file is not
 /// known.
-pub type Guarded<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
+pub type GuardedRead<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
 
-pub type Networks<'n> = &'n dyn Fn(u32) -> Option<Network>;
+pub type NetworkLookup<'n> = &'n dyn Fn(u32) -> Option<Network>;
 
 #[derive(Clone, Copy)]
-pub struct Looked<'l> {
+pub struct StatusInput<'l> {
     pub host: &'l Host,
     pub inventory: &'l Inventory,
     /// Its leases; none where they are not ours to see.
     pub leases: Option<&'l [LeaseEntry]>,
-    pub guarded: Guarded<'l>,
-    pub networks: Networks<'l>,
+    pub read_guarded: GuardedRead<'l>,
+    pub networks: NetworkLookup<'l>,
 }
 
-impl Looked<'_> {
+impl StatusInput<'_> {
     /// A file of a process, read so.
-    pub(super) fn guarded(&self, pid: u32, name: &str, most: usize) -> Option<Vec<u8>> {
-        let path = directory(pid).join(name);
-        (self.guarded)(&self.host.outside_path(&path), most)
+    pub(super) fn read_guarded(&self, pid: u32, name: &str, most: usize) -> Option<Vec<u8>> {
+        let path = proc_dir(pid).join(name);
+        (self.read_guarded)(&self.host.outside_path(&path), most)
     }
 }

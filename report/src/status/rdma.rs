@@ -10,14 +10,14 @@ use onload_host::host::Host;
 use onload_sys::fs::container_root::ContainerRoot;
 use serde::Deserialize;
 
-use super::process::{self, Budget, Process};
+use super::process::{self, Budget, ContainerProcess};
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
 const LIBRARY: &[u8] = b"/libibverbs.so.";
 const NO_DEVICE: &str = "programs find no RDMA device";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Libraries {
+pub(super) enum LibraryUse {
     #[default]
     Unknown,
     /// Those where a loader looks serve the devices, or would.
@@ -37,12 +37,12 @@ pub(super) enum Libraries {
 
 /// What a hook records of a container ([`RUN_DIR`]); the rest of it is the hook's own.
 #[derive(Deserialize)]
-struct Record {
-    live: Option<Live>,
+struct HookRecord {
+    live: Option<RecordedInjection>,
 }
 
 #[derive(Deserialize)]
-struct Live {
+struct RecordedInjection {
     pid: u32,
     #[serde(rename = "libraryWarnings", default)]
     library_warnings: Vec<String>,
@@ -51,35 +51,40 @@ struct Live {
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// With the hook's own reason, where it has recorded one, in the place of what is found now.
-pub(super) fn or_recorded(
-    judged: Libraries,
+pub(super) fn prefer_recorded(
+    judged: LibraryUse,
     host: &Host,
     id: &str,
-    processes: &[Process],
-) -> Libraries {
+    processes: &[ContainerProcess],
+) -> LibraryUse {
     let effect = match &judged {
-        Libraries::Misfit { effect, .. } => effect.clone(),
-        Libraries::Unknown => "programs may find no RDMA device".to_owned(),
+        LibraryUse::Misfit { effect, .. } => effect.clone(),
+        LibraryUse::Unknown => "programs may find no RDMA device".to_owned(),
         _ => return judged,
     };
-    match recorded(host, id, processes) {
-        Some(why) => Libraries::Recorded { effect, why },
+    match recorded_reason(host, id, processes) {
+        Some(why) => LibraryUse::Recorded { effect, why },
         None => judged,
     }
 }
 
 /// Why the host's libraries were not mounted when the container of these processes started.
-fn recorded(host: &Host, id: &str, processes: &[Process]) -> Option<String> {
+fn recorded_reason(host: &Host, id: &str, processes: &[ContainerProcess]) -> Option<String> {
     let path = Path::new(RUN_DIR).join(id).join("record.json");
     let bytes = host.bytes(&path, MAX_RECORD_BYTES).ok()??;
-    let live = serde_json::from_slice::<Record>(&bytes).ok()?.live?;
+    let live = serde_json::from_slice::<HookRecord>(&bytes).ok()?.live?;
     let is_its = processes.iter().any(|process| process.pid == live.pid);
     let said = live.library_warnings.join("; ");
     (is_its && !said.is_empty()).then_some(said)
 }
 
 /// Whether what the process sees serves the devices whose nodes it has. `path` is its `LD_LIBRARY_PATH`.
-pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]) -> Libraries {
+pub(super) fn judge_libraries(
+    host: &Host,
+    pid: u32,
+    path: Option<&str>,
+    nodes: &[String],
+) -> LibraryUse {
     let sysfs = host.outside_path(Path::new("/sys"));
     let devices = nodes.iter().filter_map(|node| {
         let node = node.strip_prefix("/dev/infiniband/")?;
@@ -88,40 +93,42 @@ pub(super) fn judged(host: &Host, pid: u32, path: Option<&str>, nodes: &[String]
         VerbsDevice::read(&sysfs, &name).filter(VerbsDevice::has_known_driver)
     });
     let devices: Vec<VerbsDevice> = devices.collect();
-    let Ok(Some(root)) = host.directory(&process::directory(pid).join("root")) else {
-        return Libraries::Unknown;
+    let Ok(Some(root)) = host.directory(&process::proc_dir(pid).join("root")) else {
+        return LibraryUse::Unknown;
     };
     let root = RunningFiles(ContainerRoot::from_process(root));
     match find_misfit(&root, "the container", path, &devices) {
-        Ok(None) if devices.len() < nodes.len() => Libraries::Unknown,
-        Ok(None) if is_rdmacm_missing(&root, path).unwrap_or(false) => Libraries::WithoutRdmacm,
-        Ok(None) => Libraries::Usual,
+        Ok(None) if devices.len() < nodes.len() => LibraryUse::Unknown,
+        Ok(None) if is_rdmacm_missing(&root, path).unwrap_or(false) => LibraryUse::WithoutRdmacm,
+        Ok(None) => LibraryUse::Usual,
         Ok(Some(LibraryMisfit { why, devices, .. })) => {
             let effect = if devices.len() < nodes.len() {
                 format!("programs do not find {}", devices.join(", "))
             } else {
                 NO_DEVICE.to_owned()
             };
-            Libraries::Misfit { effect, why }
+            LibraryUse::Misfit { effect, why }
         }
-        Err(error) => Libraries::Misfit { effect: NO_DEVICE.to_owned(), why: format!("{error:#}") },
+        Err(error) => {
+            LibraryUse::Misfit { effect: NO_DEVICE.to_owned(), why: format!("{error:#}") }
+        }
     }
 }
 
 /// What a process that has a device open has loaded for it.
-pub(super) fn loaded(host: &Host, pid: u32, budget: &mut Budget) -> Libraries {
+pub(super) fn loaded_libraries(host: &Host, pid: u32, budget: &mut Budget) -> LibraryUse {
     let is_library = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
-    let Some(Ok(Some(lines))) = process::mapped(host, pid, is_library, budget) else {
-        return Libraries::Unknown;
+    let Some(Ok(Some(lines))) = process::read_mappings(host, pid, is_library, budget) else {
+        return LibraryUse::Unknown;
     };
     let lines = String::from_utf8_lossy(&lines);
     let path = lines.lines().next().and_then(|line| Some(&line[line.find('/')?..]));
     let Some(path) = path else {
-        return Libraries::BuiltIn;
+        return LibraryUse::BuiltIn;
     };
     let directory = Path::new(path).parent().and_then(Path::to_str);
     match directory {
-        Some(directory) if LIBRARY_DIRS.contains(&directory) => Libraries::Usual,
-        _ => Libraries::Elsewhere(path.to_owned()),
+        Some(directory) if LIBRARY_DIRS.contains(&directory) => LibraryUse::Usual,
+        _ => LibraryUse::Elsewhere(path.to_owned()),
     }
 }

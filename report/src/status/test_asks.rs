@@ -22,19 +22,19 @@ const ASKS: &str = r#"{"annotations":{"onload.dev/hugepages":"2Mi"}}"#;
 fn a_container_that_asks_by_annotation_of_a_runtime_that_does_not_read_it_is_told_so() {
     let made = made_so(ASKS, "runc");
     made.assert_is(
-        State::NothingGiven,
+        VerdictState::NothingGiven,
         "it asks by annotation \"onload.dev/hugepages\", but its runtime is runc, which does not read that",
         "--runtime onload",
     );
     assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));
     made_so(ASKS, "onload").assert_is(
-        State::NothingGiven,
+        VerdictState::NothingGiven,
         "its runtime is onload, and it has nothing",
         "container explain",
     );
     let variable = r#"{"process":{"env":["ONLOAD_CTK_REQUEST=hugepages=2Mi"]}}"#;
     made_so(variable, "").assert_is(
-        State::NothingGiven,
+        VerdictState::NothingGiven,
         "by the variable ONLOAD_CTK_REQUEST, but its runtime is the engine's default",
         "--runtime onload",
     );
@@ -46,7 +46,7 @@ fn a_label_and_a_near_spelling_are_told() {
     let docker = format!("/var/lib/docker/containers/{ID}/config.v2.json");
     made.file(&docker, r#"{"Name":"/redis","Config":{"Labels":{"onload.dev/nic":"all"}}}"#);
     made.assert_is(
-        State::NothingGiven,
+        VerdictState::NothingGiven,
         "the label \"onload.dev/nic\", and labels ask for nothing",
         "--annotation",
     );
@@ -54,13 +54,13 @@ fn a_label_and_a_near_spelling_are_told() {
     assert_eq!(made.status().containers, []);
     let near = r#"{"annotations":{"onlaod.dev/nic":"all"}}"#;
     made_so(near, "onload").assert_is(
-        State::NothingGiven,
+        VerdictState::NothingGiven,
         "\"onlaod.dev/nic\" resembles onload.dev/CLASS",
         "correct it",
     );
     let near = r#"{"process":{"env":["ONLOAD_CTK_REQUSET=nic=all"]}}"#;
     made_so(near, "onload").assert_is(
-        State::NothingGiven,
+        VerdictState::NothingGiven,
         "resembles ONLOAD_CTK_REQUEST",
         "correct it",
     );
@@ -97,7 +97,7 @@ fn a_container_of_containerd_is_told_the_runtime_that_its_shim_was_given() {
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}");
     made.file(&format!("{bundle}/config.json"), ASKS);
     made.file(&format!("{bundle}/runtime"), "/usr/bin/crun");
-    made.assert_is(State::NothingGiven, "but its runtime is crun", "");
+    made.assert_is(VerdictState::NothingGiven, "but its runtime is crun", "");
     // podman keeps it elsewhere.
     let made = Made::new();
     made.file("/proc/77/cgroup", format!("0::/machine.slice/libpod-{ID}.scope/container\n"));
@@ -105,7 +105,7 @@ fn a_container_of_containerd_is_told_the_runtime_that_its_shim_was_given() {
         &format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json"),
         ASKS,
     );
-    made.assert_is(State::NothingGiven, "neither its runtime nor a hook", "doctor");
+    made.assert_is(VerdictState::NothingGiven, "neither its runtime nor a hook", "doctor");
 }
 
 #[test]
@@ -138,20 +138,20 @@ fn the_runtime_of_a_container_of_crio_is_that_of_its_sandbox() {
     };
     let unknown = "neither its runtime nor a hook";
     of_sandbox(&sandbox);
-    made.assert_is(State::NothingGiven, unknown, "");
+    made.assert_is(VerdictState::NothingGiven, unknown, "");
     let handler = r#"{"annotations":{"io.kubernetes.cri-o.RuntimeHandler":"crun"}}"#;
     made.file(&bundle(&sandbox), handler);
-    made.assert_is(State::NothingGiven, "but its runtime is crun", "");
+    made.assert_is(VerdictState::NothingGiven, "but its runtime is crun", "");
     // It is a name in a directory of CRI-O's, and nothing else.
     of_sandbox(&format!("../overlay-containers/{sandbox}"));
-    made.assert_is(State::NothingGiven, unknown, "");
+    made.assert_is(VerdictState::NothingGiven, unknown, "");
 }
 
 #[test]
 fn a_container_of_what_leaves_no_node_is_listed_with_it() {
     let config = r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_PROFILE_LATENCY=latency","ONLOAD_CTK_X=y"]}}"#;
     let made = made_so(config, "runc");
-    made.assert_is(State::Ready, "it has what it was given", "");
+    made.assert_is(VerdictState::Ready, "it has what it was given", "");
     let grant = |device: &str, by| Grant { device: device.to_owned(), by };
     let by = Evidence::Configuration;
     let wanted = [grant("hugepages=2Mi", by), grant("profile=latency", by)];
@@ -168,18 +168,18 @@ fn the_devices_of_containers_are_listed_without_a_look_at_their_processes() {
     let config = r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi","PATH=/bin"]}}"#;
     let made = made_so(config, "runc");
     let host = made.tree.host();
-    let listed = grantees(&host).unwrap();
-    let wanted = Grantee {
+    let listed = list_grants(&host).unwrap();
+    let wanted = ContainerGrants {
         container: "redis".to_owned(),
-        engine: Engine::Docker,
+        engine: ContainerEngine::Docker,
         id: ID.to_owned(),
         devices: vec!["hugepages=2Mi".to_owned()],
     };
     assert_eq!(listed, [wanted]);
     // One that was made so and has ended, and one of a user that is called as it is.
     made.file("/proc/77/cgroup", format!("0::/user.slice/user-1000.slice/docker-{ID}.scope\n"));
-    assert_eq!(grantees(&host).unwrap(), []);
+    assert_eq!(list_grants(&host).unwrap(), []);
     let made = made_so("{}", "runc");
     let host = made.tree.host();
-    assert_eq!(grantees(&host).unwrap(), []);
+    assert_eq!(list_grants(&host).unwrap(), []);
 }

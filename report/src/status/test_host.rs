@@ -12,7 +12,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
 use onload_sys::processes::ProcessId as Holding;
 
-use super::groups::Group;
+use super::groups::ContainerGroup;
 use super::process::Budget;
 use super::*;
 
@@ -229,21 +229,21 @@ impl Made {
         inventory
     }
 
-    pub(super) fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> Status {
+    pub(super) fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> StatusReport {
         let host = self.tree.host();
         let mut inventory = self.inventory(&host);
         change(&mut inventory);
-        status(Looked {
+        read_status(StatusInput {
             host: &host,
             inventory: &inventory,
             leases: Some(&self.leases),
-            guarded: &|path: &Path, _| fs::read(path).ok(),
+            read_guarded: &|path: &Path, _| fs::read(path).ok(),
             networks: &|_| self.network.clone(),
         })
         .unwrap()
     }
 
-    pub(super) fn status(&self) -> Status {
+    pub(super) fn status(&self) -> StatusReport {
         self.status_with(|_| ())
     }
 
@@ -256,7 +256,7 @@ impl Made {
     }
 
     #[track_caller]
-    pub(super) fn assert_is(&self, state: State, reason: &str, remedy: &str) {
+    pub(super) fn assert_is(&self, state: VerdictState, reason: &str, remedy: &str) {
         let verdicts = self.verdicts();
         let found = verdicts.iter().find(|verdict| verdict.state == state);
         let found = found.unwrap_or_else(|| panic!("no {state:?} in {verdicts:#?}"));
@@ -330,31 +330,31 @@ pub(super) fn lost(program: Option<&str>, environment: &str) -> Made {
 }
 
 /// What is known of the container.
-pub(super) fn facts_of(made: &Made) -> Facts {
+pub(super) fn facts_of(made: &Made) -> ContainerFacts {
     facts_within(made, Budget::WHOLE).0
 }
 
 /// The same of which no more is looked at, and what is known of its host.
-pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts) {
+pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (ContainerFacts, HostFacts) {
     let host = made.tree.host();
     let inventory = made.inventory(&host);
-    let looked = Looked {
+    let looked = StatusInput {
         host: &host,
         inventory: &inventory,
         leases: Some(&made.leases),
-        guarded: &|path: &Path, _| fs::read(path).ok(),
+        read_guarded: &|path: &Path, _| fs::read(path).ok(),
         networks: &|_| made.network.clone(),
     };
-    let group = Group {
-        engine: Engine::Docker,
+    let group = ContainerGroup {
+        engine: ContainerEngine::Docker,
         outer: String::new(),
         id: ID.to_owned(),
         user: None,
         is_named: true,
         pids: vec![77],
     };
-    let host_facts = host_facts(&looked);
-    let (facts, _) = Look::new(looked, host_facts).facts(group, &mut budget);
+    let host_facts = read_host_facts(&looked);
+    let (facts, _) = ContainerReader::new(looked, host_facts).read_facts(group, &mut budget);
     (facts.unwrap(), host_facts)
 }
 

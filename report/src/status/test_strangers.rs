@@ -10,7 +10,7 @@ use onload_core::lease::Holder;
 use onload_host::devices::discover;
 use onload_sys::netlink::link::Link;
 
-use super::cgroup::Engine;
+use super::cgroup::ContainerEngine;
 use super::test_host::*;
 use super::verdict::decide;
 use super::*;
@@ -40,7 +40,7 @@ fn a_cgroup_that_a_user_calls_as_roots_container_is_another_container() {
     let roots = status.containers.iter().find(|one| one.user.is_none());
     let roots = roots.unwrap();
     assert_eq!(roots.name.as_deref(), Some("redis"));
-    assert_eq!(roots.state(), State::PreloadLost, "{status:#?}");
+    assert_eq!(roots.state(), VerdictState::PreloadLost, "{status:#?}");
     assert_eq!(roots.processes, [(77, "redis".to_owned())]);
     let theirs = status.containers.iter().find(|one| one.user == Some(1000));
     let theirs = theirs.unwrap();
@@ -77,7 +77,7 @@ fn a_name_that_a_shell_would_run_stands_between_quotes() {
     let mut made = preloaded();
     made.interface(Link { flags: 0x1002, ..of_function("$(reboot)", "0000:05:00.0") });
     made.assert_is(
-        State::InterfaceDown,
+        VerdictState::InterfaceDown,
         "$(reboot) is in its network",
         "ip link set dev '$(reboot)' up",
     );
@@ -96,12 +96,12 @@ fn limited() -> Made {
 #[test]
 fn who_has_the_capability_to_lock_memory_has_no_limit_on_it() {
     let made = limited();
-    assert_eq!(made.verdicts()[0].state, State::Memlock);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Memlock);
     made.is_at(77, "redis", WITH_IPC_LOCK);
     assert!(made.verdicts()[0].state.is_good(), "{:?}", made.verdicts());
     // In another user namespace the kernel does not ask for it.
     made.link("/proc/77/ns/user", "user:[9]");
-    assert_eq!(made.verdicts()[0].state, State::Memlock);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Memlock);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn the_limit_of_who_opens_the_device_counts_and_not_that_of_a_helper() {
     made.link("/proc/78/fd/3", "/dev/infiniband/uverbs0");
     assert!(made.verdicts()[0].state.is_good(), "{:?}", made.verdicts());
     made.link("/proc/77/fd/3", "/dev/infiniband/uverbs0");
-    assert_eq!(made.verdicts()[0].state, State::Memlock);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Memlock);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_process_that_ends_while_it_is_looked_at_changes_nothing_of_the_others() {
         let status = made.status();
         let verdicts = &status.containers[0].verdicts;
         assert_eq!(verdicts.len(), 1, "{gone}: {verdicts:?}");
-        assert_eq!(verdicts[0].state, State::Accelerated, "{gone}");
+        assert_eq!(verdicts[0].state, VerdictState::Accelerated, "{gone}");
         assert_eq!(status.unseen, 0, "{gone}");
     }
 }
@@ -170,17 +170,17 @@ fn what_a_process_has_is_seen_though_its_first_thread_has_ended() {
 fn a_program_with_file_capabilities_loses_the_preload_though_it_runs_as_who_started_it() {
     let made = lost(GLIBC, PRELOADED);
     made.file("/proc/77/auxv", auxiliary(1));
-    made.assert_is(State::PreloadLost, "file capabilities", "setcap");
+    made.assert_is(VerdictState::PreloadLost, "file capabilities", "setcap");
     // Of a file too, the loader takes no library by its name alone: not where SELinux changed the label either.
     let file = format!("{ROOT}9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n");
     made.file("/proc/77/mountinfo", file);
-    made.assert_is(State::PreloadLost, "another SELinux label", "docs/security.md");
+    made.assert_is(VerdictState::PreloadLost, "another SELinux label", "docs/security.md");
     // And a list without the word is told by the users.
     let made = lost(GLIBC, PRELOADED);
     made.file("/proc/77/auxv", "");
     let status = "Name:\tsu\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\nNSpid:\t77\t1\n";
     made.file("/proc/77/status", status);
-    made.assert_is(State::PreloadLost, "set-user-ID", "");
+    made.assert_is(VerdictState::PreloadLost, "set-user-ID", "");
 }
 
 #[test]
@@ -190,32 +190,32 @@ fn a_static_init_of_the_engine_is_not_the_program_that_lost_the_preload() {
     made.process(78, &cgroup, "redis", OWN_NET, "pid:[7]");
     made.file("/proc/78/exe", program(GLIBC, 200));
     made.file("/proc/78/environ", "PATH=/bin\0");
-    made.assert_is(State::PreloadLost, "taken out of its environment", "");
+    made.assert_is(VerdictState::PreloadLost, "taken out of its environment", "");
     // Where its programs are static too, that is the reason.
     made.file("/proc/78/exe", program(STATIC, 0));
-    made.assert_is(State::PreloadLost, "its program is static", "");
+    made.assert_is(VerdictState::PreloadLost, "its program is static", "");
 }
 
 #[test]
 fn a_loader_is_found_wherever_its_path_stands() {
     let made = lost(STATIC, PRELOADED);
     made.file("/proc/77/exe", program(MUSL, 5000));
-    made.assert_is(State::PreloadLost, "musl", "");
+    made.assert_is(VerdictState::PreloadLost, "musl", "");
     // Beyond what is read nothing is said of it.
     let mut cut = program(GLIBC, 5000);
     cut.truncate(4096);
     made.file("/proc/77/exe", cut);
-    assert_eq!(made.verdicts()[0].state, State::Unknown);
+    assert_eq!(made.verdicts()[0].state, VerdictState::Unknown);
 }
 
 #[test]
 fn the_function_says_whether_onload_accelerates_an_interface_and_not_the_vendor() {
     for (vendor, device, state) in [
-        ("0x10ee", "0x5084", State::Accelerated),
-        ("0x1924", "0x0b03", State::Accelerated),
-        ("0x1924", "0x0903", State::NoInterface),
-        ("0x10ee", "0x0100", State::NoInterface),
-        ("0x8086", "0x10ca", State::NoInterface),
+        ("0x10ee", "0x5084", VerdictState::Accelerated),
+        ("0x1924", "0x0b03", VerdictState::Accelerated),
+        ("0x1924", "0x0903", VerdictState::NoInterface),
+        ("0x10ee", "0x0100", VerdictState::NoInterface),
+        ("0x8086", "0x10ca", VerdictState::NoInterface),
     ] {
         let mut made = preloaded();
         made.stack().function("0000:05:00.0", vendor, device);
@@ -232,11 +232,11 @@ fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
     made.tree.node("/proc/90/root/dev/onload", 243, 0);
     let host = made.tree.host();
     let inventory = discover(&host, &Config::default());
-    let found = status(Looked {
+    let found = read_status(StatusInput {
         host: &host,
         inventory: &inventory,
         leases: None,
-        guarded: &|path: &Path, _| {
+        read_guarded: &|path: &Path, _| {
             assert!(!path.to_string_lossy().contains("/proc/90/"), "{path:?}");
             None
         },
@@ -248,8 +248,8 @@ fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
 #[test]
 fn a_container_of_ctr_and_one_of_a_cgroup_parent_are_containers() {
     for (cgroup, bundle, engine) in [
-        ("/default/redis", "default/redis", Engine::Containerd),
-        (&format!("/team/{ID}"), "default/other", Engine::Unknown),
+        ("/default/redis", "default/redis", ContainerEngine::Containerd),
+        (&format!("/team/{ID}"), "default/other", ContainerEngine::Unknown),
     ] {
         let made = lost(GLIBC, PRELOADED);
         made.file("/proc/77/cgroup", format!("0::{cgroup}\n"));
@@ -270,17 +270,17 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     made.open(1, "socket:[1]").open(2, "socket:[2]");
     made.open(3, "socket:[3]").open(9, "/dev/vfio/15");
     let verdicts = decided(&made, little);
-    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, VerdictState::Unknown, "{verdicts:?}");
     assert!(verdicts[0].reason.contains("more files open"));
     // Nor is a library that was not looked for said to be lost.
     let none = Budget { mappings: 0, ..Budget::WHOLE };
     let made = preloaded();
     let verdicts = decided(&made, none);
-    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, VerdictState::Unknown, "{verdicts:?}");
     // Nor one that was not looked for since the process does not show what it maps: it is not even known to be absent.
     let impatient = Budget { waiting: Duration::ZERO, ..Budget::WHOLE };
     let host = made.tree.host();
-    let process = process::Reader::new(&host, None).read(77, &mut impatient.clone());
+    let process = process::ProcessReader::new(&host, None).read(77, &mut impatient.clone());
     let process = process.unwrap();
     assert_eq!((process.preload, process.is_cut), (None, true));
     // What was found is found.
@@ -288,7 +288,7 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     made.link("/proc/77/ns/net", HOST_NET);
     made.stack().open(9, "socket:[9]");
     let verdicts = decided(&made, little);
-    assert_eq!(verdicts[0].state, State::Accelerated, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, VerdictState::Accelerated, "{verdicts:?}");
 }
 
 #[test]
@@ -301,9 +301,9 @@ fn paths_that_are_longer_than_any_device_s_are_not_kept() {
 }
 
 /// The container, of which no more is looked at.
-fn within(made: &Made, budget: Budget) -> Container {
+fn within(made: &Made, budget: Budget) -> ContainerStatus {
     let (facts, host) = facts_within(made, budget);
-    container(facts, host)
+    container_status(facts, host)
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_process_that_showed_what_it_maps_is_asked_again() {
     let host = Host::open(Path::new("/")).unwrap();
     for _ in 0..2 {
         let pid = std::process::id();
-        let maps = process::mapped(&host, pid, |_| true, &mut Budget::WHOLE.clone());
+        let maps = process::read_mappings(&host, pid, |_| true, &mut Budget::WHOLE.clone());
         assert!(matches!(maps, Some(Ok(Some(_)))));
     }
 }
@@ -387,11 +387,11 @@ fn decided(made: &Made, budget: Budget) -> Vec<Verdict> {
 #[test]
 fn a_file_that_only_sounds_like_the_library_is_not_it() {
     for (path, state) in [
-        ("/usr/lib64/libonload.so", State::Ready),
-        ("/usr/lib64/libonload.so.9.1", State::Ready),
-        ("/tmp/libonload.so/data", State::PreloadLost),
-        ("/tmp/mylibonload.so", State::PreloadLost),
-        ("/tmp/libonload.sofa", State::PreloadLost),
+        ("/usr/lib64/libonload.so", VerdictState::Ready),
+        ("/usr/lib64/libonload.so.9.1", VerdictState::Ready),
+        ("/tmp/libonload.so/data", VerdictState::PreloadLost),
+        ("/tmp/mylibonload.so", VerdictState::PreloadLost),
+        ("/tmp/libonload.sofa", VerdictState::PreloadLost),
     ] {
         let made = preloaded();
         made.link("/proc/77/ns/net", HOST_NET);
@@ -406,13 +406,13 @@ fn a_library_of_the_images_own_is_not_judged_by_the_hosts() {
     made.link("/proc/77/ns/net", HOST_NET);
     let host = made.tree.host();
     let process = |library| {
-        let reader = process::Reader::new(&host, library);
+        let reader = process::ProcessReader::new(&host, library);
         reader.read(77, &mut Budget::WHOLE.clone()).unwrap().preload
     };
     // `maps` says inode 5.
-    assert_eq!(process(Some(5)), Some(process::Preload::Yes));
-    assert_eq!(process(None), Some(process::Preload::Yes));
-    assert_eq!(process(Some(6)), Some(process::Preload::Foreign));
+    assert_eq!(process(Some(5)), Some(process::LibraryMapping::Yes));
+    assert_eq!(process(None), Some(process::LibraryMapping::Yes));
+    assert_eq!(process(Some(6)), Some(process::LibraryMapping::Foreign));
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn a_library_of_the_images_own_without_a_descriptor_may_be_of_another_build() {
     let made = preloaded();
     made.link("/proc/77/ns/net", HOST_NET);
     let mut facts = facts_of(&made);
-    facts.processes[0].preload = Some(process::Preload::Foreign);
+    facts.processes[0].preload = Some(process::LibraryMapping::Foreign);
     let host = HostFacts {
         has_nic: true,
         library_matches: Some(false),
@@ -428,14 +428,14 @@ fn a_library_of_the_images_own_without_a_descriptor_may_be_of_another_build() {
         accelerates_veth: None,
     };
     let verdicts = decide(&facts, host);
-    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, VerdictState::Unknown, "{verdicts:?}");
     assert!(verdicts[0].reason.contains("not this host's"));
     // A real one keeps the descriptor for epoll, which every build is given.
     facts.processes[0].open = Some(vec!["/dev/onload_epoll".to_owned()]);
     assert_eq!(decide(&facts, host), verdicts);
     facts.processes[0].open = Some(vec!["/dev/onload".to_owned()]);
-    assert_eq!(decide(&facts, host)[0].state, State::Ready);
+    assert_eq!(decide(&facts, host)[0].state, VerdictState::Ready);
     // The driver has taken it.
     facts.processes[0].has_stack = true;
-    assert_eq!(decide(&facts, host)[0].state, State::Accelerated);
+    assert_eq!(decide(&facts, host)[0].state, VerdictState::Accelerated);
 }

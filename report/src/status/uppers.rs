@@ -14,60 +14,66 @@ const IEEE_802_1Q: u16 = 0x8100;
 const BONDS: [u16; 2] = [1, 4];
 
 /// An interface of a device: whether it is the host's, and its number there or in the container's network.
-pub(super) type Port = (bool, u32);
+pub(super) type PortId = (bool, u32);
 
 /// What the packets of an accelerated interface go through below it (`encap` and `hwports` of Onload's control plane).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(super) struct LowerPath {
     by_vlan: bool,
     by_bond: bool,
-    pub(super) ports: BTreeSet<Port>,
+    pub(super) ports: BTreeSet<PortId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum Acceleration {
     No,
     Unknown,
-    Yes(Carried),
+    Yes(LowerPath),
 }
 
-impl Judged {
+impl Acceleration {
     /// Of one that sends by these ports, if it is accelerated.
-    pub(super) fn of(is_accelerated: Option<bool>, ports: BTreeSet<Port>) -> Judged {
+    pub(super) fn from_known(
+        is_accelerated: Option<bool>,
+        ports: BTreeSet<PortId>,
+    ) -> Acceleration {
         match is_accelerated {
-            Some(true) => Judged::Yes(Carried { ports, ..Carried::default() }),
-            Some(false) => Judged::No,
-            None => Judged::Unknown,
+            Some(true) => Acceleration::Yes(LowerPath { ports, ..LowerPath::default() }),
+            Some(false) => Acceleration::No,
+            None => Acceleration::Unknown,
         }
     }
 
     pub(super) fn is_accelerated(&self) -> Option<bool> {
         match self {
-            Judged::No => Some(false),
-            Judged::Unknown => None,
-            Judged::Yes(_) => Some(true),
+            Acceleration::No => Some(false),
+            Acceleration::Unknown => None,
+            Acceleration::Yes(_) => Some(true),
         }
     }
 
     /// None unless it is accelerated.
-    pub(super) fn ports(self) -> BTreeSet<Port> {
+    pub(super) fn ports(self) -> BTreeSet<PortId> {
         match self {
-            Judged::Yes(carried) => carried.ports,
-            Judged::No | Judged::Unknown => BTreeSet::new(),
+            Acceleration::Yes(carried) => carried.ports,
+            Acceleration::No | Acceleration::Unknown => BTreeSet::new(),
         }
     }
 }
 
 /// Whether Onload accelerates the interfaces of a network, by their numbers: each by those that it is on or that are its members;
 /// `base` judges the others. Which mode a team has is not told.
-pub(super) fn judge(links: &[Link], base: &dyn Fn(&Link) -> Judged) -> BTreeMap<u32, Judged> {
+pub(super) fn judge_links(
+    links: &[Link],
+    base: &dyn Fn(&Link) -> Acceleration,
+) -> BTreeMap<u32, Acceleration> {
     let mut members: BTreeMap<u32, Vec<&Link>> = BTreeMap::new();
     for link in links {
         if let Some(master) = link.master {
             members.entry(master).or_default().push(link);
         }
     }
-    let mut judge = Judge {
+    let mut judge = LinkJudge {
         links: links.iter().map(|link| (link.index, link)).collect(),
         members,
         base,
@@ -80,38 +86,38 @@ pub(super) fn judge(links: &[Link], base: &dyn Fn(&Link) -> Judged) -> BTreeMap<
 }
 
 /// Judges each once: who owns a network can make bonds of thousands of members, and thousands on each of them.
-struct Judge<'n> {
+struct LinkJudge<'n> {
     links: BTreeMap<u32, &'n Link>,
     members: BTreeMap<u32, Vec<&'n Link>>,
-    base: &'n dyn Fn(&Link) -> Judged,
-    judged: BTreeMap<u32, Judged>,
+    base: &'n dyn Fn(&Link) -> Acceleration,
+    judged: BTreeMap<u32, Acceleration>,
 }
 
-impl Judge<'_> {
-    fn judge(&mut self, depth: usize, link: &Link) -> Judged {
+impl LinkJudge<'_> {
+    fn judge(&mut self, depth: usize, link: &Link) -> Acceleration {
         if let Some(judged) = self.judged.get(&link.index) {
             return judged.clone();
         }
         let Some(depth) = depth.checked_sub(1) else {
-            return Judged::Unknown;
+            return Acceleration::Unknown;
         };
         // In a list that was read while it changed, one may be below itself.
-        self.judged.insert(link.index, Judged::Unknown);
+        self.judged.insert(link.index, Acceleration::Unknown);
         let judged = self.judge_first(depth, link);
         self.judged.insert(link.index, judged.clone());
         judged
     }
 
-    fn judge_first(&mut self, depth: usize, link: &Link) -> Judged {
+    fn judge_first(&mut self, depth: usize, link: &Link) -> Acceleration {
         let is_vlan = link.kind == b"vlan";
         let is_taken = |variants: &[u16]| link.variant.is_none_or(|own| variants.contains(&own));
         match link.kind.as_slice() {
-            b"bond" if !is_taken(&BONDS) => Judged::No,
-            b"ipvlan" if !is_taken(&[L2]) => Judged::No,
-            b"vlan" if !is_taken(&[IEEE_802_1Q]) => Judged::No,
+            b"bond" if !is_taken(&BONDS) => Acceleration::No,
+            b"ipvlan" if !is_taken(&[L2]) => Acceleration::No,
+            b"vlan" if !is_taken(&[IEEE_802_1Q]) => Acceleration::No,
             b"bond" | b"team" => {
                 let members = self.members.get(&link.index).cloned().unwrap_or_default();
-                all_of(members.into_iter().map(|member| self.judge(depth, member)))
+                judge_bond(members.into_iter().map(|member| self.judge(depth, member)))
             }
             b"macvlan" | b"ipvlan" | b"vlan" => {
                 let lower = link.lower.filter(|_| link.lower_namespace.is_none());
@@ -120,9 +126,9 @@ impl Judge<'_> {
                     None => (self.base)(link),
                 };
                 match below {
-                    Judged::Yes(below) if is_vlan && below.by_vlan => Judged::No,
-                    Judged::Yes(below) => {
-                        Judged::Yes(Carried { by_vlan: is_vlan || below.by_vlan, ..below })
+                    Acceleration::Yes(below) if is_vlan && below.by_vlan => Acceleration::No,
+                    Acceleration::Yes(below) => {
+                        Acceleration::Yes(LowerPath { by_vlan: is_vlan || below.by_vlan, ..below })
                     }
                     other => other,
                 }
@@ -134,20 +140,22 @@ impl Judge<'_> {
 
 /// A bond whose members are these: Onload takes no other than interfaces of its own, and all or none of them
 /// (`team_get_hwports`, `cp_bond_slave_set_hwports`).
-fn all_of(members: impl Iterator<Item = Judged>) -> Judged {
+fn judge_bond(members: impl Iterator<Item = Acceleration>) -> Acceleration {
     let (mut ports, mut is_known) = (BTreeSet::new(), true);
     for member in members {
         match member {
-            Judged::No => return Judged::No,
-            Judged::Yes(below) if below.by_vlan || below.by_bond => return Judged::No,
-            Judged::Yes(below) => ports.extend(below.ports),
-            Judged::Unknown => is_known = false,
+            Acceleration::No => return Acceleration::No,
+            Acceleration::Yes(below) if below.by_vlan || below.by_bond => return Acceleration::No,
+            Acceleration::Yes(below) => ports.extend(below.ports),
+            Acceleration::Unknown => is_known = false,
         }
     }
     match (is_known, ports.is_empty()) {
-        (false, _) => Judged::Unknown,
-        (true, true) => Judged::No,
-        (true, false) => Judged::Yes(Carried { by_bond: true, ports, ..Carried::default() }),
+        (false, _) => Acceleration::Unknown,
+        (true, true) => Acceleration::No,
+        (true, false) => {
+            Acceleration::Yes(LowerPath { by_bond: true, ports, ..LowerPath::default() })
+        }
     }
 }
 
@@ -155,7 +163,7 @@ fn all_of(members: impl Iterator<Item = Judged>) -> Judged {
 pub(super) fn with_uppers(
     numbers: &BTreeSet<u32>,
     links: &[usage::NetworkLink],
-) -> BTreeMap<u32, Carried> {
+) -> BTreeMap<u32, LowerPath> {
     let seen = |link: &usage::NetworkLink| Link {
         index: link.index,
         kind: link.kind.clone().unwrap_or_default().into(),
@@ -166,15 +174,17 @@ pub(super) fn with_uppers(
     };
     let links: Vec<Link> = links.iter().map(seen).collect();
     let ports = |number| BTreeSet::from([(true, number)]);
-    let base = |link: &Link| Judged::of(Some(numbers.contains(&link.index)), ports(link.index));
-    let judged = judge(&links, &base).into_iter();
+    let base = |link: &Link| {
+        Acceleration::from_known(Some(numbers.contains(&link.index)), ports(link.index))
+    };
+    let judged = judge_links(&links, &base).into_iter();
     let on_them = judged.filter_map(|(number, judged)| match judged {
-        Judged::Yes(below) => Some((number, below)),
-        Judged::No | Judged::Unknown => None,
+        Acceleration::Yes(below) => Some((number, below)),
+        Acceleration::No | Acceleration::Unknown => None,
     });
     let own = numbers.iter().map(|number| {
         let ports = ports(*number);
-        (*number, Carried { ports, ..Carried::default() })
+        (*number, LowerPath { ports, ..LowerPath::default() })
     });
     own.chain(on_them).collect()
 }
@@ -195,9 +205,9 @@ mod tests {
         links.extend((100..400).map(|index| link(index, "macvlan", Some(1), Some(2))));
         links.extend((400..700).map(|index| link(index, "macvlan", Some(2), None)));
         let asked = Cell::new(0);
-        let judged = judge(&links, &|link| {
+        let judged = judge_links(&links, &|link| {
             asked.set(asked.get() + 1);
-            Judged::of(Some(true), [(false, link.index)].into())
+            Acceleration::from_known(Some(true), [(false, link.index)].into())
         });
         assert_eq!((judged.len(), asked.get()), (links.len(), 1));
         let last = judged.get(&699).cloned().unwrap();
@@ -208,8 +218,8 @@ mod tests {
     #[test]
     fn of_interfaces_that_are_on_each_other_nothing_is_known() {
         let links = [link(1, "macvlan", Some(2), None), link(2, "macvlan", Some(1), None)];
-        let judged = judge(&links, &|_| Judged::No);
-        let known: Vec<_> = judged.values().map(Judged::is_accelerated).collect();
+        let judged = judge_links(&links, &|_| Acceleration::No);
+        let known: Vec<_> = judged.values().map(Acceleration::is_accelerated).collect();
         assert_eq!(known, [None, None]);
     }
 }

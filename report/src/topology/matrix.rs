@@ -29,7 +29,7 @@ pub struct Matrix {
 }
 
 /// None of a host without GPUs and NICs.
-pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
+pub fn build_matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
     let near = GpuNicMap::from_inventory(inventory);
     let gpus = near.gpus.iter().enumerate();
     let gpus = gpus.map(|(at, (address, _))| (format!("GPU{at}"), *address));
@@ -51,7 +51,7 @@ pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
             line = format!("{line}\t{cell}");
         }
         if near.gpus.iter().any(|(gpu, _)| gpu == address) {
-            line += &affinity(inventory, topology, *address);
+            line += &describe_affinity(inventory, topology, *address);
         }
         lines.push(line);
     }
@@ -71,7 +71,7 @@ pub fn matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix> {
 }
 
 /// CPUs and number of the node of a GPU, and that its memory is no node.
-fn affinity(inventory: &Inventory, topology: &Topology, gpu: PciAddress) -> String {
+fn describe_affinity(inventory: &Inventory, topology: &Topology, gpu: PciAddress) -> String {
     let function = inventory.functions.get(gpu);
     let number = function.and_then(|function| function.numa_node);
     let mut nodes = topology.nodes.iter();

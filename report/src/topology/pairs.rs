@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use onload_core::class::Class;
 
 use super::canvas::{Canvas, Rect, Shape};
-use super::model::Function;
+use super::model::TopologyFunction;
 
 pub(super) const LANE: i32 = 10;
 /// Of a NIC that finds none, its GPU's card alone tells.
@@ -17,14 +17,14 @@ const DOWN: i32 = 21;
 
 /// Where lines begin, from above.
 #[derive(Debug, Default)]
-pub(super) struct Cards {
+pub(super) struct CardAnchors {
     nics: BTreeMap<String, i32>,
     /// The heights of the GPUs of an RDMA device.
     gpus: BTreeMap<String, Vec<i32>>,
 }
 
-impl Cards {
-    pub(super) fn add(&mut self, function: &Function, top: i32) {
+impl CardAnchors {
+    pub(super) fn add(&mut self, function: &TopologyFunction, top: i32) {
         let y = top + DOWN;
         let rdma = function.devices.iter().filter(|device| device.class == Class::Rdma);
         self.nics.extend(rdma.map(|device| (device.name.clone(), y)));
@@ -63,12 +63,12 @@ impl Cards {
 }
 
 /// How many lanes there are.
-pub(super) fn lanes(cards: &Cards) -> i32 {
+pub(super) fn count_lanes(cards: &CardAnchors) -> i32 {
     let lanes = cards.lines().into_iter().map(|(lane, _)| lane + 1).max();
     i32::try_from(lanes.unwrap_or(0)).unwrap_or(0)
 }
 
-pub(super) fn draw(canvas: &mut Canvas, panel: usize, right: i32, cards: &Cards) {
+pub(super) fn draw(canvas: &mut Canvas, panel: usize, right: i32, cards: &CardAnchors) {
     for (lane, ends) in cards.lines() {
         let x = right + (i32::try_from(lane).unwrap_or(0) + 1) * LANE;
         let (first, last) = (ends[0], ends[ends.len() - 1]);

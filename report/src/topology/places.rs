@@ -16,67 +16,75 @@ use onload_host::host::Host;
 use onload_host::pools::PoolSet;
 use onload_sys::pci::PciAddress;
 
-use super::model::{Device, Function, Gpu, Interface, Nearest, State};
-use crate::status::Grantee;
+use super::model::{
+    NearestNics, Occupancy, TopologyDevice, TopologyFunction, TopologyGpu, TopologyInterface,
+};
+use crate::status::ContainerGrants;
 
 /// What a topology is made of, before it is put together.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'s> {
+pub struct TopologyInput<'s> {
     pub host: &'s Host,
     pub inventory: &'s Inventory,
     pub pools: &'s PoolSet,
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'s [LeaseEntry]>,
-    pub grantees: &'s [Grantee],
+    pub grantees: &'s [ContainerGrants],
 }
 
-pub(super) struct Places<'s> {
+pub(super) struct DeviceIndex<'s> {
     inventory: &'s Inventory,
-    interfaces: BTreeMap<PciAddress, Vec<Interface>>,
-    devices: BTreeMap<PciAddress, Vec<Device>>,
+    interfaces: BTreeMap<PciAddress, Vec<TopologyInterface>>,
+    devices: BTreeMap<PciAddress, Vec<TopologyDevice>>,
     indexes: BTreeMap<PciAddress, u32>,
     near: GpuNicMap<'s>,
     /// Devices on no function, with their nodes.
-    pub(super) elsewhere: Vec<(Option<u32>, Device)>,
+    pub(super) elsewhere: Vec<(Option<u32>, TopologyDevice)>,
 }
 
-impl<'s> Places<'s> {
-    pub(super) fn of(seen: &Seen<'s>) -> Places<'s> {
+impl<'s> DeviceIndex<'s> {
+    pub(super) fn new(seen: &TopologyInput<'s>) -> DeviceIndex<'s> {
         let inventory = seen.inventory;
         let indexes = inventory.functions.iter().flat_map(|parent| {
             let children = parent.virtual_functions.iter();
             children.map(|(index, child)| (*child, *index))
         });
-        let mut places = Places {
+        let mut places = DeviceIndex {
             inventory,
-            interfaces: interfaces(inventory),
+            interfaces: interfaces_by_function(inventory),
             devices: BTreeMap::new(),
             indexes: indexes.collect(),
             near: GpuNicMap::from_inventory(inventory),
             elsewhere: Vec::new(),
         };
-        let mut holders = Holders::of(seen);
+        let mut holders = DeviceHolders::new(seen);
         for offered in inventory.with_drained().filter(|device| is_shown(device, inventory)) {
-            let device = holders.device(offered);
+            let device = holders.build_device(offered);
             let numa_node = offered.numa_node;
             offered
                 .aliases
                 .iter()
-                .for_each(|alias| places.put(Some(*alias), numa_node, device.clone()));
-            places.put(offered.pci, numa_node, device);
+                .for_each(|alias| places.add_device(Some(*alias), numa_node, device.clone()));
+            places.add_device(offered.pci, numa_node, device);
         }
         // Devices that are held and were not asked for: their holders took them away.
         for ((class, name), holders) in holders.by_device {
             let address = name.parse().ok();
-            let device = Device { state: State::Held, holders, ..device(class, name) };
+            let device =
+                TopologyDevice { state: Occupancy::Held, holders, ..new_device(class, name) };
             let known = address.filter(|address| inventory.functions.get(*address).is_some());
-            places.put(known, None, device);
+            places.add_device(known, None, device);
         }
-        places.put_not_offered();
+        places.add_excluded();
         places
     }
 
-    fn put(&mut self, pci: Option<PciAddress>, numa_node: Option<u32>, device: Device) {
+    fn add_device(
+        &mut self,
+        pci: Option<PciAddress>,
+        numa_node: Option<u32>,
+        device: TopologyDevice,
+    ) {
         match pci {
             Some(pci) => self.devices.entry(pci).or_default().push(device),
             None => self.elsewhere.push((numa_node, device)),
@@ -84,7 +92,7 @@ impl<'s> Places<'s> {
     }
 
     /// What is not offered: on its function where that is known, else where no node is.
-    fn put_not_offered(&mut self) {
+    fn add_excluded(&mut self) {
         let mut by_name: BTreeMap<&str, PciAddress> = BTreeMap::new();
         for interface in &self.inventory.interfaces {
             by_name.extend(interface.pci().map(|pci| (interface.name.as_str(), pci)));
@@ -111,12 +119,12 @@ impl<'s> Places<'s> {
                 _ => false,
             };
             if address.is_some() || (is_device && !name.starts_with('/')) {
-                let device = Device {
-                    state: State::NotOffered,
+                let device = TopologyDevice {
+                    state: Occupancy::NotOffered,
                     reason: Some(entry.reason.clone()),
-                    ..device(class, name.to_owned())
+                    ..new_device(class, name.to_owned())
                 };
-                self.put(address, None, device);
+                self.add_device(address, None, device);
             }
         }
     }
@@ -130,17 +138,17 @@ impl<'s> Places<'s> {
     }
 
     /// A function without its link and its virtual functions.
-    pub(super) fn function(&self, function: &PciFunction) -> Function {
+    pub(super) fn build_function(&self, function: &PciFunction) -> TopologyFunction {
         let address = function.address;
         let mut devices = self.devices.get(&address).cloned().unwrap_or_default();
         devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
-        Function {
+        TopologyFunction {
             address,
             id: function.id.to_string(),
             driver: function.driver.clone(),
             link: None,
             index: self.indexes.get(&address).copied(),
-            gpu: gpu(&self.near, address),
+            gpu: build_gpu(&self.near, address),
             interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
             devices,
             virtual_functions: Vec::new(),
@@ -153,11 +161,11 @@ impl<'s> Places<'s> {
     }
 }
 
-fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
-    let mut found: BTreeMap<PciAddress, Vec<(u32, Interface)>> = BTreeMap::new();
+fn interfaces_by_function(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<TopologyInterface>> {
+    let mut found: BTreeMap<PciAddress, Vec<(u32, TopologyInterface)>> = BTreeMap::new();
     for interface in &inventory.interfaces {
         let Some(pci) = interface.pci() else { continue };
-        let shown = Interface {
+        let shown = TopologyInterface {
             name: interface.name.clone(),
             state: interface.operstate.clone(),
             speed_mbps: interface.speed_mbps,
@@ -181,33 +189,33 @@ fn is_shown(device: &Offered, inventory: &Inventory) -> bool {
     (device.class.is_in_topology() && !device.is_loopback()) || is_overcommit
 }
 
-fn device(class: Class, name: String) -> Device {
-    Device { class, name, state: State::Free, reason: None, holders: Vec::new() }
+fn new_device(class: Class, name: String) -> TopologyDevice {
+    TopologyDevice { class, name, state: Occupancy::Free, reason: None, holders: Vec::new() }
 }
 
 /// The containers of leases that are not over, by device, and how many may have each.
-struct Holders<'s> {
+struct DeviceHolders<'s> {
     by_device: BTreeMap<(Class, String), Vec<String>>,
-    seen: Seen<'s>,
+    seen: TopologyInput<'s>,
 }
 
-impl<'s> Holders<'s> {
-    fn of(seen: &Seen<'s>) -> Holders<'s> {
+impl<'s> DeviceHolders<'s> {
+    fn new(seen: &TopologyInput<'s>) -> DeviceHolders<'s> {
         let mut by_device: BTreeMap<(Class, String), Vec<String>> = BTreeMap::new();
         let leases = seen.leases.unwrap_or_default().iter();
         for listed in leases.filter(|listed| !listed.is_over) {
             let key = (listed.device.class, listed.device.name.to_string());
-            by_device.entry(key).or_default().push(container(listed));
+            by_device.entry(key).or_default().push(holder_name(listed));
         }
-        Holders { by_device, seen: *seen }
+        DeviceHolders { by_device, seen: *seen }
     }
 
     /// Takes its holders out.
-    fn device(&mut self, of: &Offered) -> Device {
+    fn build_device(&mut self, of: &Offered) -> TopologyDevice {
         let (class, name) = (of.class, of.name.to_string());
         let holders = self.by_device.remove(&(class, name.clone()));
         let holders = holders.unwrap_or_default();
-        let most = self.most(class, &name);
+        let most = self.max_holders(class, &name);
         let most = most.and_then(|most| usize::try_from(most).ok());
         let is_held = !holders.is_empty() && most.is_some_and(|most| holders.len() >= most);
         let reason = match &of.health {
@@ -215,15 +223,15 @@ impl<'s> Holders<'s> {
             _ => None,
         };
         let state = match (&reason, is_held) {
-            (Some(_), _) => State::Drained,
-            (None, true) => State::Held,
-            (None, false) => State::Free,
+            (Some(_), _) => Occupancy::Drained,
+            (None, true) => Occupancy::Held,
+            (None, false) => Occupancy::Free,
         };
-        Device { state, reason, holders, ..device(class, name) }
+        TopologyDevice { state, reason, holders, ..new_device(class, name) }
     }
 
     /// How many containers may have a device at once; `None` if nobody counts.
-    fn most(&self, class: Class, name: &str) -> Option<u32> {
+    fn max_holders(&self, class: Class, name: &str) -> Option<u32> {
         let pools = self.seen.pools;
         let of_class = pools.shares.share(class);
         let is_alone = class == Class::Rdma && self.seen.inventory.is_rdma_exclusive();
@@ -239,7 +247,7 @@ impl<'s> Holders<'s> {
     }
 }
 
-fn container(listed: &LeaseEntry) -> String {
+fn holder_name(listed: &LeaseEntry) -> String {
     match &listed.lease {
         Ok(lease) => lease.container.to_string(),
         Err(_) => "an unknown container".to_owned(),
@@ -247,21 +255,21 @@ fn container(listed: &LeaseEntry) -> String {
 }
 
 /// A GPU and the NICs that are nearest to it, as they are shown.
-fn gpu(near: &GpuNicMap<'_>, address: PciAddress) -> Option<Gpu> {
+fn build_gpu(near: &GpuNicMap<'_>, address: PciAddress) -> Option<TopologyGpu> {
     let number = near.gpus.iter().position(|(gpu, _)| *gpu == address)?;
     let (_, vendor) = near.gpus.get(number)?;
     let given = near.gpu_alias(address);
-    Some(Gpu {
+    Some(TopologyGpu {
         number,
         vendor,
-        nearest: nearest(near, address),
+        nearest: find_nearest(near, address),
         rdma_name: given.map(|given| given.name.clone()),
         rdma: given.map(|given| given.rdma.clone()).unwrap_or_default(),
     })
 }
 
 /// Among the NICs with RDMA where there are any: a GPU reaches no other by itself.
-fn nearest(near: &GpuNicMap<'_>, gpu: PciAddress) -> Nearest {
+fn find_nearest(near: &GpuNicMap<'_>, gpu: PciAddress) -> NearestNics {
     let has_rdma = near.nics.iter().any(|nic| nic.is_rdma);
     let candidates = near.nics.iter().filter(|nic| nic.is_rdma || !has_rdma);
     let candidates: Vec<_> = candidates.map(|nic| (near.distance(gpu, nic.address), nic)).collect();
@@ -269,14 +277,14 @@ fn nearest(near: &GpuNicMap<'_>, gpu: PciAddress) -> Nearest {
     // A NIC at an unknown distance is below another root: it may be as near as any that is.
     let is_open = candidates.iter().any(|(at, _)| at.is_none());
     let Some(distance) = least.filter(|least| *least <= Distance::Phb || !is_open) else {
-        return Nearest {
+        return NearestNics {
             distance: None,
             nearest: Vec::new(),
             reason: is_open.then(|| near.unknown_reason().to_owned()),
         };
     };
     let nearest = candidates.iter().filter(|(at, _)| *at == Some(distance));
-    Nearest {
+    NearestNics {
         distance: Some(distance),
         nearest: nearest.map(|(_, nic)| nic.name.clone()).collect(),
         reason: None,

@@ -8,20 +8,20 @@ use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::host::{Host, HostError};
 use onload_sys::pci::PciAddress;
 
-use super::model::{Bridge, Bus, Function, NumaNode, Root, Topology};
+use super::model::{Bridge, Bus, PcieRoot, Topology, TopologyFunction, TopologyNumaNode};
 use super::node_facts;
-use super::places::{Places, Seen};
+use super::places::{DeviceIndex, TopologyInput};
 
-pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
-    let mut places = Places::of(&seen);
+pub fn read(seen: TopologyInput<'_>) -> Result<Topology, HostError> {
+    let mut places = DeviceIndex::new(&seen);
     let mut nodes = node_facts::read(seen.host, seen.inventory)?;
-    let mut children: BTreeMap<PciAddress, Vec<Function>> = BTreeMap::new();
+    let mut children: BTreeMap<PciAddress, Vec<TopologyFunction>> = BTreeMap::new();
     let mut parents = Vec::new();
     for function in seen.inventory.functions.iter() {
         match places.parent(function) {
             Some(parent) => {
                 let shown = children.entry(parent).or_default();
-                shown.push(places.function(function));
+                shown.push(places.build_function(function));
             }
             None => parents.push(function),
         }
@@ -32,28 +32,28 @@ pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
             continue;
         }
         below.sort_by_key(|child| (child.index, child.address));
-        let shown = Function {
+        let shown = TopologyFunction {
             link: link(seen.host, function.address)?,
             virtual_functions: below,
-            ..places.function(function)
+            ..places.build_function(function)
         };
-        put(&seen, node(&mut nodes, function.numa_node), function, shown)?;
+        place_function(&seen, node_entry(&mut nodes, function.numa_node), function, shown)?;
     }
-    for pages in node_facts::without_node(seen.inventory) {
-        node(&mut nodes, None).hugepages.push(pages);
+    for pages in node_facts::pages_without_node(seen.inventory) {
+        node_entry(&mut nodes, None).hugepages.push(pages);
     }
     for (number, device) in std::mem::take(&mut places.elsewhere) {
-        node(&mut nodes, number).devices.push(device);
+        node_entry(&mut nodes, number).devices.push(device);
     }
     nodes.sort_by_key(|node| (node.number.is_none(), node.number));
     Ok(Topology { holders_known: seen.leases.is_some(), nodes, containers: seen.grantees.to_vec() })
 }
 
-fn node(nodes: &mut Vec<NumaNode>, number: Option<u32>) -> &mut NumaNode {
+fn node_entry(nodes: &mut Vec<TopologyNumaNode>, number: Option<u32>) -> &mut TopologyNumaNode {
     let at = nodes.iter().position(|node| node.number == number);
     let at = at.unwrap_or(nodes.len());
     if at == nodes.len() {
-        nodes.push(NumaNode { number, ..NumaNode::default() });
+        nodes.push(TopologyNumaNode { number, ..TopologyNumaNode::default() });
     }
     &mut nodes[at]
 }
@@ -65,18 +65,18 @@ fn link(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
 }
 
 /// Puts a function to its place below the roots of its node.
-fn put(
-    seen: &Seen<'_>,
-    node: &mut NumaNode,
+fn place_function(
+    seen: &TopologyInput<'_>,
+    node: &mut TopologyNumaNode,
     function: &PciFunction,
-    shown: Function,
+    shown: TopologyFunction,
 ) -> Result<(), HostError> {
     let functions = &seen.inventory.functions;
     let root = functions.root(function.address).unwrap_or("PCI");
     let at = node.roots.iter().position(|known| known.name == root);
     let at = at.unwrap_or(node.roots.len());
     if at == node.roots.len() {
-        node.roots.push(Root { name: root.to_owned(), ..Root::default() });
+        node.roots.push(PcieRoot { name: root.to_owned(), ..PcieRoot::default() });
     }
     let mut bus = &mut node.roots[at].bus;
     for &bridge in functions.bridges(function.address) {

@@ -11,12 +11,12 @@ use onload_cdi::Registry;
 use onload_host::host::Host;
 
 use crate::cli::Cli;
-use crate::commands::spec_dirs;
+use crate::commands::resolve_spec_dirs;
 
-pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
+pub(super) fn add_candidates(command: Command, typed: &[OsString]) -> Command {
     let devices = || {
         let typed = typed.to_vec();
-        ArgValueCandidates::new(move || candidates(&typed))
+        ArgValueCandidates::new(move || device_candidates(&typed))
     };
     let with_devices = |command: Command, argument: &str| {
         command.mut_arg(argument, |argument| argument.add(devices()))
@@ -30,7 +30,7 @@ pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
         })
 }
 
-fn candidates(typed: &[OsString]) -> Vec<CompletionCandidate> {
+fn device_candidates(typed: &[OsString]) -> Vec<CompletionCandidate> {
     let registry = Registry::scan(&directories(typed));
     let devices = registry.devices().map(|device| {
         let file = device.path.display().to_string();
@@ -49,7 +49,7 @@ fn directories(typed: &[OsString]) -> Vec<PathBuf> {
     let given: Vec<PathBuf> = given.into_iter().flatten().cloned().collect();
     // There is nobody to tell what is wrong while a line is typed.
     let host = Host::open(root.map_or(Path::new("/"), PathBuf::as_path));
-    let found = host.ok().and_then(|host| spec_dirs(&host, &given).ok());
+    let found = host.ok().and_then(|host| resolve_spec_dirs(&host, &given).ok());
     found.unwrap_or_default()
 }
 

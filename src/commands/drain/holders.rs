@@ -10,17 +10,17 @@ use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::leases;
-use onload_report::status::{Container, Verdict, grantees};
+use onload_report::status::{ContainerStatus, Verdict, list_grants};
 use serde::Serialize;
 
-use crate::commands::status::look;
-use crate::printer::{Printer, harmless};
+use crate::commands::status::inspect_containers;
+use crate::printer::{Printer, escape_controls};
 
 /// The engine of a container that is known by its lease alone.
 const UNKNOWN: &str = "unknown";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Holder {
+pub(super) struct DrainHolder {
     pub(super) engine: &'static str,
     pub(super) container: Option<String>,
     pub(super) id: String,
@@ -31,8 +31,8 @@ pub(super) struct Holder {
     pub(super) unknown: Option<String>,
 }
 
-impl Holder {
-    pub(super) fn called(&self) -> String {
+impl DrainHolder {
+    pub(super) fn display_name(&self) -> String {
         let id = container_id::short_id(&self.id);
         match &self.container {
             Some(name) => format!("{name} {id}"),
@@ -41,19 +41,19 @@ impl Holder {
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for DrainHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let called = harmless(self.called());
+        let called = escape_controls(self.display_name());
         let has = match &self.unknown {
             Some(why) => format!("may have any of it: {why}"),
             None => format!("has {}", self.devices.join(", ")),
         };
-        let has = harmless(has);
+        let has = escape_controls(has);
         write!(f, "container {called} ({}), which {has}", self.engine)
     }
 }
 
-pub(super) struct Searched<'s> {
+pub(super) struct HolderSearch<'s> {
     host: &'s Host,
     inventory: &'s Inventory,
     drain: &'s DrainList,
@@ -61,7 +61,7 @@ pub(super) struct Searched<'s> {
     nodes: BTreeMap<&'s str, String>,
 }
 
-impl<'s> Searched<'s> {
+impl<'s> HolderSearch<'s> {
     pub(super) fn new(host: &'s Host, inventory: &'s Inventory, drain: &'s DrainList) -> Self {
         let mut by_node: BTreeMap<&str, BTreeSet<Option<&DrainTarget>>> = BTreeMap::new();
         for device in inventory.with_drained() {
@@ -79,18 +79,18 @@ impl<'s> Searched<'s> {
             };
             Some((path, called))
         });
-        Searched { host, inventory, drain, nodes: nodes.collect() }
+        HolderSearch { host, inventory, drain, nodes: nodes.collect() }
     }
 
-    pub(super) fn holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<Holder>> {
+    pub(super) fn find_holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<DrainHolder>> {
         let leases = leases::list(self.host)?;
-        let found = look(self.host, self.inventory, printer)?;
-        let mut by_id: BTreeMap<String, Holder> = BTreeMap::new();
+        let found = inspect_containers(self.host, self.inventory, printer)?;
+        let mut by_id: BTreeMap<String, DrainHolder> = BTreeMap::new();
         let mut add = |id: &str, engine, name: Option<&str>, devices: BTreeSet<String>| {
             if devices.is_empty() {
                 return;
             }
-            let holder = by_id.entry(id.to_owned()).or_insert_with(|| Holder {
+            let holder = by_id.entry(id.to_owned()).or_insert_with(|| DrainHolder {
                 engine: UNKNOWN,
                 container: None,
                 id: id.to_owned(),
@@ -109,9 +109,9 @@ impl<'s> Searched<'s> {
         };
         for container in found.containers.iter().chain(&found.others) {
             let (engine, name) = (container.engine.as_str(), container.name.as_deref());
-            add(&container.id, engine, name, self.of_container(container));
+            add(&container.id, engine, name, self.container_devices(container));
         }
-        for grantee in grantees(self.host)? {
+        for grantee in list_grants(self.host)? {
             let devices = grantee.devices.iter();
             let devices = devices.filter(|device| self.is_drained(device));
             let (engine, name) = (grantee.engine.as_str(), Some(grantee.container.as_str()));
@@ -121,20 +121,22 @@ impl<'s> Searched<'s> {
         for listed in leases.iter().filter(|listed| !listed.is_over) {
             let device = format!("{}={}", listed.device.class, listed.device.name);
             if self.is_drained(&device) {
-                add(&holder(listed), UNKNOWN, None, BTreeSet::from([device]));
+                add(&lease_holder(listed), UNKNOWN, None, BTreeSet::from([device]));
             }
         }
         for container in found.containers.iter().chain(&found.others) {
             if let Some(hidden) = &container.hidden {
-                by_id.entry(container.id.clone()).or_insert_with(|| unknown(container, hidden));
+                by_id
+                    .entry(container.id.clone())
+                    .or_insert_with(|| unknown_holder(container, hidden));
             }
         }
-        let mut holders: Vec<Holder> = by_id.into_values().collect();
+        let mut holders: Vec<DrainHolder> = by_id.into_values().collect();
         holders.sort();
         Ok(holders)
     }
 
-    fn of_container(&self, container: &Container) -> BTreeSet<String> {
+    fn container_devices(&self, container: &ContainerStatus) -> BTreeSet<String> {
         let given = container.devices.iter().map(|grant| &grant.device);
         let named = container.leases.iter().chain(given);
         let named = named.filter(|device| self.is_drained(device)).cloned();
@@ -158,11 +160,11 @@ impl<'s> Searched<'s> {
 }
 
 /// A container that may have something, with who made it: nobody else can say what it has.
-fn unknown(container: &Container, hidden: &Verdict) -> Holder {
+fn unknown_holder(container: &ContainerStatus, hidden: &Verdict) -> DrainHolder {
     let user = container.user.map(|user| format!("of user {user}; "));
     let remedy = hidden.remedy.as_deref().unwrap_or_default();
     let why = format!("{}{}; {remedy}", user.unwrap_or_default(), hidden.reason);
-    Holder {
+    DrainHolder {
         engine: container.engine.as_str(),
         container: container.name.clone(),
         id: container.id.clone(),
@@ -172,7 +174,7 @@ fn unknown(container: &Container, hidden: &Verdict) -> Holder {
 }
 
 /// The container of a lease; of one that is not understood, its device stands for it.
-fn holder(listed: &LeaseEntry) -> String {
+fn lease_holder(listed: &LeaseEntry) -> String {
     match &listed.lease {
         Ok(lease) => lease.container.to_string(),
         Err(_) => format!("unknown container of {}", listed.device),

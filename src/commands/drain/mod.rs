@@ -19,36 +19,40 @@ use onload_sys::text::{ShortList, format_count};
 use serde_json::{Value, json};
 
 use super::interrupt::Interrupt;
-use super::{look, open_host};
-use crate::cli::{self, Global, Listing};
-use crate::exit::Answer;
-use crate::layout::table;
-use crate::printer::{Printer, harmless};
-use holders::{Holder, Searched};
+use super::{discover_host, open_host};
+use crate::cli::{self, GlobalArgs, ListFormat};
+use crate::exit::ExitAnswer;
+use crate::layout::format_table;
+use crate::printer::{Printer, escape_controls};
+use holders::{DrainHolder, HolderSearch};
 
 /// Between two looks at who holds what.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub fn run(global: &Global, args: &cli::Drain, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &cli::DrainArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     check(args.reason.as_deref())?;
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
     let targets = if args.all {
-        words::all()
+        words::all_classes()
     } else {
-        let (inventory, pools) = look(&host, &config, printer);
-        words::targets(&args.names, &inventory, &pools, printer)?
+        let (inventory, pools) = discover_host(&host, &config, printer);
+        words::resolve_targets(&args.names, &inventory, &pools, printer)?
     };
     let is_asked = !targets.is_empty();
-    let entries = targets.iter().map(|target| drained(target, args, &host));
+    let entries = targets.iter().map(|target| new_entry(target, args, &host));
     let entries: Vec<DrainEntry> = entries.collect::<anyhow::Result<_>>()?;
     let now = if args.dry_run || !is_asked {
         let mut now = before;
         add(&mut now, entries);
         now
     } else {
-        let now = change(&host, |drain| add(drain, entries))?;
-        printer.note(format_args!("drained {}", names(&targets)));
+        let now = update_drain(&host, |drain| add(drain, entries))?;
+        printer.note(format_args!("drained {}", format_targets(&targets)));
         specs::make(&host, &config, printer)?;
         now
     };
@@ -56,14 +60,14 @@ pub fn run(global: &Global, args: &cli::Drain, printer: &mut Printer) -> anyhow:
     let is_shown = |one: &&DrainEntry| !is_asked || targets.contains(&one.target);
     let shown_entries = now.iter().filter(is_shown).cloned();
     shown_entries.for_each(|entry| shown.add(entry));
-    let holders = held(&host, &config, &shown, args, printer)?;
+    let holders = remaining_holders(&host, &config, &shown, args, printer)?;
     match args.format {
-        Listing::Json => printer.print_json(&object(&shown, &holders))?,
-        Listing::Table => print(&shown, &holders, printer)?,
+        ListFormat::Json => printer.print_json(&to_json(&shown, &holders))?,
+        ListFormat::Table => print(&shown, &holders, printer)?,
     }
     Ok(match args.dry_run || holders.is_empty() {
-        true => Answer::Yes,
-        false => Answer::No,
+        true => ExitAnswer::Yes,
+        false => ExitAnswer::No,
     })
 }
 
@@ -80,7 +84,11 @@ fn check(reason: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn drained(target: &DrainTarget, args: &cli::Drain, host: &Host) -> anyhow::Result<DrainEntry> {
+fn new_entry(
+    target: &DrainTarget,
+    args: &cli::DrainArgs,
+    host: &Host,
+) -> anyhow::Result<DrainEntry> {
     let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
     Ok(DrainEntry {
         target: target.clone(),
@@ -102,7 +110,7 @@ fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
 }
 
 /// Changes the file while no container can lease anything: whoever was faster has its lease, and is seen to hold it.
-pub(super) fn change(
+pub(super) fn update_drain(
     host: &Host,
     change: impl FnOnce(&mut DrainList),
 ) -> anyhow::Result<DrainList> {
@@ -117,33 +125,33 @@ pub(super) fn change(
 }
 
 /// Who holds what, when that is nobody or it has been waited for long enough.
-fn held(
+fn remaining_holders(
     host: &Host,
     config: &Config,
     shown: &DrainList,
-    args: &cli::Drain,
+    args: &cli::DrainArgs,
     printer: &mut Printer,
-) -> anyhow::Result<Vec<Holder>> {
+) -> anyhow::Result<Vec<DrainHolder>> {
     if shown.is_empty() {
         return Ok(Vec::new());
     }
     let (inventory, _) = discover_with_pools(host, config);
-    let searched = Searched::new(host, &inventory, shown);
-    let mut holders = searched.holders(printer)?;
+    let searched = HolderSearch::new(host, &inventory, shown);
+    let mut holders = searched.find_holders(printer)?;
     if !args.wait || args.dry_run || holders.is_empty() {
         return Ok(holders);
     }
     let stop = Interrupt::watch()?;
     let until = args.timeout.map(Duration::from_secs);
     let until = until.and_then(|timeout| Instant::now().checked_add(timeout));
-    tell(&[], &holders, printer);
+    print_progress(&[], &holders, printer);
     while !holders.is_empty() && until.is_none_or(|until| Instant::now() < until) {
         thread::sleep(PAUSE);
         stop.refuse().context(
             "waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it",
         )?;
-        let now = searched.holders(printer)?;
-        tell(&holders, &now, printer);
+        let now = searched.find_holders(printer)?;
+        print_progress(&holders, &now, printer);
         holders = now;
     }
     if !holders.is_empty() {
@@ -153,8 +161,9 @@ fn held(
 }
 
 /// Who is gone, and who is waited for from now on.
-fn tell(before: &[Holder], now: &[Holder], printer: &mut Printer) {
-    let is_in = |list: &[Holder], one: &Holder| list.iter().any(|other| other.id == one.id);
+fn print_progress(before: &[DrainHolder], now: &[DrainHolder], printer: &mut Printer) {
+    let is_in =
+        |list: &[DrainHolder], one: &DrainHolder| list.iter().any(|other| other.id == one.id);
     for holder in before.iter().filter(|one| !is_in(now, one)) {
         let left = format_count(now.len(), "container is", "containers are");
         printer.note(format_args!("{holder} is gone; {left} left"));
@@ -164,12 +173,12 @@ fn tell(before: &[Holder], now: &[Holder], printer: &mut Printer) {
     }
 }
 
-pub(super) fn names(targets: &[DrainTarget]) -> String {
+pub(super) fn format_targets(targets: &[DrainTarget]) -> String {
     let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
     ShortList(&names).to_string()
 }
 
-fn print(shown: &DrainList, holders: &[Holder], printer: &mut Printer) -> anyhow::Result<()> {
+fn print(shown: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> anyhow::Result<()> {
     if shown.is_empty() {
         printer.note("nothing is drained");
         return Ok(());
@@ -179,23 +188,23 @@ fn print(shown: &DrainList, holders: &[Holder], printer: &mut Printer) -> anyhow
         let until = if one.boot.is_some() { "reboot" } else { "-" };
         let reason = one.reason.as_deref().unwrap_or("-");
         [
-            harmless(&one.target),
+            escape_controls(&one.target),
             timestamp::format_rfc3339(one.describe),
             until.to_owned(),
-            harmless(reason),
+            escape_controls(reason),
         ]
     });
     let header = ["DRAINED", "SINCE", "UNTIL", "REASON"];
-    printer.print(table(header, rows, columns))?;
+    printer.print(format_table(header, rows, columns))?;
     if holders.is_empty() {
         printer.note("no container holds any of it");
         return Ok(());
     }
     let rows = holders.iter().map(|holder| {
         [
-            harmless(holder.called()),
+            escape_controls(holder.display_name()),
             holder.engine.to_owned(),
-            harmless(match &holder.unknown {
+            escape_controls(match &holder.unknown {
                 Some(why) => format!("not known: {why}"),
                 None => holder.devices.join(", "),
             }),
@@ -203,11 +212,11 @@ fn print(shown: &DrainList, holders: &[Holder], printer: &mut Printer) -> anyhow
     });
     let header = ["HELD BY", "ENGINE", "DEVICES"];
     printer.print("\n")?;
-    printer.print(table(header, rows, columns))?;
+    printer.print(format_table(header, rows, columns))?;
     Ok(())
 }
 
-fn object(shown: &DrainList, holders: &[Holder]) -> Value {
+fn to_json(shown: &DrainList, holders: &[DrainHolder]) -> Value {
     let drained = shown.iter().map(|one| {
         json!({
             "device": one.target.to_string(),

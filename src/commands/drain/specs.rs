@@ -6,8 +6,8 @@ use onload_host::generate::InstalledFiles;
 use onload_host::host::Host;
 use onload_host::specdir::{SpecDir, is_daemon_writer};
 
+use crate::commands::discover_host;
 use crate::commands::generate::{directory_path, find_directory, report};
-use crate::commands::look;
 use crate::printer::Printer;
 
 /// With the kinds, the format and the version that they were written with.
@@ -30,7 +30,7 @@ pub(in crate::commands) fn make(
     let Some(manifest) = manifest else {
         return Ok(());
     };
-    let (inventory, pools) = look(host, config, printer);
+    let (inventory, pools) = discover_host(host, config, printer);
     let Drift { plan, .. } = find_drift(DriftInput {
         existing: &directory.read_files()?,
         manifest: Some(&manifest),

@@ -18,7 +18,7 @@ use crate::printer::Printer;
 const SHOWS: &str = "\"onload-ctk discover\" shows what this host has";
 
 /// Every class. A bundle is made of devices of the others.
-pub(super) fn all() -> Vec<DrainTarget> {
+pub(super) fn all_classes() -> Vec<DrainTarget> {
     let classes = Class::ALL.into_iter();
     let classes = classes.filter(|class| *class != Class::Bundle);
     let targets = classes.map(|class| DrainTarget::new(class, None));
@@ -26,7 +26,7 @@ pub(super) fn all() -> Vec<DrainTarget> {
     targets.into_iter().collect()
 }
 
-pub(super) fn targets(
+pub(super) fn resolve_targets(
     words: &[String],
     inventory: &Inventory,
     pools: &PoolSet,
@@ -34,7 +34,7 @@ pub(super) fn targets(
 ) -> anyhow::Result<Vec<DrainTarget>> {
     let mut targets = BTreeSet::new();
     for word in words {
-        let meant = meant(word, inventory, pools)?;
+        let meant = resolve_word(word, inventory, pools)?;
         let is_as_typed = |target: &DrainTarget| word.ends_with(&target.to_string());
         if !meant.iter().all(is_as_typed) {
             let names: Vec<String> = meant.iter().map(ToString::to_string).collect();
@@ -47,7 +47,7 @@ pub(super) fn targets(
 
 /// Those of the words that are drained. A device may have gone meanwhile, so what is drained is looked at before the
 /// host is.
-pub(in crate::commands) fn drained(
+pub(in crate::commands) fn resolve_drained(
     words: &[String],
     drain: &DrainList,
     mut look: impl FnMut() -> (Inventory, PoolSet),
@@ -55,24 +55,24 @@ pub(in crate::commands) fn drained(
     let mut host = None;
     let mut targets = BTreeSet::new();
     for word in words {
-        let typed = typed(word)?;
+        let typed = parse_word(word)?;
         let known = match &typed {
-            Typed::Class(class) => {
+            TargetWord::Class(class) => {
                 let all = drain.for_class(*class);
                 targets.extend(all.map(|one| one.target.clone()));
                 continue;
             }
-            Typed::Device(class, name) => drain.get(&DrainTarget::new(*class, Some(name))),
-            Typed::Function(_) => None,
+            TargetWord::Device(class, name) => drain.get(&DrainTarget::new(*class, Some(name))),
+            TargetWord::Function(_) => None,
         };
         if let Some(known) = known {
-            not_by_class(drain, word, &known.target)?;
+            check_not_by_class(drain, word, &known.target)?;
             targets.insert(known.target.clone());
             continue;
         }
         let (inventory, pools) = host.get_or_insert_with(&mut look);
-        for target in meant(word, inventory, pools)? {
-            not_by_class(drain, word, &target)?;
+        for target in resolve_word(word, inventory, pools)? {
+            check_not_by_class(drain, word, &target)?;
             if drain.get(&target).is_some() {
                 targets.insert(target);
             }
@@ -81,7 +81,7 @@ pub(in crate::commands) fn drained(
     Ok(targets.into_iter().collect())
 }
 
-fn not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> anyhow::Result<()> {
+fn check_not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> anyhow::Result<()> {
     let class = target.class();
     if drain.get(&DrainTarget::new(class, None)).is_some() {
         bail!(
@@ -91,13 +91,13 @@ fn not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> anyhow::
     Ok(())
 }
 
-enum Typed {
+enum TargetWord {
     Class(Class),
     Device(Class, String),
     Function(PciAddress),
 }
 
-fn typed(word: &str) -> anyhow::Result<Typed> {
+fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
     let short = word.strip_prefix("onload.dev/").unwrap_or(word);
     let class = |text: &str| -> anyhow::Result<Class> {
         let class: Class = text.parse()?;
@@ -109,31 +109,35 @@ fn typed(word: &str) -> anyhow::Result<Typed> {
         Ok(class)
     };
     Ok(match short.split_once('=') {
-        Some((of, "all")) => Typed::Class(class(of)?),
-        Some((of, name)) => Typed::Device(class(of)?, name.to_owned()),
+        Some((of, "all")) => TargetWord::Class(class(of)?),
+        Some((of, name)) => TargetWord::Device(class(of)?, name.to_owned()),
         None => match short.parse() {
-            Ok(address) => Typed::Function(address),
-            Err(_) => Typed::Class(class(short)?),
+            Ok(address) => TargetWord::Function(address),
+            Err(_) => TargetWord::Class(class(short)?),
         },
     })
 }
 
 /// What a word means on this host: at least one.
-fn meant(word: &str, inventory: &Inventory, pools: &PoolSet) -> anyhow::Result<Vec<DrainTarget>> {
-    let typed = typed(word).map_err(|error| match near_name(word, inventory) {
+fn resolve_word(
+    word: &str,
+    inventory: &Inventory,
+    pools: &PoolSet,
+) -> anyhow::Result<Vec<DrainTarget>> {
+    let typed = parse_word(word).map_err(|error| match similar_name(word, inventory) {
         Some(near) => anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {near}"),
         None => error,
     })?;
     match typed {
-        Typed::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
-        Typed::Function(address) => {
-            let found = on_function(address, inventory);
+        TargetWord::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
+        TargetWord::Function(address) => {
+            let found = function_targets(address, inventory);
             if found.is_empty() {
                 bail!("reading {word:?}: no device of onload.dev is on that function; {SHOWS}");
             }
             Ok(found)
         }
-        Typed::Device(class, name) => {
+        TargetWord::Device(class, name) => {
             let all = pools.offered.iter().chain(&pools.drained);
             let members = all
                 .filter(|pool| pool.class == class && pool.name.as_str() == name)
@@ -146,7 +150,7 @@ fn meant(word: &str, inventory: &Inventory, pools: &PoolSet) -> anyhow::Result<V
             if is_known(class, &name, inventory) {
                 return Ok(vec![DrainTarget::new(class, Some(&name))]);
             }
-            let near = near_device(class, &name, inventory, pools);
+            let near = similar_device(class, &name, inventory, pools);
             let near = near.map(|near| format!("; did you mean {class}={near}?"));
             bail!(
                 "reading {word:?}: this host has no {class} {name:?}{}; {SHOWS}",
@@ -156,7 +160,7 @@ fn meant(word: &str, inventory: &Inventory, pools: &PoolSet) -> anyhow::Result<V
     }
 }
 
-fn of_class(class: Class, inventory: &Inventory) -> impl Iterator<Item = &HostDevice> {
+fn class_devices(class: Class, inventory: &Inventory) -> impl Iterator<Item = &HostDevice> {
     let all = inventory.with_drained();
     all.filter(move |device| device.class == class)
 }
@@ -168,12 +172,12 @@ fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
         ExclusionSubject::Device(of) => of == class || (of.is_onload() && class.is_onload()),
         ExclusionSubject::Tool => false,
     };
-    of_class(class, inventory).any(|device| device.name.as_str() == name)
+    class_devices(class, inventory).any(|device| device.name.as_str() == name)
         || not_offered.any(|entry| is_it(entry.kind) && entry.name == name)
 }
 
 /// The devices on a function and on its virtual functions, which come and go with it.
-fn on_function(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarget> {
+fn function_targets(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarget> {
     let functions = &inventory.functions;
     let mut all = BTreeSet::from([address]);
     let own = functions.get(address).into_iter();
@@ -190,15 +194,20 @@ fn on_function(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarget> {
     targets.into_iter().collect()
 }
 
-fn near_device(class: Class, name: &str, inventory: &Inventory, pools: &PoolSet) -> Option<String> {
+fn similar_device(
+    class: Class,
+    name: &str,
+    inventory: &Inventory,
+    pools: &PoolSet,
+) -> Option<String> {
     // One of several names of a group.
     let by_alias =
         |device: &&HostDevice| device.aliases.iter().any(|alias| alias.to_string() == name);
-    if let Some(device) = of_class(class, inventory).find(by_alias) {
+    if let Some(device) = class_devices(class, inventory).find(by_alias) {
         return Some(device.name.to_string());
     }
     let pools = pools.offered.iter().filter(|pool| pool.class == class);
-    let names = of_class(class, inventory).map(|device| device.name.as_str());
+    let names = class_devices(class, inventory).map(|device| device.name.as_str());
     let names = names.chain(pools.map(|pool| pool.name.as_str()));
     let near = names.map(|near| (strsim::damerau_levenshtein(name, near), near));
     let near = near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS);
@@ -206,7 +215,7 @@ fn near_device(class: Class, name: &str, inventory: &Inventory, pools: &PoolSet)
 }
 
 /// A device whose class was left out.
-fn near_name(word: &str, inventory: &Inventory) -> Option<String> {
+fn similar_name(word: &str, inventory: &Inventory) -> Option<String> {
     let mut all = inventory.with_drained();
     let found = all.find(|device| device.name.as_str() == word)?;
     Some(DrainTarget::new(found.class, Some(word)).to_string())

@@ -14,17 +14,17 @@ const NOTHING: &str = "nothing to change on this host";
 const NOTHING_WANTED: &str =
     "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]";
 
-fn wants_nothing(config: &Config) -> bool {
+fn has_no_host_settings(config: &Config) -> bool {
     config.sriov.is_empty() && config.host == HostSettings::default()
 }
 
-fn line(step: &HostStep) -> String {
+fn format_step(step: &HostStep) -> String {
     let HostStep { subject, setting, now, wanted, .. } = step;
     format!("{subject}: {setting}: {now} -> {wanted}")
 }
 
 /// Reports each line of what was not done, the last as the error that ends the program.
-fn all_or_error(lines: Vec<String>, printer: &mut Printer) -> Result<()> {
+fn report_failures(lines: Vec<String>, printer: &mut Printer) -> Result<()> {
     let mut lines = lines.into_iter().peekable();
     while let Some(line) = lines.next() {
         if lines.peek().is_none() {

@@ -6,6 +6,6 @@ pub mod restore;
 
 use onload_core::lease::DeviceId;
 
-fn shown(device: &DeviceId) -> String {
+fn format_device(device: &DeviceId) -> String {
     format!("{}={}", device.class, device.name)
 }

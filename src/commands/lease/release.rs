@@ -5,12 +5,16 @@ use onload_core::lease::{DeviceId, LeaseError, Leases};
 use onload_host::leases;
 use onload_sys::fs::lock::COMMAND_PATIENCE;
 
-use crate::cli::{Global, LeaseRelease};
+use crate::cli::{GlobalArgs, LeaseReleaseArgs};
 use crate::commands::open_host_of_incident;
-use crate::exit::Answer;
+use crate::exit::ExitAnswer;
 use crate::printer::Printer;
 
-pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyhow::Result<Answer> {
+pub fn run(
+    global: &GlobalArgs,
+    args: &LeaseReleaseArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<ExitAnswer> {
     let name = &args.device;
     let device: DeviceId = name
         .replacen('=', ":", 1)
@@ -24,7 +28,7 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
         printer.note(format_args!(
             "{name} is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is"
         ));
-        return Ok(Answer::Yes);
+        return Ok(ExitAnswer::Yes);
     };
     if !args.force {
         bail!("releasing {name}: the lease ends with its container; use --force to release it now");
@@ -33,12 +37,12 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
     match leases.release_all(&device) {
         Err(error @ LeaseError::InUse(_)) => {
             printer.error(error);
-            Ok(Answer::No)
+            Ok(ExitAnswer::No)
         }
         released => {
             released.with_context(|| format!("releasing {name}"))?;
             printer.note(format_args!("{name} is free"));
-            Ok(Answer::Yes)
+            Ok(ExitAnswer::Yes)
         }
     }
 }

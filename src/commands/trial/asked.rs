@@ -11,13 +11,13 @@ use onload_host::discover::not_offered::ExclusionSubject;
 const CLASSES: [Class; 5] = [Class::Nic, Class::Rdma, Class::Vfio, Class::Hugepages, Class::Netdev];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct TrialDevice {
     pub class: Class,
     pub name: String,
 }
 
-impl Asked {
-    pub(super) fn read(word: &str) -> anyhow::Result<Asked> {
+impl TrialDevice {
+    pub(super) fn read(word: &str) -> anyhow::Result<TrialDevice> {
         let short = word.strip_prefix("onload.dev/").unwrap_or(word);
         let Some((class, name)) = short.split_once('=') else {
             bail!("reading device {word:?}: write CLASS=NAME, as in nic=ens1");
@@ -27,7 +27,7 @@ impl Asked {
         if is_several || class == Class::Nic && name == LOOPBACK {
             bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
         }
-        Ok(Asked { class, name: name.to_owned() })
+        Ok(TrialDevice { class, name: name.to_owned() })
     }
 
     /// As `--device` takes it.
@@ -35,7 +35,7 @@ impl Asked {
         format!("{}={}", self.class.cdi_kind(), self.name)
     }
 
-    pub(super) fn short(&self) -> String {
+    pub(super) fn short_name(&self) -> String {
         format!("{}={}", self.class.as_str(), self.name)
     }
 
@@ -45,13 +45,13 @@ impl Asked {
     }
 
     /// What it stands for: itself, or the devices nearest to a GPU.
-    pub(super) fn offered(&self, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
+    pub(super) fn resolve_devices(&self, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
         let mut devices = inventory.devices.iter();
         if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {
             if !CLASSES.contains(&self.class) {
                 bail!(
                     "trying {}: it is offered, and there is no probe for its class; name a device of {}",
-                    self.short(),
+                    self.short_name(),
                     CLASSES.map(Class::as_str).join(", ")
                 );
             }
@@ -67,14 +67,16 @@ impl Asked {
             entry.kind == ExclusionSubject::Device(self.class) && entry.name == self.name
         });
         match reason {
-            Some(entry) => bail!("trying {}: it is not offered: {}", self.short(), entry.reason),
+            Some(entry) => {
+                bail!("trying {}: it is not offered: {}", self.short_name(), entry.reason)
+            }
             None if self.class == Class::Netdev => bail!(
                 "trying {}: interfaces are offered only where [discover] offer-netdevs in /etc/onload-ctk/config.toml names them; \"onload-ctk discover --explain\" lists those",
-                self.short()
+                self.short_name()
             ),
             None => bail!(
                 "trying {}: this host does not have it; \"onload-ctk discover --explain\" lists what it has",
-                self.short()
+                self.short_name()
             ),
         }
     }
@@ -92,9 +94,9 @@ mod tests {
     #[test]
     fn a_device_is_typed_with_or_without_its_vendor() {
         for word in ["nic=ens1", "onload.dev/nic=ens1"] {
-            let asked = Asked::read(word).unwrap();
+            let asked = TrialDevice::read(word).unwrap();
             assert_eq!(asked.device(), "onload.dev/nic=ens1");
-            assert_eq!(asked.short(), "nic=ens1");
+            assert_eq!(asked.short_name(), "nic=ens1");
         }
     }
 
@@ -106,7 +108,7 @@ mod tests {
         );
         let host = Host::open(tree.root()).unwrap();
         let inventory = discover(&host, &Config::default());
-        let offered = |word| Asked::read(word).unwrap().offered(&inventory);
+        let offered = |word| TrialDevice::read(word).unwrap().resolve_devices(&inventory);
         for word in ["rdma=mlx5_0", "rdma=gpu-0000:13:00.0"] {
             assert_eq!(offered(word).unwrap(), ["mlx5_0"], "{word}");
         }
@@ -133,8 +135,8 @@ mod tests {
                 "no probe for its class; name a device of nic, rdma, vfio, hugepages, netdev",
             ),
         ] {
-            let asked = Asked::read(word).unwrap();
-            let error = format!("{:#}", asked.offered(&inventory).unwrap_err());
+            let asked = TrialDevice::read(word).unwrap();
+            let error = format!("{:#}", asked.resolve_devices(&inventory).unwrap_err());
             assert!(error.contains(why), "{word}: {error}");
         }
     }
@@ -149,7 +151,7 @@ mod tests {
             ("rdma=all", "name one device"),
             ("vfio=any", "name one device"),
         ] {
-            let error = format!("{:#}", Asked::read(word).unwrap_err());
+            let error = format!("{:#}", TrialDevice::read(word).unwrap_err());
             assert!(error.contains(why), "{word}: {error}");
         }
     }

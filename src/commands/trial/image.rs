@@ -28,39 +28,39 @@ const PROVIDERS: [&str; 3] = [
 ];
 const DRIVERS: &str = "/etc/libibverbs.d";
 
-pub(super) type Files = BTreeMap<PathBuf, Vec<u8>>;
+pub(super) type ImageTree = BTreeMap<PathBuf, Vec<u8>>;
 
-pub(super) fn of_this_program() -> anyhow::Result<Files> {
+pub(super) fn probe_files() -> anyhow::Result<ImageTree> {
     let own = fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
-    Ok(Files::from([(PathBuf::from(OURS), own)]))
+    Ok(ImageTree::from([(PathBuf::from(OURS), own)]))
 }
 
 /// bash of the host, with its loader and all libraries that it and Onload's library need.
-pub(super) fn of_shell(host: &Host, onload: PathBuf) -> anyhow::Result<Files> {
-    read(of_program(host, Path::new(SHELL), &[onload])?)
+pub(super) fn shell_files(host: &Host, onload: PathBuf) -> anyhow::Result<ImageTree> {
+    read(program_paths(host, Path::new(SHELL), &[onload])?)
 }
 
 /// libibverbs' own ping-pong, where the host has it, with libibverbs and the libraries of all its providers.
-pub(super) fn of_pingpong(host: &Host) -> anyhow::Result<Files> {
+pub(super) fn pingpong_files(host: &Host) -> anyhow::Result<ImageTree> {
     let program = Path::new(PINGPONG);
     if !program.exists() {
-        return Ok(Files::new());
+        return Ok(ImageTree::new());
     }
-    let providers = PROVIDERS.into_iter().map(listed);
+    let providers = PROVIDERS.into_iter().map(list_dir);
     let providers = providers.flatten().collect::<Vec<_>>();
-    let mut paths = of_program(host, program, &providers)?;
+    let mut paths = program_paths(host, program, &providers)?;
     paths.extend(providers);
-    paths.extend(listed(DRIVERS));
+    paths.extend(list_dir(DRIVERS));
     read(paths)
 }
 
-fn listed(dir: &str) -> Vec<PathBuf> {
+fn list_dir(dir: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
 }
 
 /// A program with its loader, and all libraries that it needs, and those that it loads.
-fn of_program(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+fn program_paths(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let closure = find_host_closure(host, program, loads).map_err(|why| {
         let program = program.display();
         anyhow!("making the probe's image of {program}: {why}")
@@ -71,7 +71,7 @@ fn of_program(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<
     Ok(paths)
 }
 
-fn read(paths: Vec<PathBuf>) -> anyhow::Result<Files> {
+fn read(paths: Vec<PathBuf>) -> anyhow::Result<ImageTree> {
     let read = |path: PathBuf| {
         let content = fs::read(&path);
         let content =
@@ -82,7 +82,7 @@ fn read(paths: Vec<PathBuf>) -> anyhow::Result<Files> {
 }
 
 /// In the form of `docker save`, with one layer.
-pub(super) fn archive(name: &str, files: &Files) -> io::Result<Vec<u8>> {
+pub(super) fn build_archive(name: &str, files: &ImageTree) -> io::Result<Vec<u8>> {
     let mut layer = Builder::new(Vec::new());
     for (path, content) in files {
         let below = path.strip_prefix("/").unwrap_or(path);
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn the_archive_names_its_layer_by_digest_and_holds_the_files() {
-        let files = Files::from([(PathBuf::from("/bin/x"), b"content".to_vec())]);
-        let whole = unpacked(&archive("localhost/x:1", &files).unwrap());
+        let files = ImageTree::from([(PathBuf::from("/bin/x"), b"content".to_vec())]);
+        let whole = unpacked(&build_archive("localhost/x:1", &files).unwrap());
         let manifest: serde_json::Value = serde_json::from_slice(&whole["manifest.json"]).unwrap();
         assert_eq!(manifest[0]["RepoTags"][0], "localhost/x:1");
         let layer = &whole[manifest[0]["Layers"][0].as_str().unwrap()];
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_preloaded_library_that_is_not_there_is_named() {
         let host = Host::open(Path::new("/")).unwrap();
-        let error = of_shell(&host, "/nonexistent/libonload.so".into()).unwrap_err();
+        let error = shell_files(&host, "/nonexistent/libonload.so".into()).unwrap_err();
         let said = format!("{error:#}");
         assert!(said.contains("/nonexistent/libonload.so"), "{said}");
     }
@@ -163,7 +163,7 @@ mod tests {
     fn the_shell_comes_with_its_loader_and_libc() {
         let host = Host::open(Path::new("/")).unwrap();
         // Any shared object stands for Onload's library here.
-        let files = of_shell(&host, SHELL.into()).unwrap();
+        let files = shell_files(&host, SHELL.into()).unwrap();
         let names: Vec<_> = files.keys().filter_map(|path| path.file_name()).collect();
         assert!(names.iter().any(|name| *name == "libc.so.6"), "{names:?}");
         assert!(

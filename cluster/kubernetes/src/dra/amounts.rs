@@ -18,9 +18,9 @@ use tokio::time::sleep;
 
 use super::api::{Api, ApiError};
 use super::classes::send;
-use super::own_resources::beside;
-use super::{Offered, Registered};
-use crate::host_state::Snapshot;
+use super::own_resources::other_resources;
+use super::{DraClasses, DraRegistration};
+use crate::host_state::KubernetesSnapshot;
 use crate::names::NodeName;
 
 /// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
@@ -31,21 +31,21 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// What finds such amounts.
 #[derive(Debug)]
-pub struct Amounts {
+pub struct ResourceAmounts {
     /// The API server.
     pub api: Api,
     /// The node.
     pub node: NodeName,
     /// What the host has, and what is configured.
-    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
     /// Whether kubelet knows the driver.
-    pub registered: watch::Receiver<Registered>,
-    pub offered: watch::Receiver<Offered>,
+    pub registered: watch::Receiver<DraRegistration>,
+    pub offered: watch::Receiver<DraClasses>,
     /// [`LOOKS`].
     pub looks: [Duration; 2],
 }
 
-impl Amounts {
+impl ResourceAmounts {
     /// Tells which resources the device plugin is to have with no device, until the program ends.
     pub async fn run(self, none: watch::Sender<BTreeSet<ResourceName>>) {
         let (mut registered, mut of_dra) = (self.registered.clone(), self.offered.clone());
@@ -54,7 +54,7 @@ impl Amounts {
             let classes = of_dra.borrow().classes.clone();
             tokio::select! {
                 // A kubelet that is away counts nothing anew.
-                () = self.look(&classes, &none), if is_known => {}
+                () = self.poll_node(&classes, &none), if is_known => {}
                 changed = registered.changed() => if changed.is_err() { return },
                 changed = of_dra.wait_for(|offered| offered.classes != classes) => {
                     if changed.is_err() {
@@ -66,15 +66,19 @@ impl Amounts {
     }
 
     /// Does not end.
-    async fn look(&self, classes: &BTreeSet<Class>, none: &watch::Sender<BTreeSet<ResourceName>>) {
+    async fn poll_node(
+        &self,
+        classes: &BTreeSet<Class>,
+        none: &watch::Sender<BTreeSet<ResourceName>>,
+    ) {
         let mut backoff = Backoff::default();
         for pause in self.looks {
             sleep(pause).await;
             loop {
-                let wait = match self.left(classes).await {
+                let wait = match self.remaining_resources(classes).await {
                     Ok(left) => {
                         let is_done = left.is_empty();
-                        tell(left, none);
+                        send_remaining(left, none);
                         if is_done {
                             break;
                         }
@@ -89,7 +93,10 @@ impl Amounts {
         pending::<()>().await;
     }
 
-    async fn left(&self, classes: &BTreeSet<Class>) -> Result<BTreeSet<ResourceName>, ApiError> {
+    async fn remaining_resources(
+        &self,
+        classes: &BTreeSet<Class>,
+    ) -> Result<BTreeSet<ResourceName>, ApiError> {
         if classes.is_empty() {
             return Ok(BTreeSet::new());
         }
@@ -97,14 +104,14 @@ impl Amounts {
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let of_class = |class: &Class| {
             let own = ResourceName::try_from(class.cdi_kind()).ok();
-            own.into_iter().chain(beside(&snapshot, *class).into_keys())
+            own.into_iter().chain(other_resources(&snapshot, *class).into_keys())
         };
         let names = classes.iter().flat_map(of_class);
         Ok(names.filter(|name| counted.contains(name.as_str())).collect())
     }
 }
 
-fn tell(left: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName>>) {
+fn send_remaining(left: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName>>) {
     if !left.is_subset(&none.borrow()) {
         let names: Vec<&str> = left.iter().map(ResourceName::as_str).collect();
         let resources = names.join(", ");

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_host::offers::{Health, Offer, Sharing};
 
-use crate::host_state::Snapshot;
-use crate::names::{NodeName, cut, is_device};
+use crate::host_state::KubernetesSnapshot;
+use crate::names::{NodeName, is_allocatable, truncate};
 use crate::wire::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
 };
@@ -24,35 +24,38 @@ const STALE: Duration = Duration::from_secs(300);
 
 /// All devices of a node, as kubelet wants them. A device that claims share goes by its name, and by one for each
 /// of its slots, whichever of the two is published.
-pub(super) fn listing(snapshot: &Snapshot, node: &NodeName) -> NodeWatchResourcesResponse {
+pub(super) fn list_devices(
+    snapshot: &KubernetesSnapshot,
+    node: &NodeName,
+) -> NodeWatchResourcesResponse {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
-    let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
+    let offers = snapshot.offers.iter().filter(|offer| is_allocatable(offer));
     let whole = offers.clone().map(|offer| (offer, None));
     let of_slots = offers.flat_map(|offer| {
-        let slots = 0..slots(offer, snapshot);
+        let slots = 0..slot_count(offer, snapshot);
         slots.map(move |slot| (offer, Some(slot)))
     });
     let entries: Vec<(&Offer, Option<u32>)> = whole.chain(of_slots).take(MOST_DEVICES).collect();
     let most = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
     let age = snapshot.taken.elapsed();
     let device = |(offer, slot): (&Offer, Option<u32>)| {
-        let (health, message) = health(offer, age);
+        let (health, message) = device_health(offer, age);
         DeviceHealth {
             device: Some(DeviceIdentifier {
-                pool_name: node.pool(offer.class),
-                device_name: snapshot.names.device(offer.class, &offer.name, slot),
+                pool_name: node.pool_name(offer.class),
+                device_name: snapshot.names.device_name(offer.class, &offer.name, slot),
             }),
             health: health.into(),
             last_updated_time: now,
             health_check_timeout_seconds: 0,
-            message: cut(&message, most).to_owned(),
+            message: truncate(&message, most).to_owned(),
         }
     };
     NodeWatchResourcesResponse { devices: entries.into_iter().map(device).collect() }
 }
 
-fn slots(offer: &Offer, snapshot: &Snapshot) -> u32 {
+fn slot_count(offer: &Offer, snapshot: &KubernetesSnapshot) -> u32 {
     match offer.sharing {
         Sharing::Exclusive => 0,
         Sharing::Shared => offer.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
@@ -60,7 +63,7 @@ fn slots(offer: &Offer, snapshot: &Snapshot) -> u32 {
 }
 
 /// Containers of claims are ours: that they hold a device is no trouble.
-fn health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
+fn device_health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
     if age > STALE {
         let message = format!("the host was looked at {} s ago", age.as_secs());
         return (HealthStatus::Unknown, message);
@@ -92,7 +95,7 @@ mod tests {
     use super::*;
     use crate::dra::test_offers::{self, offer};
 
-    fn snapshot(offers: Vec<Offer>) -> Snapshot {
+    fn snapshot(offers: Vec<Offer>) -> KubernetesSnapshot {
         test_offers::snapshot(offers, KubernetesSettings::default())
     }
 
@@ -101,7 +104,7 @@ mod tests {
     }
 
     fn listed(offers: Vec<Offer>) -> NodeWatchResourcesResponse {
-        listing(&snapshot(offers), &"n1".parse().unwrap())
+        list_devices(&snapshot(offers), &"n1".parse().unwrap())
     }
 
     fn said(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {
@@ -168,7 +171,7 @@ mod tests {
         let listing = listed(vec![exclusive("a", Health::Unhealthy(reason))]);
         let message = &listing.devices[0].message;
         assert!((1023..=1024).contains(&message.len()), "{}", message.len());
-        assert_eq!(cut("é", 1), "");
+        assert_eq!(truncate("é", 1), "");
     }
 
     #[test]
@@ -184,7 +187,7 @@ mod tests {
 
     #[test]
     fn an_old_look_at_the_host_says_nothing() {
-        let (status, message) = health(&offer(Class::Nic, "ens1"), Duration::from_secs(301));
+        let (status, message) = device_health(&offer(Class::Nic, "ens1"), Duration::from_secs(301));
         assert_eq!(status, HealthStatus::Unknown);
         assert_eq!(message, "the host was looked at 301 s ago");
     }

@@ -37,7 +37,7 @@ pub const DRIVER: &str = "onload.dev";
 
 /// What is offered by DRA, as the engine decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offered {
+pub struct DraClasses {
     pub classes: BTreeSet<Class>,
     /// Classes of the host of which nothing is known yet. Their slices are a predecessor's, or another instance's, and
     /// are left as they are.
@@ -45,7 +45,7 @@ pub struct Offered {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registered {
+pub struct DraRegistration {
     pub now: bool,
     /// Whether it has said that it does not take it, as one without DRA does.
     pub is_refused: bool,

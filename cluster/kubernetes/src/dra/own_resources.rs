@@ -9,11 +9,14 @@ use onload_host::offers::Offer;
 use serde_json::{Value, json};
 
 use super::DRIVER;
-use crate::host_state::Snapshot;
-use crate::names::is_device;
+use crate::host_state::KubernetesSnapshot;
+use crate::names::is_allocatable;
 
 /// The resources beside a class's own that have devices of it, each with its pool if it is one's.
-pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName, Option<String>> {
+pub(super) fn other_resources(
+    snapshot: &KubernetesSnapshot,
+    class: Class,
+) -> BTreeMap<ResourceName, Option<String>> {
     let offers = snapshot.offers.iter().filter(|offer| offer.class == class);
     let pools: Vec<&String> = offers.flat_map(|offer| &offer.pools).collect();
     let settings = &snapshot.config.kubernetes.resources;
@@ -42,7 +45,7 @@ pub(super) fn beside(snapshot: &Snapshot, class: Class) -> BTreeMap<ResourceName
 /// has it.
 pub(super) fn is_offered(offer: &Offer, settings: &KubernetesSettings) -> bool {
     let mut named = settings.resources.values();
-    is_device(offer)
+    is_allocatable(offer)
         && (settings.classes.as_slice().contains(&offer.class)
             || !offer.pools.is_empty()
             || named.any(|resource| resource.class == Some(offer.class)))
@@ -50,7 +53,7 @@ pub(super) fn is_offered(offer: &Offer, settings: &KubernetesSettings) -> bool {
 
 /// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
 /// first pool, else that of its class.
-pub(super) fn resource_of(offer: &Offer, settings: &KubernetesSettings) -> Option<ResourceName> {
+pub(super) fn resource_name(offer: &Offer, settings: &KubernetesSettings) -> Option<ResourceName> {
     let is_of = |source: ResourceSource<'_>| match source {
         ResourceSource::Class(class) => class == offer.class,
         ResourceSource::Pool(pool) => offer.pools.iter().any(|other| other == pool),
@@ -66,7 +69,7 @@ pub(super) fn resource_of(offer: &Offer, settings: &KubernetesSettings) -> Optio
 }
 
 /// What `kubectl apply` takes to have DRA serve pods that ask for such resources of a class.
-pub(super) fn device_classes(
+pub(super) fn device_class_manifest(
     class: Class,
     resources: &BTreeMap<ResourceName, Option<String>>,
 ) -> Value {
@@ -120,7 +123,7 @@ mod tests {
             of_pools(Class::Vfio, "0000:81:10.0", &["fast", "vfio"]),
             of_pools(Class::Vfio, "0000:81:10.1", &["slow"]),
         ];
-        let beside = beside(&snapshot(offers, settings), class);
+        let beside = other_resources(&snapshot(offers, settings), class);
         let beside = beside.into_iter();
         beside.map(|(name, pool)| (name.to_string(), pool)).collect()
     }
@@ -133,7 +136,7 @@ mod tests {
                 ..offer(Class::Vfio, "0000:81:10.0")
             };
             let settings = serde_json::from_str(settings).unwrap();
-            resource_of(&offer, &settings).unwrap().to_string()
+            resource_name(&offer, &settings).unwrap().to_string()
         };
         assert_eq!(of(&[], "{}"), "onload.dev/vfio");
         assert_eq!(of(&["vfio"], "{}"), "onload.dev/vfio");
@@ -204,7 +207,7 @@ mod tests {
                 Some("fast".to_owned()),
             ),
         ]);
-        let list = device_classes(Class::Nic, &resources);
+        let list = device_class_manifest(Class::Nic, &resources);
         let of = |at: usize| {
             let item = &list["items"][at];
             let expression = &item["spec"]["selectors"][0]["cel"]["expression"];

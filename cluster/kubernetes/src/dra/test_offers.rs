@@ -8,9 +8,9 @@ use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attributes, Offer};
 
-use crate::host_state::Snapshot;
+use crate::host_state::KubernetesSnapshot;
 use crate::names::DeviceNames;
-use crate::resources::{Plan, WrittenBy};
+use crate::resources::{ResourcePlan, SpecAuthor};
 
 pub(crate) fn offer(class: Class, name: &str) -> Offer {
     Offer {
@@ -20,13 +20,13 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
     }
 }
 
-pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> Snapshot {
-    Snapshot {
-        plan: Plan::default(),
-        names: DeviceNames::of(&offers),
+pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> KubernetesSnapshot {
+    KubernetesSnapshot {
+        plan: ResourcePlan::default(),
+        names: DeviceNames::new(&offers),
         offers,
         config: Config { kubernetes: settings, ..Config::default() },
-        written_by: WrittenBy::Operator,
+        written_by: SpecAuthor::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),

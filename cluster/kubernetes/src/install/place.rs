@@ -18,7 +18,7 @@ use onload_sys::fs::trust::{TrustError, TrustedDir, TrustedOwners, TrustedTree};
 use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::record::{RECORD_NAME, Record, is_version};
+use super::record::{InstallRecord, RECORD_NAME, is_version};
 use crate::spec_writer::HOOK_NAME;
 
 /// Bytes of a hook: ours has a few millions.
@@ -34,7 +34,7 @@ pub(super) const HOOK_MODE: u32 = 0o755;
 
 /// A tree of directories that belong to root alone, in which a directory is looked up.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct TrustedRoot {
     trusted: TrustedTree,
     /// The root of the host, as this process sees it.
     root: PathBuf,
@@ -48,64 +48,64 @@ pub(super) struct HookFile {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct InstalledContent {
     /// The hooks, by version; `None` for a directory without one.
     pub hooks: BTreeMap<String, Option<HookFile>>,
-    pub record: Record,
+    pub record: InstallRecord,
 }
 
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct HookDirectory {
     fd: OwnedFd,
     /// Where it is, as this process sees it.
     pub path: PathBuf,
 }
 
 /// What was looked at; `None` if there is nothing.
-fn found<T>(looked: Result<T, TrustError>, path: &Path) -> Result<Option<T>> {
+fn if_present<T>(looked: Result<T, TrustError>, path: &Path) -> Result<Option<T>> {
     match looked {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.is_absent() => Ok(None),
-        Err(error) => Err(error).with_context(|| looking_at(path)),
+        Err(error) => Err(error).with_context(|| read_context(path)),
     }
 }
 
-fn looking_at(path: &Path) -> String {
+fn read_context(path: &Path) -> String {
     format!("looking at {}", path.display())
 }
 
-impl Tree {
+impl TrustedRoot {
     /// The tree of a host, in which these users own all that is used.
-    pub(super) fn of(host: &Host, owners: TrustedOwners) -> Result<Self> {
+    pub(super) fn for_host(host: &Host, owners: TrustedOwners) -> Result<Self> {
         let root: PathBuf = host.outside_path(Path::new("/")).components().collect();
-        let trusted = TrustedTree::for_tree(&root, owners).with_context(|| looking_at(&root))?;
-        Ok(Tree { trusted, root })
+        let trusted = TrustedTree::for_tree(&root, owners).with_context(|| read_context(&root))?;
+        Ok(TrustedRoot { trusted, root })
     }
 
     /// The path of something of the host, as this process sees it.
-    pub(super) fn outside(&self, path: &Path) -> PathBuf {
+    pub(super) fn outside_path(&self, path: &Path) -> PathBuf {
         let below = path.strip_prefix("/").unwrap_or(path);
         self.root.join(below)
     }
 
-    fn look(&self, path: &Path) -> Result<Option<TrustedDir<'_>>> {
-        found(self.trusted.open_dir(path), &self.outside(path))
+    fn open_dir(&self, path: &Path) -> Result<Option<TrustedDir<'_>>> {
+        if_present(self.trusted.open_dir(path), &self.outside_path(path))
     }
 
     /// Opens a directory; `None` if it does not exist.
-    pub(super) fn open(&self, path: &Path) -> Result<Option<Directory>> {
-        let found = self.look(path)?;
-        Ok(found.map(|found| Directory { fd: found.into(), path: self.outside(path) }))
+    pub(super) fn open(&self, path: &Path) -> Result<Option<HookDirectory>> {
+        let found = self.open_dir(path)?;
+        Ok(found.map(|found| HookDirectory { fd: found.into(), path: self.outside_path(path) }))
     }
 
     /// How the file system is mounted that holds a directory, or will hold it.
-    pub(super) fn mounted(&self, path: &Path) -> Result<StatVfsMountFlags> {
+    pub(super) fn mount_flags(&self, path: &Path) -> Result<StatVfsMountFlags> {
         for above in path.ancestors() {
-            let Some(found) = self.look(above)? else {
+            let Some(found) = self.open_dir(above)? else {
                 continue;
             };
             let status = fstatvfs(&found).with_context(|| {
-                let path = self.outside(above);
+                let path = self.outside_path(above);
                 format!("looking at the file system of {}", path.display())
             })?;
             return Ok(status.f_flag);
@@ -114,16 +114,16 @@ impl Tree {
     }
 
     /// Opens a directory, after making it and those above it where they are missing (mode 0755).
-    pub(super) fn make(&self, path: &Path) -> Result<Directory> {
+    pub(super) fn make(&self, path: &Path) -> Result<HookDirectory> {
         let mut above: Vec<&Path> = path.ancestors().collect();
         above.reverse();
         for pair in above.windows(2) {
             let [parent, child] = pair else { continue };
-            if self.look(child)?.is_some() {
+            if self.open_dir(child)?.is_some() {
                 continue;
             }
-            let making = || format!("making the directory {}", self.outside(child).display());
-            let parent = self.look(parent)?;
+            let making = || format!("making the directory {}", self.outside_path(child).display());
+            let parent = self.open_dir(parent)?;
             let parent = parent.ok_or(Errno::NOENT).with_context(making)?;
             let name = child.file_name().unwrap_or_default();
             match mkdirat(&parent, name, DIRECTORY_MODE) {
@@ -132,53 +132,53 @@ impl Tree {
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(error).with_context(making),
             }
-            let made = self.look(child)?;
+            let made = self.open_dir(child)?;
             let made = made.ok_or(Errno::NOENT).with_context(making)?;
             set_mode(&made, DIRECTORY_MODE).with_context(making)?;
         }
         let found = self.open(path)?.ok_or(Errno::NOENT);
-        found.with_context(|| format!("opening {}", self.outside(path).display()))
+        found.with_context(|| format!("opening {}", self.outside_path(path).display()))
     }
 
     /// What a directory of hooks holds; nothing where it does not exist.
-    pub(super) fn content(&self, path: &Path) -> Result<Content> {
-        let Some(dir) = self.look(path)? else {
-            return Ok(Content::default());
+    pub(super) fn read_content(&self, path: &Path) -> Result<InstalledContent> {
+        let Some(dir) = self.open_dir(path)? else {
+            return Ok(InstalledContent::default());
         };
         let names = dir.list_names(|name| std::str::from_utf8(name).is_ok_and(is_version), NAMES);
-        let names = names.with_context(|| looking_at(&self.outside(path)))?;
+        let names = names.with_context(|| read_context(&self.outside_path(path)))?;
         let names = names.iter().filter_map(|name| name.to_str());
-        let mut content = Content { hooks: BTreeMap::new(), record: self.record(path)? };
+        let mut content = InstalledContent { hooks: BTreeMap::new(), record: self.record(path)? };
         for version in names {
-            let hook = self.hook(&path.join(version))?;
+            let hook = self.read_hook(&path.join(version))?;
             content.hooks.insert(version.to_owned(), hook);
         }
         Ok(content)
     }
 
-    fn record(&self, path: &Path) -> Result<Record> {
+    fn record(&self, path: &Path) -> Result<InstallRecord> {
         let path = path.join(RECORD_NAME);
-        let outside = self.outside(&path);
+        let outside = self.outside_path(&path);
         let bytes = self.trusted.open(&path);
         let bytes = bytes.and_then(|file| file.read(RECORD_LIMIT));
-        let Some(bytes) = found(bytes, &outside)? else {
-            return Ok(Record::default());
+        let Some(bytes) = if_present(bytes, &outside)? else {
+            return Ok(InstallRecord::default());
         };
-        Record::parse(&bytes).map_err(|why| {
+        InstallRecord::parse(&bytes).map_err(|why| {
             Error::msg(format!("reading {}: {why}; nothing is changed", outside.display()))
         })
     }
 
-    fn hook(&self, version: &Path) -> Result<Option<HookFile>> {
-        let path = self.outside(&version.join(HOOK_NAME));
-        let Some(dir) = self.look(version)? else {
+    fn read_hook(&self, version: &Path) -> Result<Option<HookFile>> {
+        let path = self.outside_path(&version.join(HOOK_NAME));
+        let Some(dir) = self.open_dir(version)? else {
             return Ok(None);
         };
-        let Some(file) = found(dir.open(OsStr::new(HOOK_NAME)), &path)? else {
+        let Some(file) = if_present(dir.open(OsStr::new(HOOK_NAME)), &path)? else {
             return Ok(None);
         };
-        let metadata = file.file.metadata().with_context(|| looking_at(&path))?;
-        let content = file.read(HOOK_LIMIT).with_context(|| looking_at(&path))?;
+        let metadata = file.file.metadata().with_context(|| read_context(&path))?;
+        let content = file.read(HOOK_LIMIT).with_context(|| read_context(&path))?;
         Ok(Some(HookFile {
             sha256: sha256(&content),
             mode: metadata.permissions().mode() & 0o7777,
@@ -186,55 +186,55 @@ impl Tree {
     }
 
     /// Opens a file for reading; `None` if it does not exist.
-    pub(super) fn file(&self, path: &Path) -> Result<Option<File>> {
-        let opened = found(self.trusted.open(path), &self.outside(path))?;
+    pub(super) fn open_file(&self, path: &Path) -> Result<Option<File>> {
+        let opened = if_present(self.trusted.open(path), &self.outside_path(path))?;
         Ok(opened.map(|opened| opened.file))
     }
 }
 
-impl AsFd for Directory {
+impl AsFd for HookDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Directory {
+impl HookDirectory {
     /// Keeps other installers out until the result is dropped.
     pub(super) fn lock(&self) -> Result<Lock> {
         let (name, mode) = (LOCK_NAME, LockMode::Exclusive);
         Ok(Lock::acquire(&self.fd, &self.path, name, mode, COMMAND_PATIENCE)?)
     }
 
-    fn failed(&self, failed: WriteError) -> Error {
+    fn write_error(&self, failed: WriteError) -> Error {
         let path = self.path.join(&failed.name);
         Error::new(failed.source).context(format!("{} {}", failed.action, path.display()))
     }
 
     fn sync(&self) -> Result<()> {
-        atomic::sync(&self.fd).map_err(|failed| self.failed(failed))
+        atomic::sync(&self.fd).map_err(|failed| self.write_error(failed))
     }
 
     /// Replaces a file, completely or not at all.
-    pub(super) fn put(
+    pub(super) fn write_file(
         &self,
         name: &str,
         bytes: &[u8],
         mode: u32,
         prepare: impl FnOnce(&File) -> Result<()>,
     ) -> Result<()> {
-        let failed = |failed| self.failed(failed);
+        let failed = |failed| self.write_error(failed);
         let mut temp = TempFile::create(self.as_fd(), OsStr::new(name), mode).map_err(failed)?;
         temp.write(bytes).map_err(failed)?;
         prepare(temp.file())?;
         temp.commit().map_err(failed)
     }
 
-    pub(super) fn put_record(&self, record: &Record) -> Result<()> {
-        self.put(RECORD_NAME, &record.to_bytes(), FILE_MODE, |_| Ok(()))
+    pub(super) fn write_record(&self, record: &InstallRecord) -> Result<()> {
+        self.write_file(RECORD_NAME, &record.to_bytes(), FILE_MODE, |_| Ok(()))
     }
 
-    pub(super) fn put_text(&self, name: &str, text: &str) -> Result<()> {
-        self.put(name, text.as_bytes(), FILE_MODE, |_| Ok(()))
+    pub(super) fn write_text(&self, name: &str, text: &str) -> Result<()> {
+        self.write_file(name, text.as_bytes(), FILE_MODE, |_| Ok(()))
     }
 
     /// Gives a file another name, which it takes from whatever has it.
@@ -247,7 +247,7 @@ impl Directory {
     /// Removes a file, if it exists.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let removed = atomic::remove(&self.fd, OsStr::new(name));
-        removed.map_err(|failed| self.failed(failed))?;
+        removed.map_err(|failed| self.write_error(failed))?;
         self.sync()
     }
 

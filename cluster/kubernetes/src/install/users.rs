@@ -22,15 +22,15 @@ const STATES: [&str; 2] = ["state.json", "config.json"];
 
 /// Who names which versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Users {
+pub(super) struct HookUsers {
     named: BTreeMap<String, BTreeSet<PathBuf>>,
     /// What could not be read, and why: it may name any.
     unread: BTreeSet<String>,
 }
 
-impl Users {
+impl HookUsers {
     /// Who names a version, for a line; `None` if nobody does.
-    pub(super) fn of(&self, version: &str) -> Option<String> {
+    pub(super) fn describe(&self, version: &str) -> Option<String> {
         let Some(files) = self.named.get(version) else {
             let unread = self.unread.first()?;
             return Some(format!("it cannot be told whether a container names it: {unread}"));
@@ -43,15 +43,15 @@ impl Users {
     }
 
     #[cfg(test)]
-    pub(super) fn naming(version: &str, file: &str) -> Self {
+    pub(super) fn with_user(version: &str, file: &str) -> Self {
         let files = BTreeSet::from([PathBuf::from(file)]);
-        Users { named: BTreeMap::from([(version.to_owned(), files)]), unread: BTreeSet::new() }
+        HookUsers { named: BTreeMap::from([(version.to_owned(), files)]), unread: BTreeSet::new() }
     }
 }
 
 /// Looks for everything that names one of these versions' directories below `directory`.
-pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
-    let mut users = Users::default();
+pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> HookUsers {
+    let mut users = HookUsers::default();
     if versions.is_empty() {
         return users;
     }
@@ -59,17 +59,17 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
         .iter()
         .map(|version| (*version, format!("{}/{version}/", directory.display())))
         .collect();
-    for (file, is_specification) in files(host, &mut users) {
+    for (file, is_specification) in candidate_files(host, &mut users) {
         let bytes = match host.bytes(&file, LIMIT) {
             Ok(bytes) => bytes.unwrap_or_default(),
             // A directory beside files.
-            Err(error) if is_other(&error) => continue,
+            Err(error) if is_wrong_file_type(&error) => continue,
             Err(error) => {
-                users.unread.insert(chain(error));
+                users.unread.insert(format_chain(error));
                 continue;
             }
         };
-        let hooks = if is_specification { None } else { hooks(&bytes) };
+        let hooks = if is_specification { None } else { parse_hooks(&bytes) };
         let names = |text: &str| match &hooks {
             Some(paths) => paths.iter().any(|path| path.starts_with(text)),
             None => memmem::find(&bytes, text.as_bytes()).is_some(),
@@ -87,53 +87,53 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
 /// What is read of a container's configuration (runtime-spec, `config.json`), or of runc's state, which has the same
 /// under another name (libcontainer, `State` and `Config`).
 #[derive(Debug, Deserialize)]
-struct Container {
+struct HookedConfig {
     #[serde(default)]
-    hooks: Option<Hooks>,
+    hooks: Option<HookMap>,
     #[serde(default)]
-    config: Option<State>,
+    config: Option<RuncState>,
 }
 
 #[derive(Debug, Deserialize)]
-struct State {
+struct RuncState {
     #[serde(default, rename = "Hooks", alias = "hooks")]
-    hooks: Option<Hooks>,
+    hooks: Option<HookMap>,
 }
 
-type Hooks = BTreeMap<String, Option<Vec<Hook>>>;
+type HookMap = BTreeMap<String, Option<Vec<HookPath>>>;
 
 #[derive(Debug, Deserialize)]
-struct Hook {
+struct HookPath {
     #[serde(default)]
     path: String,
 }
 
 /// The paths of a container's hooks; `None` if it is not understood.
-fn hooks(bytes: &[u8]) -> Option<Vec<String>> {
-    let container: Container = serde_json::from_slice(bytes).ok()?;
+fn parse_hooks(bytes: &[u8]) -> Option<Vec<String>> {
+    let container: HookedConfig = serde_json::from_slice(bytes).ok()?;
     let of_state = container.config.and_then(|state| state.hooks);
     let stages = container.hooks.into_iter().chain(of_state);
     let hooks = stages.flat_map(BTreeMap::into_values).flatten().flatten();
     Some(hooks.map(|hook| hook.path).collect())
 }
 
-fn chain(error: impl Into<anyhow::Error>) -> String {
+fn format_chain(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
 }
 
-fn is_other(error: &HostError) -> bool {
+fn is_wrong_file_type(error: &HostError) -> bool {
     matches!(error, HostError::Read { .. }) && error.unread_path().is_none()
 }
 
 /// The files that may name a hook; whether each is a specification, which only root writes.
-fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, bool> {
+fn candidate_files(host: &Host, users: &mut HookUsers) -> BTreeMap<PathBuf, bool> {
     let mut names = |path: &Path| -> Vec<PathBuf> {
         match bundles::list(host, path) {
             Ok(names) => names,
             // A file beside directories.
-            Err(error) if is_other(&error) => Vec::new(),
+            Err(error) if is_wrong_file_type(&error) => Vec::new(),
             Err(error) => {
-                users.unread.insert(chain(error));
+                users.unread.insert(format_chain(error));
                 Vec::new()
             }
         }
@@ -157,16 +157,16 @@ fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, bool> {
     for container in containers {
         files.extend(STATES.map(|name| container.join(name)));
     }
-    files.extend(of_leases(host, users));
+    files.extend(lease_bundles(host, users));
     let files = files.into_iter().map(|path| (path, false));
     let specifications = specifications.into_iter().flatten();
     let specifications = specifications.map(|path| (path, true));
     files.chain(specifications).collect()
 }
 
-fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
+fn lease_bundles(host: &Host, users: &mut HookUsers) -> Vec<PathBuf> {
     let listed = leases::list(host).unwrap_or_else(|error| {
-        users.unread.insert(chain(error));
+        users.unread.insert(format_chain(error));
         Vec::new()
     });
     let mut files = Vec::new();
@@ -193,7 +193,7 @@ mod tests {
         tree
     }
 
-    fn find_on(tree: &Tree, versions: &[&str]) -> Users {
+    fn find_on(tree: &Tree, versions: &[&str]) -> HookUsers {
         let host = Host::open(tree.root()).unwrap();
         find(&host, Path::new("/opt/onload-ctk"), versions)
     }
@@ -221,9 +221,9 @@ mod tests {
             let tree = started();
             tree.file(path, NAMES_IT);
             let users = find_on(&tree, &["0.1.0", "0.2.0"]);
-            assert_eq!(users, Users::naming("0.1.0", &format!("/{path}")), "{path}");
-            assert_eq!(users.of("0.1.0").unwrap(), format!("/{path} names it"));
-            assert_eq!(users.of("0.2.0"), None);
+            assert_eq!(users, HookUsers::with_user("0.1.0", &format!("/{path}")), "{path}");
+            assert_eq!(users.describe("0.1.0").unwrap(), format!("/{path} names it"));
+            assert_eq!(users.describe("0.2.0"), None);
         }
     }
 
@@ -256,7 +256,7 @@ mod tests {
             let tree = started();
             tree.file(file, &text);
             let users = find_on(&tree, &["0.1.0"]);
-            assert_eq!(users.of("0.1.0").is_some(), is_used, "{text}");
+            assert_eq!(users.describe("0.1.0").is_some(), is_used, "{text}");
         }
     }
 
@@ -264,13 +264,13 @@ mod tests {
     fn a_version_is_in_use_by_the_bundle_of_a_lease_wherever_that_is() {
         let tree = started();
         tree.file("srv/bundles/c1/config.json", NAMES_IT);
-        assert_eq!(find_on(&tree, &["0.1.0"]), Users::default());
+        assert_eq!(find_on(&tree, &["0.1.0"]), HookUsers::default());
         let lease = r#"{"version":1,"class":"vfio","name":"a","slot":0,"boot":"b","container":"c1","bundle":"/srv/bundles/c1",
             "holder":{"init":{"process":{"pid":1,"startTime":7,"pidNamespace":9}}},"entryPoint":"createRuntime","since":1}"#;
         tree.file("run/onload-ctk/@leases/vfio=a#0", lease);
         assert_eq!(
             find_on(&tree, &["0.1.0"]),
-            Users::naming("0.1.0", "/srv/bundles/c1/config.json")
+            HookUsers::with_user("0.1.0", "/srv/bundles/c1/config.json")
         );
     }
 
@@ -278,7 +278,7 @@ mod tests {
     fn a_lease_that_is_not_understood_may_be_of_any_version() {
         let tree = started();
         tree.file("run/onload-ctk/@leases/vfio=a#0", "{\"version\":9}");
-        let users = find_on(&tree, &["0.1.0"]).of("0.1.0").unwrap();
+        let users = find_on(&tree, &["0.1.0"]).describe("0.1.0").unwrap();
         assert!(
             users
                 .starts_with("it cannot be told whether a container names it: the lease of vfio:a"),
@@ -297,7 +297,7 @@ mod tests {
             .unwrap()
             .set_len(LIMIT + 1)
             .unwrap();
-        let users = find_on(&tree, &["0.1.0"]).of("0.1.0").unwrap();
+        let users = find_on(&tree, &["0.1.0"]).describe("0.1.0").unwrap();
         assert!(users.contains("longer than 16777216 bytes"), "{users}");
     }
 
@@ -309,8 +309,8 @@ mod tests {
             "/opt/onload-ctk/0.1.0-rc.1/onload-hook /srv/opt/onload-ctk/0.1.1",
         );
         let users = find_on(&tree, &["0.1.0", "0.1.0-rc.1", "0.1.1"]);
-        assert_eq!((users.of("0.1.0"), users.of("0.1.1")), (None, None));
-        assert!(users.of("0.1.0-rc.1").is_some());
+        assert_eq!((users.describe("0.1.0"), users.describe("0.1.1")), (None, None));
+        assert!(users.describe("0.1.0-rc.1").is_some());
     }
 
     #[test]
@@ -320,11 +320,11 @@ mod tests {
         tree.directory("run/containerd");
         let tasks = "run/containerd/io.containerd.runtime.v2.task";
         tree.link(tasks, outside.root().to_str().unwrap());
-        assert_eq!(find_on(&tree, &["0.1.0"]), Users::default());
+        assert_eq!(find_on(&tree, &["0.1.0"]), HookUsers::default());
     }
 
     #[test]
     fn a_host_without_containers_has_no_users() {
-        assert_eq!(find_on(&started(), &["0.1.0"]).of("0.1.0"), None);
+        assert_eq!(find_on(&started(), &["0.1.0"]).describe("0.1.0"), None);
     }
 }

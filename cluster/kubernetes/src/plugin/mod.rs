@@ -4,6 +4,6 @@ mod directory;
 mod offer;
 mod service;
 
-pub use directory::{Kubelet, watch};
-pub use offer::{Offering, offer};
-pub use service::Node;
+pub use directory::{KubeletState, watch};
+pub use offer::{PluginContext, serve_resource};
+pub use service::PluginHost;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use onload_agent::{Backoff, Said};
+use onload_agent::{Backoff, LastMessage};
 use onload_core::kubernetes_settings::ResourceName;
 use onload_host::specdir::sha256;
 use tokio::sync::watch;
@@ -12,11 +12,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tonic::transport::Server;
 
-use super::directory::Kubelet;
-use super::service::{Node, Service, register};
+use super::directory::KubeletState;
+use super::service::{PluginHost, PluginService, register};
 use crate::resources::Resource;
-use crate::serve::{end, serve, stopped};
-use crate::socket::{self, Place};
+use crate::serve::{end, serve, wait_stopped};
+use crate::socket::{self, SocketFile};
 use crate::wire::device_plugin::device_plugin_server::DevicePluginServer;
 
 /// Begins the names of our sockets, so that no other plugin has them.
@@ -28,14 +28,14 @@ const MOST_REQUEST: usize = 8 * 1024 * 1024;
 
 /// Where resources are offered, until `stop` holds true.
 #[derive(Clone, Debug)]
-pub struct Offering {
+pub struct PluginContext {
     pub directory: PathBuf,
-    pub node: Arc<Node>,
-    pub kubelet: watch::Receiver<Kubelet>,
+    pub node: Arc<PluginHost>,
+    pub kubelet: watch::Receiver<KubeletState>,
     pub stop: watch::Receiver<bool>,
 }
 
-impl Offering {
+impl PluginContext {
     fn is_stopped(&self) -> bool {
         *self.stop.borrow() || self.stop.has_changed().is_err()
     }
@@ -54,11 +54,11 @@ impl Offering {
 }
 
 /// Offers a resource to each kubelet that comes, until the end.
-pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>) {
+pub async fn serve_resource(offering: PluginContext, resource: watch::Receiver<Arc<Resource>>) {
     let name = resource.borrow().name.clone();
     let mut kubelet = offering.kubelet.clone();
     let mut backoff = Backoff::default();
-    let mut said = Said::default();
+    let mut said = LastMessage::default();
     let mut last = None;
     while !offering.is_stopped() {
         let start = tokio::select! {
@@ -66,7 +66,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
                 Ok(found) => found.starts,
                 Err(_) => return,
             },
-            () = stopped(&offering.stop) => return,
+            () = wait_stopped(&offering.stop) => return,
         };
         // What failed with another kubelet says nothing of this one. Its socket is there before it listens, so the
         // first attempt may be refused, and the next is to come soon.
@@ -75,12 +75,12 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
         }
         let begin = Instant::now();
         let served = serve_and_register(&offering, &name, &resource, start).await;
-        offering.node.metrics.registered(&name, false);
+        offering.node.metrics.set_registered(&name, false);
         let wait = match served {
             Ok(Some(reason)) => {
                 tracing::info!(resource = %name, reason, "registering again");
                 said.clear();
-                backoff.held(begin.elapsed());
+                backoff.record_success(begin.elapsed());
                 backoff.next()
             }
             Ok(None) => continue,
@@ -92,7 +92,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
                     true => format!("{error}: {}", error.root_cause()),
                     false => format!("{error:#}"),
                 };
-                let is_news = said.is_news(&reason);
+                let is_news = said.is_new(&reason);
                 if is_news && is_deaf {
                     tracing::info!(resource = %name, %reason, "not offered; trying again");
                 } else if is_news {
@@ -103,64 +103,64 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
         };
         tokio::select! {
             () = sleep(wait) => {}
-            changed = restarted(&mut kubelet, start) => if !changed { return },
-            () = stopped(&offering.stop) => return,
+            changed = wait_for_restart(&mut kubelet, start) => if !changed { return },
+            () = wait_stopped(&offering.stop) => return,
         }
     }
 }
 
 /// Waits for another kubelet; `false` if nobody will tell of one.
-async fn restarted(kubelet: &mut watch::Receiver<Kubelet>, start: u64) -> bool {
+async fn wait_for_restart(kubelet: &mut watch::Receiver<KubeletState>, start: u64) -> bool {
     kubelet.wait_for(|kubelet| kubelet.starts != start).await.is_ok()
 }
 
 /// Serves and registers a resource, and stays until kubelet no longer has it, and why. `None` if another kubelet came
 /// first, or at the end.
 async fn serve_and_register(
-    offering: &Offering,
+    offering: &PluginContext,
     name: &ResourceName,
     resource: &watch::Receiver<Arc<Resource>>,
     start: u64,
 ) -> Result<Option<&'static str>> {
     let metrics = &offering.node.metrics;
     let socket = offering.socket_name(name);
-    let mut server = Running::start(offering, &socket, resource)?;
+    let mut server = PluginServer::start(offering, &socket, resource)?;
     let mut kubelet = offering.kubelet.clone();
     let registered = tokio::select! {
         registered = register(&offering.directory, &socket, name) => registered,
-        _ = restarted(&mut kubelet, start) => return Ok(None),
-        () = stopped(&offering.stop) => return Ok(None),
+        _ = wait_for_restart(&mut kubelet, start) => return Ok(None),
+        () = wait_stopped(&offering.stop) => return Ok(None),
     };
-    metrics.registration(name, registered.is_ok());
+    metrics.count_registration(name, registered.is_ok());
     if let Err(error) = registered {
         server.end().await;
         return Err(error);
     }
-    metrics.registered(name, true);
+    metrics.set_registered(name, true);
     let (healthy, unhealthy) = resource.borrow().count();
     tracing::info!(resource = %name, healthy, unhealthy, "registered with kubelet");
-    let lost = server.until_lost(offering, start).await;
+    let lost = server.wait_until_lost(offering, start).await;
     server.end().await;
     Ok(lost)
 }
 
-struct Running {
-    place: Place,
+struct PluginServer {
+    place: SocketFile,
     stop: watch::Sender<bool>,
     streams: watch::Receiver<Option<usize>>,
     server: JoinSet<()>,
 }
 
-impl Running {
+impl PluginServer {
     fn start(
-        offering: &Offering,
+        offering: &PluginContext,
         socket: &str,
         resource: &watch::Receiver<Arc<Resource>>,
     ) -> Result<Self> {
         let (listener, place) = socket::bind(&offering.directory.join(socket))?;
         let (stop, stopped) = watch::channel(false);
         let (streams_sender, streams) = watch::channel(None);
-        let service = Service {
+        let service = PluginService {
             node: Arc::clone(&offering.node),
             resource: resource.clone(),
             stop: stopped.clone(),
@@ -170,11 +170,15 @@ impl Running {
         let router = Server::builder().add_service(service);
         let mut server = JoinSet::new();
         server.spawn(serve(router, listener, stopped));
-        Ok(Running { place, stop, streams, server })
+        Ok(PluginServer { place, stop, streams, server })
     }
 
     /// Waits until kubelet no longer has the resource; `None` at the end.
-    async fn until_lost(&mut self, offering: &Offering, start: u64) -> Option<&'static str> {
+    async fn wait_until_lost(
+        &mut self,
+        offering: &PluginContext,
+        start: u64,
+    ) -> Option<&'static str> {
         let mut kubelet = offering.kubelet.clone();
         loop {
             // The end closes the streams too, and is no loss.
@@ -186,7 +190,7 @@ impl Running {
                 return Some("kubelet started again");
             }
             // Without kubelet's socket it has ended or is about to start, and empties the directory.
-            if !self.place.is_there() && now.socket.is_some() {
+            if !self.place.exists() && now.socket.is_some() {
                 return Some("its socket was removed");
             }
             let open = *self.streams.borrow_and_update();
@@ -196,7 +200,7 @@ impl Running {
             tokio::select! {
                 changed = kubelet.changed() => if changed.is_err() { return None },
                 changed = self.streams.changed() => if changed.is_err() { return None },
-                () = stopped(&offering.stop) => return None,
+                () = wait_stopped(&offering.stop) => return None,
             }
         }
     }
@@ -210,15 +214,15 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_state::{Snapshot, SpecNames};
+    use crate::host_state::{KubernetesSnapshot, SpecNames};
 
-    fn offering(directory: &str) -> Offering {
-        let snapshot = Snapshot {
-            plan: crate::resources::Plan::default(),
+    fn offering(directory: &str) -> PluginContext {
+        let snapshot = KubernetesSnapshot {
+            plan: crate::resources::ResourcePlan::default(),
             offers: Vec::new(),
             names: crate::names::DeviceNames::default(),
             config: onload_core::config::Config::default(),
-            written_by: crate::resources::WrittenBy::Operator,
+            written_by: crate::resources::SpecAuthor::Operator,
             lease_hooks: std::collections::BTreeMap::new(),
             nodes: std::collections::BTreeMap::new(),
             vf: std::collections::BTreeMap::new(),
@@ -228,10 +232,10 @@ mod tests {
         let (_, host) = watch::channel(Arc::new(snapshot));
         let specs = Arc::new(SpecNames::new(Vec::new()));
         let metrics = Arc::default();
-        Offering {
+        PluginContext {
             directory: PathBuf::from(directory),
-            node: Arc::new(Node { host, specs, metrics }),
-            kubelet: watch::channel(Kubelet::default()).1,
+            node: Arc::new(PluginHost { host, specs, metrics }),
+            kubelet: watch::channel(KubeletState::default()).1,
             stop: watch::channel(false).1,
         }
     }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pcidevice::{Function, variables};
-use super::resource::{Device, Resource};
+use super::pcidevice::{VariableDevice, pci_variables};
+use super::resource::{PluginDevice, Resource};
 use onload_host::offers::GENERATE;
 use onload_sys::text::{Quoted, ShortList};
 use tonic::Status;
@@ -13,20 +13,20 @@ use crate::wire::device_plugin::{CdiDevice, ContainerAllocateResponse};
 
 /// Who writes the node's specifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WrittenBy {
+pub enum SpecAuthor {
     #[default]
     Operator,
     Daemon,
 }
 
-impl WrittenBy {
+impl SpecAuthor {
     /// Why a container would not find a device.
-    pub fn no_spec(self, name: &str) -> String {
+    pub fn missing_spec_reason(self, name: &str) -> String {
         let remedy = match self {
-            WrittenBy::Operator => {
+            SpecAuthor::Operator => {
                 "\"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"
             }
-            WrittenBy::Daemon => {
+            SpecAuthor::Daemon => {
                 "onload-kubernetes on the node writes it, and says in its log why it has not"
             }
         };
@@ -34,10 +34,10 @@ impl WrittenBy {
     }
 
     /// A reason of the host's, with what helps on this node.
-    pub(crate) fn reason(self, reason: &str) -> String {
+    pub(crate) fn with_node_advice(self, reason: &str) -> String {
         match self {
-            WrittenBy::Operator => reason.to_owned(),
-            WrittenBy::Daemon => reason.replace(
+            SpecAuthor::Operator => reason.to_owned(),
+            SpecAuthor::Daemon => reason.replace(
                 GENERATE,
                 "see the log of onload-kubernetes on the node, which writes the specifications",
             ),
@@ -46,10 +46,10 @@ impl WrittenBy {
 }
 
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct AllocateContext<'a> {
     /// The CDI devices that specifications on disk have now.
     pub specs: &'a BTreeSet<String>,
-    pub written_by: WrittenBy,
+    pub written_by: SpecAuthor,
     /// Why discovery does not offer a device with that name or address.
     pub why_not_offered: &'a dyn Fn(&Resource, &str) -> Option<String>,
 }
@@ -59,7 +59,7 @@ pub struct Surroundings<'a> {
 pub fn allocate(
     resource: &Resource,
     containers: &[Vec<String>],
-    surroundings: Surroundings<'_>,
+    surroundings: AllocateContext<'_>,
 ) -> Result<Vec<ContainerAllocateResponse>, Status> {
     let mut seen = BTreeSet::new();
     let given = containers.iter().map(|ids| {
@@ -70,27 +70,27 @@ pub fn allocate(
             let text = format!("device {} is asked for twice", Quoted(twice));
             return Err(Status::invalid_argument(text));
         }
-        container(resource, ids, surroundings)
+        allocate_container(resource, ids, surroundings)
     });
     given.collect()
 }
 
-fn container(
+fn allocate_container(
     resource: &Resource,
     ids: &[String],
-    surroundings: Surroundings<'_>,
+    surroundings: AllocateContext<'_>,
 ) -> Result<ContainerAllocateResponse, Status> {
     // In the order of the devices: the order of the ids means nothing.
     let mut devices = BTreeMap::new();
     for id in ids {
-        let device = usable(resource, id, surroundings)?;
+        let device = find_usable(resource, id, surroundings)?;
         devices.insert((device.class, device.name.as_str()), device);
     }
     // Each once.
     let mut cdi_devices: Vec<CdiDevice> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
         if !surroundings.specs.contains(name) {
-            let text = surroundings.written_by.no_spec(name);
+            let text = surroundings.written_by.missing_spec_reason(name);
             return Err(Status::failed_precondition(text));
         }
         let device = CdiDevice { name: name.clone() };
@@ -98,19 +98,19 @@ fn container(
             cdi_devices.push(device);
         }
     }
-    let functions = devices.into_values().map(Function::from);
+    let functions = devices.into_values().map(VariableDevice::from);
     Ok(ContainerAllocateResponse {
-        envs: variables(&resource.name, functions),
+        envs: pci_variables(&resource.name, functions),
         cdi_devices,
         ..ContainerAllocateResponse::default()
     })
 }
 
-fn usable<'r>(
+fn find_usable<'r>(
     resource: &'r Resource,
     id: &str,
-    surroundings: Surroundings<'_>,
-) -> Result<&'r Device, Status> {
+    surroundings: AllocateContext<'_>,
+) -> Result<&'r PluginDevice, Status> {
     let Some(device) = resource.device(id) else {
         let quoted = Quoted(id);
         return Err(match (surroundings.why_not_offered)(resource, id) {
@@ -125,12 +125,12 @@ fn usable<'r>(
             }
         });
     };
-    match resource.why_unhealthy(id) {
+    match resource.unhealthy_reason(id) {
         None => Ok(device),
         Some(reason) => Err(Status::failed_precondition(format!(
             "device {} is not healthy: {}",
             Quoted(id),
-            surroundings.written_by.reason(reason)
+            surroundings.written_by.with_node_advice(reason)
         ))),
     }
 }
@@ -148,11 +148,11 @@ mod tests {
     type Given = Result<Vec<ContainerAllocateResponse>, Status>;
 
     fn given(resource: &Resource, containers: &[Vec<String>]) -> Given {
-        given_by(WrittenBy::Operator, resource, containers)
+        given_by(SpecAuthor::Operator, resource, containers)
     }
 
-    fn given_by(written_by: WrittenBy, resource: &Resource, containers: &[Vec<String>]) -> Given {
-        let surroundings = Surroundings {
+    fn given_by(written_by: SpecAuthor, resource: &Resource, containers: &[Vec<String>]) -> Given {
+        let surroundings = AllocateContext {
             specs: &NAMES.map(str::to_owned).into(),
             written_by,
             why_not_offered: &|_, id| {
@@ -266,7 +266,7 @@ mod tests {
         stale.health = Health::Unhealthy(format!("devices have been renumbered; {GENERATE}"));
         let nics = resource("nic", vec![shared("gone", 2), stale]);
         let said = |id: &str| {
-            let refused = given_by(WrittenBy::Daemon, &nics, &[ids(&[id])]).unwrap_err();
+            let refused = given_by(SpecAuthor::Daemon, &nics, &[ids(&[id])]).unwrap_err();
             refused.message().to_owned()
         };
         assert_eq!(

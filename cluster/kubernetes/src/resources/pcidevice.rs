@@ -7,11 +7,11 @@ use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_sys::pci::PciAddress;
 
-use super::resource::Device;
+use super::resource::PluginDevice;
 
 /// A device as the variables tell it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Function<'a> {
+pub(crate) struct VariableDevice<'a> {
     pub(crate) class: Class,
     /// Its name in that class.
     pub(crate) name: &'a str,
@@ -20,44 +20,50 @@ pub(crate) struct Function<'a> {
     pub(crate) nodes: &'a [String],
 }
 
-impl<'a> From<&'a Device> for Function<'a> {
-    fn from(device: &'a Device) -> Self {
-        Function { class: device.class, name: &device.name, pci: device.pci, nodes: &device.nodes }
+impl<'a> From<&'a PluginDevice> for VariableDevice<'a> {
+    fn from(device: &'a PluginDevice) -> Self {
+        VariableDevice {
+            class: device.class,
+            name: &device.name,
+            pci: device.pci,
+            nodes: &device.nodes,
+        }
     }
 }
 
 /// What is said of a function: by kind, then by key.
-type Info = BTreeMap<&'static str, BTreeMap<&'static str, String>>;
+type FunctionInfo = BTreeMap<&'static str, BTreeMap<&'static str, String>>;
 
 /// The variables for these devices of a resource; none without a PCI function.
-pub(crate) fn variables<'a>(
+pub(crate) fn pci_variables<'a>(
     name: &ResourceName,
-    devices: impl Iterator<Item = Function<'a>>,
+    devices: impl Iterator<Item = VariableDevice<'a>>,
 ) -> BTreeMap<String, String> {
-    let mut functions: BTreeMap<String, Info> = BTreeMap::new();
+    let mut functions: BTreeMap<String, FunctionInfo> = BTreeMap::new();
     for device in devices {
         let Some(address) = device.pci else { continue };
-        functions.entry(address.to_string()).or_default().extend(info(device, address));
+        functions.entry(address.to_string()).or_default().extend(function_info(device, address));
     }
     if functions.is_empty() {
         return BTreeMap::new();
     }
     let addresses: Vec<&str> = functions.keys().map(String::as_str).collect();
-    let variable = variable(name);
+    let variable = variable_name(name);
     // A map of maps of texts is JSON in any case.
     let json = serde_json::to_string(&functions).unwrap_or_default();
     BTreeMap::from([(format!("{variable}_INFO"), json), (variable, addresses.join(","))])
 }
 
 /// The name of the variable: a shell can read no other characters.
-fn variable(name: &ResourceName) -> String {
+fn variable_name(name: &ResourceName) -> String {
     let upper = name.as_str().to_ascii_uppercase();
     let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("PCIDEVICE_{}", upper.chars().map(legal).collect::<String>())
 }
 
-fn info(device: Function<'_>, address: PciAddress) -> Info {
-    let mut info = Info::from([("generic", BTreeMap::from([("deviceID", address.to_string())]))]);
+fn function_info(device: VariableDevice<'_>, address: PciAddress) -> FunctionInfo {
+    let mut info =
+        FunctionInfo::from([("generic", BTreeMap::from([("deviceID", address.to_string())]))]);
     let node = |prefix: &str, keys: &mut BTreeMap<&'static str, String>, key| {
         let node = device.nodes.iter().find(|node| {
             let name = node.rsplit('/').next().unwrap_or_default();
@@ -98,9 +104,9 @@ mod tests {
     use super::super::test_devices::{exclusive, shared};
     use super::*;
 
-    fn told(name: &str, devices: &[Device]) -> BTreeMap<String, String> {
+    fn told(name: &str, devices: &[PluginDevice]) -> BTreeMap<String, String> {
         let name = name.to_owned().try_into().unwrap();
-        variables(&name, devices.iter().map(Function::from))
+        pci_variables(&name, devices.iter().map(VariableDevice::from))
     }
 
     #[test]
@@ -118,7 +124,7 @@ mod tests {
 
     #[test]
     fn an_rdma_device_is_told_with_its_nodes_and_name() {
-        let device = Device {
+        let device = PluginDevice {
             class: Class::Rdma,
             nodes: ["rdma_cm", "uverbs3", "umad3"]
                 .map(|node| format!("/dev/infiniband/{node}"))

@@ -16,11 +16,11 @@ use onload_core::kubernetes_settings::{
 use onload_core::lease::{Holder, Lease};
 use onload_host::offers::Offer;
 
-use super::id::ids;
-use super::resource::{Device, Resource};
+use super::id::assign_ids;
+use super::resource::{PluginDevice, Resource};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ResourcePlan {
     pub resources: BTreeMap<ResourceName, Arc<Resource>>,
     /// What is left out, and why: lines for the operator.
     pub left_out: BTreeSet<String>,
@@ -28,30 +28,30 @@ pub struct Plan {
 
 /// A resource before its devices are known.
 #[derive(Debug)]
-struct Draft<'c> {
+struct ResourceDraft<'c> {
     name: ResourceName,
     source: ResourceSource<'c>,
     slots: Option<u32>,
 }
 
 /// The resources of a host with these offers and specifications, as the configuration wants them.
-pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
-    let mut plan = Plan::default();
-    let drafts = drafts(config, &mut plan.left_out);
+pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> ResourcePlan {
+    let mut plan = ResourcePlan::default();
+    let drafts = draft_resources(config, &mut plan.left_out);
     // The first resource that has a device, and whether its holders are counted.
     let mut given: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
     for draft in drafts {
         let mut devices = Vec::new();
-        for offer in offers.iter().filter(|offer| is_of(offer, draft.source)) {
+        for offer in offers.iter().filter(|offer| matches_source(offer, draft.source)) {
             if config.kubernetes.offer.method(offer.class) == OfferMethod::Dra {
                 continue;
             }
-            let device = device(offer, &draft, specs, config);
+            let device = plugin_device(offer, &draft, specs, config);
             let is_counted = offer.max_holders().is_some() || device.slots.is_none();
             let key = (offer.class, offer.name.as_str());
             match given.get(&key) {
                 Some((other, was_counted)) if *was_counted || is_counted => {
-                    plan.left_out.extend(overlap(offer, &draft, other));
+                    plan.left_out.extend(overlap_reason(offer, &draft, other));
                     continue;
                 }
                 Some(_) => {}
@@ -60,7 +60,7 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
             devices.push(device);
         }
         let name = draft.name;
-        let resource = resource(name.clone(), devices, &mut plan.left_out);
+        let resource = build_resource(name.clone(), devices, &mut plan.left_out);
         plan.resources.insert(name, Arc::new(resource));
     }
     plan.resources.retain(|_, resource| !resource.devices.is_empty());
@@ -68,18 +68,21 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
 }
 
 /// The operator's resources, those of pools, and those of classes, in the order in which they choose.
-fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<'c>> {
+fn draft_resources<'c>(
+    config: &'c Config,
+    left_out: &mut BTreeSet<String>,
+) -> Vec<ResourceDraft<'c>> {
     let settings = &config.kubernetes;
     let named = settings.resources.iter().filter_map(|(name, resource)| {
-        Some(Draft {
+        Some(ResourceDraft {
             name: name.clone(),
             source: resource.source()?,
             slots: resource.slots.map(SlotCount::get),
         })
     });
-    let mut drafts: Vec<Draft<'c>> = named.collect();
+    let mut drafts: Vec<ResourceDraft<'c>> = named.collect();
     for pool in config.pools.keys() {
-        let is_named = |draft: &Draft<'_>| draft.source == ResourceSource::Pool(pool);
+        let is_named = |draft: &ResourceDraft<'_>| draft.source == ResourceSource::Pool(pool);
         if drafts.iter().any(is_named) {
             continue;
         }
@@ -93,7 +96,7 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
             }
             Ok(name) => {
                 let source = ResourceSource::Pool(pool);
-                drafts.push(Draft { name, source, slots: None });
+                drafts.push(ResourceDraft { name, source, slots: None });
                 continue;
             }
         };
@@ -107,14 +110,14 @@ fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<
         };
         if drafts.iter().all(|draft| draft.name != name) {
             let source = ResourceSource::Class(*class);
-            drafts.push(Draft { name, source, slots: None });
+            drafts.push(ResourceDraft { name, source, slots: None });
         }
     }
     drafts
 }
 
 /// Onload without an interface is no device of which a node has a number.
-fn is_of(offer: &Offer, source: ResourceSource<'_>) -> bool {
+fn matches_source(offer: &Offer, source: ResourceSource<'_>) -> bool {
     match source {
         ResourceSource::Class(class) => offer.class == class && !offer.is_loopback(),
         ResourceSource::Pool(pool) => offer.pools.iter().any(|other| other == pool),
@@ -123,7 +126,11 @@ fn is_of(offer: &Offer, source: ResourceSource<'_>) -> bool {
 
 /// What is said of a device that another resource has. That the pools' devices are not in the resource of
 /// their class is as it should be.
-fn overlap(offer: &Offer, draft: &Draft<'_>, other: &ResourceName) -> Option<String> {
+fn overlap_reason(
+    offer: &Offer,
+    draft: &ResourceDraft<'_>,
+    other: &ResourceName,
+) -> Option<String> {
     let is_named = draft.name.as_str() != format!("onload.dev/{}", offer.class);
     is_named.then(|| {
         format!(
@@ -133,27 +140,32 @@ fn overlap(offer: &Offer, draft: &Draft<'_>, other: &ResourceName) -> Option<Str
     })
 }
 
-fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -> Device {
+fn plugin_device(
+    offer: &Offer,
+    draft: &ResourceDraft<'_>,
+    specs: &Registry,
+    config: &Config,
+) -> PluginDevice {
     let slots = match offer.max_holders() {
         Some(most) => draft.slots.map_or(most, |slots| slots.min(most)),
         None => draft.slots.unwrap_or(config.kubernetes.slots.get()),
     };
-    Device {
+    PluginDevice {
         class: offer.class,
         name: offer.name.to_string(),
         cdi: offer.cdi.clone(),
         pci: offer.pci,
         pcie_root: offer.pcie_root.clone(),
         numa_node: offer.numa_node,
-        nodes: nodes(offer, specs),
+        nodes: container_nodes(offer, specs),
         slots: (slots > 1).then_some(slots),
-        health: offer.health_excluding(is_of_a_pod),
-        left: offer.free_slots_excluding(is_of_a_pod),
+        health: offer.health_excluding(is_pod_lease),
+        left: offer.free_slots_excluding(is_pod_lease),
     }
 }
 
 /// The device nodes that a container gets, by their paths there.
-pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
+pub(crate) fn container_nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
     // Of the others nothing is told.
     if !offer.class.pins_memory() {
         return Vec::new();
@@ -171,7 +183,7 @@ pub(crate) fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
 /// Whether the holder is a container of a pod: kubelet puts all of them below a cgroup of its own
 /// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm: `kubepods`, or `kubepods.slice` with systemd; below
 /// another one where kubelet has a root of its own, as in kind).
-pub fn is_of_a_pod(lease: &Lease) -> bool {
+pub fn is_pod_lease(lease: &Lease) -> bool {
     let Holder::Init { cgroup: Some(cgroup), .. } = &lease.holder else {
         return false;
     };
@@ -183,9 +195,9 @@ pub fn is_of_a_pod(lease: &Lease) -> bool {
 }
 
 /// A resource of these devices. Where kubelet could not receive them all in a message, each has fewer slots.
-fn resource(
+fn build_resource(
     name: ResourceName,
-    mut devices: Vec<Device>,
+    mut devices: Vec<PluginDevice>,
     left_out: &mut BTreeSet<String>,
 ) -> Resource {
     let all: u64 = devices.iter().map(|device| u64::from(device.slots.unwrap_or(1))).sum();
@@ -200,7 +212,7 @@ fn resource(
         }
         devices.truncate(usize::try_from(MAX_IDS).unwrap_or(usize::MAX));
     }
-    let (ids, without) = ids(&devices);
+    let (ids, without) = assign_ids(&devices);
     for device in without.into_iter().filter_map(|at| devices.get(at)) {
         left_out.insert(format!(
             "{} {} is not in {name}: its id is that of another device; name one of the two in a pool of its own",
@@ -231,21 +243,21 @@ mod tests {
         Survey::read(&root, config, &[specs]).unwrap()
     }
 
-    fn planned(host: &str, config: &str) -> Plan {
+    fn planned(host: &str, config: &str) -> ResourcePlan {
         let config = Config::parse(config).unwrap();
         let survey = survey(host, &config);
         plan(&survey.offers(), &survey.specs, &config)
     }
 
-    fn names(plan: &Plan) -> Vec<&str> {
+    fn names(plan: &ResourcePlan) -> Vec<&str> {
         plan.resources.keys().map(ResourceName::as_str).collect()
     }
 
-    fn resource<'p>(plan: &'p Plan, name: &str) -> &'p Resource {
+    fn resource<'p>(plan: &'p ResourcePlan, name: &str) -> &'p Resource {
         &plan.resources[&ResourceName::try_from(name.to_owned()).unwrap()]
     }
 
-    fn devices<'p>(plan: &'p Plan, name: &str) -> Vec<&'p str> {
+    fn devices<'p>(plan: &'p ResourcePlan, name: &str) -> Vec<&'p str> {
         let devices = resource(plan, name).devices.iter();
         devices.map(|device| device.name.as_str()).collect()
     }
@@ -493,7 +505,7 @@ mod tests {
             let plan = plan(&survey.offers(), &survey.specs, &config);
             let vfio = resource(&plan, "onload.dev/vfio");
             let ids = vfio.ids.keys().filter(|id| id.starts_with("0000:65:00.3"));
-            let healthy = ids.filter(|id| vfio.why_unhealthy(id).is_none());
+            let healthy = ids.filter(|id| vfio.unhealthy_reason(id).is_none());
             healthy.cloned().collect::<Vec<String>>()
         };
         assert_eq!(healthy(config, 3, 0), ["0000:65:00.3-0"]);

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use anyhow::{Result, bail};
 use onload_sys::text::{Quoted, format_count};
 
-use super::resource::{Resource, slot};
+use super::resource::{Resource, parse_slot};
 use crate::wire::device_plugin::ContainerPreferredAllocationRequest;
 
 #[derive(Debug)]
-struct Free<'a> {
+struct FreeDevice<'a> {
     device: usize,
     ids: VecDeque<&'a str>,
     taken: usize,
@@ -24,9 +24,9 @@ struct Free<'a> {
 }
 
 /// A set of devices that are near each other, by their indices.
-type Scope = BTreeSet<usize>;
+type DeviceScope = BTreeSet<usize>;
 
-pub fn preferred(
+pub fn choose_preferred(
     resource: &Resource,
     asked: &ContainerPreferredAllocationRequest,
 ) -> Result<Vec<String>> {
@@ -48,26 +48,26 @@ pub fn preferred(
     if available.len() < size {
         bail!("{} asked for, and {} of those that are free are known", wanted(), available.len());
     }
-    let mut free = free(resource, &available, &must);
+    let mut free = free_devices(resource, &available, &must);
     let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
-    let scopes = scopes(resource, &free, size - must.len());
+    let scopes = rank_scopes(resource, &free, size - must.len());
     let mut slots = 1;
     // Enough are free: each turn takes a slot of each device that has one.
     while chosen.len() < size {
         for scope in &scopes {
-            take(&mut free, scope, size, slots, &mut chosen);
+            take_slots(&mut free, scope, size, slots, &mut chosen);
         }
         slots += 1;
     }
     Ok(chosen)
 }
 
-fn free<'a>(
+fn free_devices<'a>(
     resource: &Resource,
     available: &BTreeSet<&'a str>,
     must: &BTreeSet<&str>,
-) -> Vec<Free<'a>> {
-    let mut by_device: BTreeMap<usize, Free<'a>> = BTreeMap::new();
+) -> Vec<FreeDevice<'a>> {
+    let mut by_device: BTreeMap<usize, FreeDevice<'a>> = BTreeMap::new();
     let mut roots = BTreeMap::new();
     for id in available {
         let Some(device) = resource.ids.get(*id) else {
@@ -77,7 +77,7 @@ fn free<'a>(
         let place = place.map(|device| (device.numa_node, &device.pcie_root));
         let (next, device) = (roots.len(), *device);
         let root = *roots.entry(place).or_insert(next);
-        let free = by_device.entry(device).or_insert_with(|| Free {
+        let free = by_device.entry(device).or_insert_with(|| FreeDevice {
             device,
             ids: VecDeque::new(),
             taken: 0,
@@ -89,49 +89,49 @@ fn free<'a>(
             free.ids.push_back(id);
         }
     }
-    let mut free: Vec<Free<'a>> = by_device.into_values().collect();
+    let mut free: Vec<FreeDevice<'a>> = by_device.into_values().collect();
     // The first slots come first, and `-10` is not before `-2`.
     for free in &mut free {
-        free.ids.make_contiguous().sort_by_key(|id| slot(id));
+        free.ids.make_contiguous().sort_by_key(|id| parse_slot(id));
     }
     free
 }
 
 /// Where to take that many from, the best place first. Later ones complete what an earlier one lacks.
-fn scopes(resource: &Resource, free: &[Free<'_>], wanted: usize) -> Vec<Scope> {
+fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], wanted: usize) -> Vec<DeviceScope> {
     let (mut roots, mut nodes) = (BTreeMap::new(), BTreeMap::new());
-    let all: Scope = free.iter().map(|free| free.device).collect();
+    let all: DeviceScope = free.iter().map(|free| free.device).collect();
     for at in &all {
         let Some(device) = resource.devices.get(*at) else {
             continue;
         };
         if let Some(root) = &device.pcie_root {
-            let root: &mut Scope = roots.entry((device.numa_node, root)).or_default();
+            let root: &mut DeviceScope = roots.entry((device.numa_node, root)).or_default();
             root.insert(*at);
         }
         if let Some(node) = device.numa_node {
-            let node: &mut Scope = nodes.entry(node).or_default();
+            let node: &mut DeviceScope = nodes.entry(node).or_default();
             node.insert(*at);
         }
     }
-    let ranked = |scopes: &mut dyn Iterator<Item = &Scope>| {
-        let mut scopes: Vec<Scope> = scopes.cloned().collect();
+    let ranked = |scopes: &mut dyn Iterator<Item = &DeviceScope>| {
+        let mut scopes: Vec<DeviceScope> = scopes.cloned().collect();
         // The sort is stable: equals stay in the order of their numbers and names.
         scopes.sort_by_cached_key(|scope| rank(free, scope, wanted));
         scopes
     };
     let (roots, nodes) = (ranked(&mut roots.values()), ranked(&mut nodes.values()));
-    let holds_must = |scope: &Scope| {
+    let holds_must = |scope: &DeviceScope| {
         let outside = free.iter().filter(|free| !scope.contains(&free.device));
         outside.clone().all(|free| free.taken == 0)
     };
-    let fits = |scope: &&Scope| holds_must(scope) && room(free, scope) >= wanted;
+    let fits = |scope: &&DeviceScope| holds_must(scope) && free_count(free, scope) >= wanted;
     let best = roots.iter().find(fits).or_else(|| nodes.iter().find(fits));
     best.into_iter().chain(&nodes).cloned().chain([all]).collect()
 }
 
 /// How many devices have a free slot of which the container has none yet.
-fn room(free: &[Free<'_>], scope: &Scope) -> usize {
+fn free_count(free: &[FreeDevice<'_>], scope: &DeviceScope) -> usize {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
     inside.filter(|free| free.taken == 0 && !free.ids.is_empty()).count()
 }
@@ -139,20 +139,26 @@ fn room(free: &[Free<'_>], scope: &Scope) -> usize {
 /// Better scopes have a lower rank: those with devices that the container has to have, then those that
 /// suffice, then the one with the most slots free of a device, then the smallest that suffices, so that larger
 /// ones stay whole for those who ask for more. Of those that do not suffice the largest comes first.
-fn rank(free: &[Free<'_>], scope: &Scope, wanted: usize) -> impl Ord + use<> {
+fn rank(free: &[FreeDevice<'_>], scope: &DeviceScope, wanted: usize) -> impl Ord + use<> {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
     let has: usize = inside.clone().map(|free| free.taken).sum();
     let most = inside.map(|free| free.ids.len()).max().unwrap_or(0);
-    let room = room(free, scope);
+    let room = free_count(free, scope);
     let (fits, gap) = (room >= wanted, room.abs_diff(wanted));
     (Reverse(has), !fits, Reverse(most), gap)
 }
 
 /// Takes from the devices of a scope until the container has so many slots of each; those beside devices that it has
 /// come first.
-fn take(free: &mut [Free<'_>], scope: &Scope, size: usize, slots: usize, chosen: &mut Vec<String>) {
+fn take_slots(
+    free: &mut [FreeDevice<'_>],
+    scope: &DeviceScope,
+    size: usize,
+    slots: usize,
+    chosen: &mut Vec<String>,
+) {
     let inside = free.iter_mut().filter(|free| scope.contains(&free.device));
-    let mut inside: Vec<&mut Free<'_>> = inside.collect();
+    let mut inside: Vec<&mut FreeDevice<'_>> = inside.collect();
     let mut near: BTreeMap<usize, usize> = BTreeMap::new();
     for free in &inside {
         *near.entry(free.root).or_default() += free.taken;
@@ -172,11 +178,11 @@ fn take(free: &mut [Free<'_>], scope: &Scope, size: usize, slots: usize, chosen:
 
 #[cfg(test)]
 mod tests {
-    use super::super::resource::Device;
+    use super::super::resource::PluginDevice;
     use super::super::test_devices::{at, exclusive, resource, shared};
     use super::*;
 
-    fn vf(number: u32, node: u32, root: &str) -> Device {
+    fn vf(number: u32, node: u32, root: &str) -> PluginDevice {
         let address = format!("0000:81:10.{number}");
         at(exclusive(&address, Some(&address)), node, root)
     }
@@ -208,7 +214,7 @@ mod tests {
 
     fn chosen(resource: &Resource, must: &[&str], size: i32) -> Vec<String> {
         let must: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
-        let mut chosen = preferred(resource, &asked(&ids(resource), &must, size)).unwrap();
+        let mut chosen = choose_preferred(resource, &asked(&ids(resource), &must, size)).unwrap();
         assert_eq!(chosen.len(), usize::try_from(size).unwrap());
         chosen.sort();
         let mut once = chosen.clone();
@@ -298,7 +304,7 @@ mod tests {
         let nics = resource("nic", nics);
         let available: Vec<String> = ["ens1-1", "ens2-0", "ens2-3"].map(str::to_owned).to_vec();
         let asked = asked(&available, &[], 1);
-        assert_eq!(preferred(&nics, &asked).unwrap(), ["ens2-0"]);
+        assert_eq!(choose_preferred(&nics, &asked).unwrap(), ["ens2-0"]);
     }
 
     #[test]
@@ -307,7 +313,7 @@ mod tests {
         let mut available = ids(&nics);
         let mut given = Vec::new();
         for _ in 0..24 {
-            let one = preferred(&nics, &asked(&available, &[], 1)).unwrap();
+            let one = choose_preferred(&nics, &asked(&available, &[], 1)).unwrap();
             available.retain(|id| !one.contains(id));
             given.extend(one);
         }
@@ -323,9 +329,9 @@ mod tests {
         let nics = resource("nic", vec![shared("ens1", 2)]);
         let available: Vec<String> = ["gone-0", "ens1-1"].map(str::to_owned).to_vec();
         let asked = |size| asked(&available, &[], size);
-        assert_eq!(preferred(&nics, &asked(1)).unwrap(), ["ens1-1"]);
+        assert_eq!(choose_preferred(&nics, &asked(1)).unwrap(), ["ens1-1"]);
         assert_eq!(
-            preferred(&nics, &asked(2)).unwrap_err().to_string(),
+            choose_preferred(&nics, &asked(2)).unwrap_err().to_string(),
             "2 devices are asked for, and 1 of those that are free are known"
         );
     }
@@ -335,15 +341,15 @@ mod tests {
         let nics = resource("nic", vec![shared("ens1", 3)]);
         let ids = ids(&nics);
         let (free, must) = ids.split_at(1);
-        let error = preferred(&nics, &asked(free, must, 3)).unwrap_err();
+        let error = choose_preferred(&nics, &asked(free, must, 3)).unwrap_err();
         assert_eq!(
             error.to_string(),
             "device \"ens1-1\" has to be included and is not among the free ones"
         );
-        let error = preferred(&nics, &asked(&ids, must, 1)).unwrap_err();
+        let error = choose_preferred(&nics, &asked(&ids, must, 1)).unwrap_err();
         assert_eq!(error.to_string(), "1 device is asked for, and 2 have to be among them");
         for none in [0, -1] {
-            assert!(preferred(&nics, &asked(&ids, &[], none)).unwrap().is_empty());
+            assert!(choose_preferred(&nics, &asked(&ids, &[], none)).unwrap().is_empty());
         }
     }
 

@@ -14,10 +14,10 @@ use crate::support::kubelet_files::ListeningKubelet;
 use crate::support::offers::{offer, snapshot};
 use onload_core::class::Class;
 use onload_host::offers::Offer;
-use onload_kubernetes::dra::classes::Told;
+use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::Engine;
-use onload_kubernetes::dra::{Offered, Registered};
-use onload_kubernetes::host_state::Snapshot;
+use onload_kubernetes::dra::{DraClasses, DraRegistration};
+use onload_kubernetes::host_state::KubernetesSnapshot;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -27,9 +27,9 @@ const NEVER: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(50);
 
 struct Deciding {
-    snapshots: watch::Sender<Arc<Snapshot>>,
-    registered: watch::Sender<Registered>,
-    dra: watch::Receiver<Offered>,
+    snapshots: watch::Sender<Arc<KubernetesSnapshot>>,
+    registered: watch::Sender<DraRegistration>,
+    dra: watch::Receiver<DraClasses>,
     plugin: watch::Receiver<BTreeSet<Class>>,
     kubelet: ListeningKubelet,
 }
@@ -57,8 +57,8 @@ impl Deciding {
         spec_dir: &Path,
     ) -> Deciding {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers(), config));
-        let (registered, of_registered) = watch::channel(Registered::default());
-        let (dra_sender, dra) = watch::channel(Offered::default());
+        let (registered, of_registered) = watch::channel(DraRegistration::default());
+        let (dra_sender, dra) = watch::channel(DraClasses::default());
         let (plugin_sender, plugin) = watch::channel(BTreeSet::new());
         let engine = Engine {
             api: api(&server.kubeconfig, &Arc::default()),
@@ -66,7 +66,7 @@ impl Deciding {
             snapshots: of_snapshots,
             registered: of_registered,
             kubelet: kubelet.files(),
-            device_classes: watch::channel(Told::default()).0,
+            device_classes: watch::channel(DeviceClasses::default()).0,
             spec_dir: spec_dir.to_owned(),
             grace,
             settle: Duration::ZERO,

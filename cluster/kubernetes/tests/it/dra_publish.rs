@@ -421,7 +421,7 @@ async fn whatever_the_server_refuses_is_tried_again() {
         server.until(|slices| devices(slices).len() == offers.len()).await;
         assert!(server.has_failed());
     }
-    let metrics = driver.metrics.text();
+    let metrics = driver.metrics.render();
     let failed = "onload_kubernetes_api_requests_total{verb=\"PATCH\",outcome=\"error\"} 6";
     assert!(metrics.contains(failed), "{metrics}");
 }
@@ -709,10 +709,10 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
     let server = ApiServer::start(Gates::ON).await;
     server.put_claim("default", "c", claim("n1/nic", "ens1"));
     let api = api(&server.kubeconfig, &std::sync::Arc::default());
-    let found = api.claim("default", "c").await.unwrap().unwrap();
+    let found = api.get_claim("default", "c").await.unwrap().unwrap();
     assert_eq!(found.metadata.uid.as_deref(), Some("1"));
-    assert!(api.claim("default", "other").await.unwrap().is_none());
-    assert!(api.claim("../nodes", "n1").await.unwrap().is_none());
+    assert!(api.get_claim("default", "other").await.unwrap().is_none());
+    assert!(api.get_claim("../nodes", "n1").await.unwrap().is_none());
     for number in 0..450 {
         server.put_claim(
             "many",
@@ -720,12 +720,12 @@ async fn a_claim_is_read_by_its_name_and_one_that_is_not_there_is_none() {
             claim("n1/rdma", &format!("mlx5-{number}")),
         );
     }
-    let held = api.claimed(&"n1".parse().unwrap()).await.unwrap();
+    let held = api.list_claimed_devices(&"n1".parse().unwrap()).await.unwrap();
     assert_eq!(held[&Class::Rdma].len(), 450);
     assert_eq!(held[&Class::Nic].len(), 1);
-    assert!(api.claimed(&"n2".parse().unwrap()).await.unwrap().is_empty());
+    assert!(api.list_claimed_devices(&"n2".parse().unwrap()).await.unwrap().is_empty());
     server.take_right("get", "resourceclaims");
-    let error = api.claim("default", "c").await.unwrap_err().to_string();
+    let error = api.get_claim("default", "c").await.unwrap_err().to_string();
     assert!(
         error.starts_with("reading ResourceClaim default/c: the API server answered 403"),
         "{error}"

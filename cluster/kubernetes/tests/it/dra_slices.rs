@@ -11,7 +11,7 @@ use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Offer, Sharing};
 use onload_kubernetes::dra::slices::{
-    DRAINED, Features, HELD, Pool, UNHEALTHY, Wanted, fingerprint, lost, probe,
+    DRAINED, DraFeatures, HELD, SliceInput, SlicePool, UNHEALTHY, fingerprint, lost_features, probe,
 };
 use onload_kubernetes::names::{DeviceNames, NodeName};
 use proptest::prelude::*;
@@ -25,28 +25,28 @@ fn node() -> NodeName {
 fn with_pool<T>(
     offers: &[Offer],
     class: Class,
-    features: Features,
-    take: impl FnOnce(&Pool<'_>) -> T,
+    features: DraFeatures,
+    take: impl FnOnce(&SlicePool<'_>) -> T,
 ) -> T {
     let node = node();
-    let names = DeviceNames::of(offers);
-    let wanted = Wanted {
+    let names = DeviceNames::new(offers);
+    let wanted = SliceInput {
         node: &node,
         uid: "u-1",
         names: &names,
         offers,
         settings: &KubernetesSettings::default(),
     };
-    take(&Pool::of(wanted, class, features))
+    take(&SlicePool::new(wanted, class, features))
 }
 
-fn slices(offers: &[Offer], class: Class, features: Features) -> Vec<ResourceSlice> {
+fn slices(offers: &[Offer], class: Class, features: DraFeatures) -> Vec<ResourceSlice> {
     with_pool(offers, class, features, |pool| {
         (0..pool.slices()).map(|at| pool.slice(at, 3)).collect()
     })
 }
 
-fn devices(offers: &[Offer], class: Class, features: Features) -> Vec<Device> {
+fn devices(offers: &[Offer], class: Class, features: DraFeatures) -> Vec<Device> {
     let slices = slices(offers, class, features).into_iter();
     slices.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
 }
@@ -74,11 +74,11 @@ fn legal(slices: &[ResourceSlice]) {
     }
 }
 
-const FEATURES: [Features; 4] = [
-    Features::ALL,
-    Features::NONE,
-    Features { counters: true, sharing: false, taints: true },
-    Features { counters: false, sharing: true, taints: false },
+const FEATURES: [DraFeatures; 4] = [
+    DraFeatures::ALL,
+    DraFeatures::NONE,
+    DraFeatures { counters: true, sharing: false, taints: true },
+    DraFeatures { counters: false, sharing: true, taints: false },
 ];
 
 #[test]
@@ -95,7 +95,7 @@ fn what_captured_hosts_offer_is_taken_with_any_features() {
         }
         assert!(classes >= 8, "{host}: {classes}");
         for class in [Class::Hugepages, Class::Profile] {
-            assert!(slices(&offers, class, Features::ALL).is_empty());
+            assert!(slices(&offers, class, DraFeatures::ALL).is_empty());
         }
     }
 }
@@ -118,7 +118,7 @@ fn all_devices_of_a_class_have_the_same_attributes_of_ours() {
 #[test]
 fn a_device_is_found_by_the_names_that_drivers_share() {
     let offers = captured("debian13-2numa-onload-rxe-vfio");
-    let vfio = devices(&offers, Class::Vfio, Features::ALL);
+    let vfio = devices(&offers, Class::Vfio, DraFeatures::ALL);
     let device = vfio.iter().find(|device| device.name == "0000-81-10-0").unwrap();
     let attributes = device.attributes.as_ref().unwrap();
     for name in ["resource.kubernetes.io/pciBusID", "dra.net/pciAddress", "name"] {
@@ -130,7 +130,7 @@ fn a_device_is_found_by_the_names_that_drivers_share() {
     let root = attributes["resource.kubernetes.io/pcieRoot"].string.as_deref();
     assert!(root.is_some_and(|root| root.starts_with("pci0000:")), "{root:?}");
     // A device without a PCI function has none of them, since nothing is like it.
-    let rdma = devices(&offers, Class::Rdma, Features::ALL);
+    let rdma = devices(&offers, Class::Rdma, DraFeatures::ALL);
     let soft = rdma.iter().find(|device| device.name.starts_with("rxe")).unwrap();
     let attributes = soft.attributes.as_ref().unwrap();
     assert!(attributes.keys().all(|name| !name.contains('/')), "{attributes:?}");
@@ -138,7 +138,7 @@ fn a_device_is_found_by_the_names_that_drivers_share() {
 
 #[test]
 fn a_version_is_three_numbers_with_the_full_text_beside_it() {
-    let nics = devices(&[offer(Class::Nic, "ens1")], Class::Nic, Features::ALL);
+    let nics = devices(&[offer(Class::Nic, "ens1")], Class::Nic, DraFeatures::ALL);
     let attributes = nics[0].attributes.as_ref().unwrap();
     assert_eq!(attributes["onloadVersion"].version.as_deref(), Some("9.1.0"));
     assert_eq!(attributes["onload"].string.as_deref(), Some("9.1.0.86"));
@@ -149,14 +149,14 @@ fn a_shared_device_is_one_where_capacity_is_counted_and_one_a_slot_elsewhere() {
     let mut other = offer(Class::Nic, "ens2");
     other.slots = Some(2);
     let offers = [offer(Class::Nic, "ens1"), other];
-    let counted = devices(&offers, Class::Nic, Features::ALL);
+    let counted = devices(&offers, Class::Nic, DraFeatures::ALL);
     assert_eq!(names(&counted), ["ens1", "ens2"]);
     let capacity = &counted[0].capacity.as_ref().unwrap()["slots"];
     assert_eq!(capacity.value.0, "10");
     let policy = capacity.request_policy.as_ref().unwrap();
     assert_eq!(policy.default.as_ref().unwrap().0, "1");
     assert_eq!(counted[0].allow_multiple_allocations, Some(true));
-    let numbered = devices(&offers, Class::Nic, Features::NONE);
+    let numbered = devices(&offers, Class::Nic, DraFeatures::NONE);
     assert_eq!(numbered.len(), 12);
     // The scheduler takes the first that are free: two are of both.
     assert_eq!(
@@ -174,7 +174,7 @@ fn a_shared_device_with_one_slot_is_taken_too() {
     alone.slots = Some(1);
     let [left] = of_four(&[held, by_annotation, held]);
     for nic in [alone, left] {
-        let slices = slices(&[nic], Class::Nic, Features::ALL);
+        let slices = slices(&[nic], Class::Nic, DraFeatures::ALL);
         legal(&slices);
         let device = &slices[0].spec.devices.as_ref().unwrap()[0];
         assert_eq!(device.capacity.as_ref().unwrap()["slots"].value.0, "1");
@@ -190,7 +190,7 @@ fn the_first_slots_are_of_different_devices_over_all_slices() {
     offers[3].slots = Some(1);
     offers[3] = held(offers[3].clone());
     offers[4].sharing = Sharing::Exclusive;
-    let numbered = Features { taints: true, ..Features::NONE };
+    let numbered = DraFeatures { taints: true, ..DraFeatures::NONE };
     let slices = slices(&offers, Class::Nic, numbered);
     legal(&slices);
     let counts = slices.iter().map(|slice| slice.spec.devices.iter().flatten().count());
@@ -227,7 +227,7 @@ fn by_annotation(offer: Offer) -> Offer {
 #[test]
 fn slots_that_containers_without_a_claim_have_are_not_offered() {
     let offered = |holders: &[fn(Offer) -> Offer]| {
-        let devices = devices(&of_four(holders), Class::Nic, Features::ALL);
+        let devices = devices(&of_four(holders), Class::Nic, DraFeatures::ALL);
         let capacity = &devices[0].capacity.as_ref().unwrap()["slots"];
         let range = capacity.request_policy.as_ref().unwrap();
         let most = range.valid_range.as_ref().unwrap().max.as_ref();
@@ -246,7 +246,7 @@ fn slots_that_containers_without_a_claim_have_are_not_offered() {
 
 #[test]
 fn the_last_slots_are_those_that_containers_without_a_claim_have() {
-    let numbered = |taints| Features { taints, ..Features::NONE };
+    let numbered = |taints| DraFeatures { taints, ..DraFeatures::NONE };
     let held_ones = |holders: &[fn(Offer) -> Offer]| -> Vec<bool> {
         let devices = devices(&of_four(holders), Class::Nic, numbered(true));
         let is_held = devices.iter().map(|device| taints(device) == [HELD]);
@@ -266,11 +266,11 @@ fn slots_that_would_be_too_many_devices_are_fewer_and_said() {
     let mut shared = offer(Class::Rdma, "mlx5_0");
     shared.slots = Some(30_000);
     let offers = [shared.clone(), offer(Class::Rdma, "mlx5_1")];
-    with_pool(&offers, Class::Rdma, Features::NONE, |pool| {
+    with_pool(&offers, Class::Rdma, DraFeatures::NONE, |pool| {
         assert_eq!(pool.devices(), 2048 + 10);
         assert!(pool.left_out()[0].starts_with("rdma mlx5_0 has 2048 of its 30000 slots"));
     });
-    with_pool(&offers, Class::Rdma, Features::ALL, |pool| {
+    with_pool(&offers, Class::Rdma, DraFeatures::ALL, |pool| {
         assert_eq!((pool.devices(), pool.left_out().len()), (2, 0));
     });
 }
@@ -283,12 +283,12 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
         held(offer(Class::Vfio, "0000:81:10.2")),
         Offer { is_drained: true, ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3"))) },
     ];
-    let tainted = devices(&offers, Class::Vfio, Features::ALL);
+    let tainted = devices(&offers, Class::Vfio, DraFeatures::ALL);
     let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
     assert_eq!(all, [vec![], vec![UNHEALTHY], vec![HELD], vec![DRAINED]]);
     let effects = tainted.iter().flat_map(|device| device.taints.iter().flatten());
     assert!(effects.clone().all(|taint| taint.effect == "NoSchedule"));
-    let left = devices(&offers, Class::Vfio, Features::NONE);
+    let left = devices(&offers, Class::Vfio, DraFeatures::NONE);
     assert_eq!(names(&left), ["0000-81-10-0"]);
 }
 
@@ -296,7 +296,7 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
 fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
     let taints_with = |claim| {
         let offers = [held_by_pod(offer(Class::Vfio, "0000:81:10.0"), claim)];
-        let devices = devices(&offers, Class::Vfio, Features::ALL);
+        let devices = devices(&offers, Class::Vfio, DraFeatures::ALL);
         taints(&devices[0]).iter().map(|key| (*key).to_owned()).collect::<Vec<String>>()
     };
     assert_eq!(taints_with(None), [HELD]);
@@ -311,7 +311,7 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
         vf("0000:81:00.2", PF),
         offer(Class::Vfio, "0000:82:00.0"),
     ];
-    let all = slices(&offers, Class::Vfio, Features::ALL);
+    let all = slices(&offers, Class::Vfio, DraFeatures::ALL);
     legal(&all);
     assert_eq!(all.len(), 2);
     let set = &all[1].spec.shared_counters.as_ref().unwrap()[0];
@@ -336,7 +336,7 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
     ];
     assert_eq!(takes, BTreeMap::from(wanted));
     // Without counters the function itself is not offered.
-    for features in [Features::NONE, Features { counters: false, ..Features::ALL }] {
+    for features in [DraFeatures::NONE, DraFeatures { counters: false, ..DraFeatures::ALL }] {
         let left = devices(&offers, Class::Vfio, features);
         assert_eq!(names(&left), ["0000-81-00-1", "0000-81-00-2", "0000-82-00-0"]);
         with_pool(&offers, Class::Vfio, features, |pool| {
@@ -348,11 +348,11 @@ fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
 #[test]
 fn functions_of_one_that_somebody_has_are_not_offered_without_counters() {
     let taken = [held(offer(Class::Vfio, PF)), vf("0000:81:00.1", PF)];
-    assert!(devices(&taken, Class::Vfio, Features::NONE).is_empty());
+    assert!(devices(&taken, Class::Vfio, DraFeatures::NONE).is_empty());
     // Nothing counts the holders of a device that several have.
     let mut several = [offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
     several[1].sharing = Sharing::Shared;
-    let left = devices(&several, Class::Vfio, Features::ALL);
+    let left = devices(&several, Class::Vfio, DraFeatures::ALL);
     assert_eq!(names(&left), ["0000-81-00-1"]);
 }
 
@@ -362,7 +362,7 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
     let one = || vf("0000:81:00.1", PF);
     let other = || vf("0000:81:00.2", PF);
     let marked = |offers: [Offer; 3]| -> Vec<String> {
-        let all = devices(&offers, Class::Vfio, Features::ALL);
+        let all = devices(&offers, Class::Vfio, DraFeatures::ALL);
         let marked = all.iter().filter(|device| taints(device) == [HELD]);
         marked.map(|device| device.name.clone()).collect()
     };
@@ -380,12 +380,12 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
 #[test]
 fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
     let mut offers = vfs(300);
-    let count = |offers: &[Offer]| slices(offers, Class::Vfio, Features::ALL).len();
+    let count = |offers: &[Offer]| slices(offers, Class::Vfio, DraFeatures::ALL).len();
     assert_eq!(count(&offers), 3);
     offers[299] = unhealthy(offers[299].clone());
     assert_eq!(count(&offers), 5);
-    legal(&slices(&offers, Class::Vfio, Features::ALL));
-    let first = &slices(&offers, Class::Vfio, Features::ALL)[0];
+    legal(&slices(&offers, Class::Vfio, DraFeatures::ALL));
+    let first = &slices(&offers, Class::Vfio, DraFeatures::ALL)[0];
     assert_eq!(first.metadata.name.as_deref(), Some("n1-onload-dev-vfio-0"));
     assert_eq!((first.spec.pool.name.as_str(), first.spec.pool.generation), ("n1/vfio", 3));
     let owner = &first.metadata.owner_references.as_ref().unwrap()[0];
@@ -398,7 +398,7 @@ fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
 #[test]
 fn the_generation_and_the_time_of_a_taint_are_no_content() {
     let offers = [unhealthy(offer(Class::Nic, "ens1"))];
-    let mut slice = slices(&offers, Class::Nic, Features::ALL).remove(0);
+    let mut slice = slices(&offers, Class::Nic, DraFeatures::ALL).remove(0);
     let first = fingerprint(&slice);
     slice.spec.pool.generation = 99;
     slice.metadata.resource_version = Some("5".to_owned());
@@ -408,7 +408,7 @@ fn the_generation_and_the_time_of_a_taint_are_no_content() {
     assert_eq!(fingerprint(&slice), first);
     slice.spec.devices.as_mut().unwrap()[0].taints = None;
     assert_ne!(fingerprint(&slice), first);
-    let mut of_other_node = slices(&offers, Class::Nic, Features::ALL).remove(0);
+    let mut of_other_node = slices(&offers, Class::Nic, DraFeatures::ALL).remove(0);
     of_other_node.metadata.owner_references.as_mut().unwrap()[0].uid = "u-2".to_owned();
     assert_ne!(fingerprint(&of_other_node), first);
 }
@@ -417,20 +417,20 @@ fn the_generation_and_the_time_of_a_taint_are_no_content() {
 fn what_the_server_dropped_is_told_from_what_it_changed() {
     let sent = probe(&node(), "u-1");
     assert_eq!(limits::problems(&sent), Vec::<String>::new());
-    assert_eq!(lost(&sent.spec, &sent.spec), (Features::NONE, false));
+    assert_eq!(lost_features(&sent.spec, &sent.spec), (DraFeatures::NONE, false));
     let mut kept = sent.spec.clone();
     for device in kept.devices.as_mut().unwrap() {
         device.consumes_counters = None;
     }
-    let counters = Features { counters: true, ..Features::NONE };
-    assert_eq!(lost(&sent.spec, &kept), (counters, false));
+    let counters = DraFeatures { counters: true, ..DraFeatures::NONE };
+    assert_eq!(lost_features(&sent.spec, &kept), (counters, false));
     for device in kept.devices.as_mut().unwrap() {
         device.taints = None;
         device.allow_multiple_allocations = None;
     }
-    assert_eq!(lost(&sent.spec, &kept), (Features::ALL, false));
+    assert_eq!(lost_features(&sent.spec, &kept), (DraFeatures::ALL, false));
     kept.devices.as_mut().unwrap()[0].name = "other".to_owned();
-    assert!(lost(&sent.spec, &kept).1);
+    assert!(lost_features(&sent.spec, &kept).1);
 }
 
 fn any_offer() -> impl Strategy<Value = Offer> {

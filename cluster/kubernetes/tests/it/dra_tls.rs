@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onload_kubernetes::dra::api::{Access, Api};
+use onload_kubernetes::dra::api::{Api, ApiAccess};
 use onload_sys::text::ErrorChain;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -73,7 +73,7 @@ fn of_pod(directory: &Path, authority: &[u8], host: &str, port: u16) -> Api {
         "KUBERNETES_SERVICE_PORT" => Some(port.to_string()),
         _ => None,
     };
-    Api::new(Access::of_pod(variable, directory).unwrap(), Arc::default())
+    Api::new(ApiAccess::from_pod(variable, directory).unwrap(), Arc::default())
 }
 
 #[tokio::test]

@@ -17,10 +17,10 @@ use onload_host::offers::{Attribute, Health, Offer, Survey, build_offers};
 use onload_host::pools;
 use onload_sys::text::{ErrorChain, Quoted};
 
-use super::layout::layouts;
+use super::layout::class_layouts;
 use super::plan::NONE;
 use super::trust;
-use crate::settings::Settings;
+use crate::settings::PluginSettings;
 
 /// What edits of the plugin's own are said to stand in.
 const OWN_SOURCE: &str = "the settings of the plugin";
@@ -30,13 +30,13 @@ const NAMED: [&str; 4] =
     ["/sys/class/net", "/sys/class/infiniband", "/sys/class/ptp", "/sys/class/pps"];
 
 #[derive(Clone, Debug, Default)]
-pub struct Books {
+pub struct EditSources {
     dirs: Vec<PathBuf>,
     /// The classes that the plugin's settings have their own edits of.
     own: Vec<(&'static [Class], Arc<Registry>)>,
 }
 
-impl Books {
+impl EditSources {
     /// The edits of devices. What is on disk is read once for a reservation, which keeps it in `on_disk`.
     pub fn edits(
         &self,
@@ -50,7 +50,7 @@ impl Books {
             (Some((_, registry)), _) => registry,
             (None, Some(registry)) => registry,
             (None, on_disk) => {
-                if let Some(why) = trust::refusal(host, &self.dirs) {
+                if let Some(why) = trust::untrusted_reason(host, &self.dirs) {
                     bail!(why);
                 }
                 on_disk.insert(Registry::scan(&self.dirs))
@@ -66,35 +66,40 @@ impl Books {
 }
 
 #[derive(Debug)]
-pub struct Look {
+pub struct NomadSurvey {
     pub offers: Vec<Offer>,
-    pub books: Books,
+    pub books: EditSources,
     /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
     pub not_offered: Vec<String>,
     pub warnings: BTreeSet<String>,
 }
 
-pub fn look(host: &Host, config: &Config, settings: &Settings, dirs: &[PathBuf]) -> Result<Look> {
+pub fn survey_host(
+    host: &Host,
+    config: &Config,
+    settings: &PluginSettings,
+    dirs: &[PathBuf],
+) -> Result<NomadSurvey> {
     let survey = Survey::read(host, config, dirs)?;
     let mut offered = survey.offers();
-    if let Some(why) = trust::refusal(host, dirs) {
+    if let Some(why) = trust::untrusted_reason(host, dirs) {
         for offer in &mut offered {
             offer.health = Health::Unhealthy(why.clone());
         }
     }
-    let mut books = Books { dirs: dirs.to_vec(), own: Vec::new() };
+    let mut books = EditSources { dirs: dirs.to_vec(), own: Vec::new() };
     let mut not_offered = Vec::new();
-    for (classes, config) in layouts(settings, config) {
+    for (classes, config) in class_layouts(settings, config) {
         let (inventory, pools) = pools::discover_with_pools(host, &config);
-        let registry = own_registry(host, &config, &inventory)?;
+        let registry = build_registry(host, &config, &inventory)?;
         let own = build_offers(&inventory, &registry, &pools, &survey.leases);
-        not_offered.extend(why_not_offered(&inventory, classes));
+        not_offered.extend(exclusion_reasons(&inventory, classes));
         offered.retain(|offer| !classes.contains(&offer.class));
         offered.extend(own.into_iter().filter(|offer| classes.contains(&offer.class)));
         books.own.push((classes, Arc::new(registry)));
     }
-    Ok(Look {
-        warnings: ignored_in_vain(host, settings, &offered),
+    Ok(NomadSurvey {
+        warnings: unmatched_ignored(host, settings, &offered),
         offers: offered,
         books,
         not_offered,
@@ -102,7 +107,7 @@ pub fn look(host: &Host, config: &Config, settings: &Settings, dirs: &[PathBuf])
 }
 
 /// A warning for each name of `ignored_interfaces` that no interface, clock or device of this host has.
-fn ignored_in_vain(host: &Host, settings: &Settings, offers: &[Offer]) -> BTreeSet<String> {
+fn unmatched_ignored(host: &Host, settings: &PluginSettings, offers: &[Offer]) -> BTreeSet<String> {
     let is_listed = |dir: &str, name: &str| {
         let listing = host.list(Path::new(dir));
         listing.is_ok_and(|listing| listing.names.iter().any(|listed| *listed == name))
@@ -128,7 +133,7 @@ fn ignored_in_vain(host: &Host, settings: &Settings, offers: &[Offer]) -> BTreeS
 }
 
 /// The specifications of another configuration, which stand in no file.
-fn own_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
+fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
     let writing = "writing what tasks get by the paths of the plugin's configuration";
     let surroundings = InstalledFiles::read(host, config).context(writing)?;
     let specs = generate(inventory, &[], config, surroundings).context(writing)?;
@@ -141,7 +146,7 @@ fn own_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<R
 }
 
 /// Why classes have no devices, or fewer.
-fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
+fn exclusion_reasons(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
     let onload = inventory.onload.as_ref().filter(|_| classes.contains(&Class::Nic));
     let obstacle = onload.and_then(|onload| onload.obstacle.as_ref());
     let obstacle = obstacle.map(|reason| format!("Onload is not offered: {reason}"));

@@ -7,10 +7,10 @@ use onload_core::class::Class;
 use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, Offer, Sharing};
 
-use super::attributes::{self, Attributes};
-use super::group::{Counted, Device, Group};
-use super::id::Type;
-use crate::settings::Settings;
+use super::attributes::{self, NomadAttributes};
+use super::group::{NomadDevice, NomadGroup, StatisticsSource};
+use super::id::DeviceType;
+use crate::settings::PluginSettings;
 
 /// The name of Onload without an interface, as nomad-onload has it.
 pub const NONE: &str = "none";
@@ -31,31 +31,31 @@ const UNHEALTHY: &str = "unhealthy";
 const DRAINED: &str = "drained";
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct NomadPlan {
     /// The groups, sorted by type and name.
-    pub groups: Vec<Group>,
+    pub groups: Vec<NomadGroup>,
     /// What is offered and not published, with the reason and what to do.
     pub left_out: BTreeSet<String>,
     /// The attributes of devices that one task has at a time, as they were before it had them.
-    known: BTreeMap<(Class, DeviceName), Attributes>,
+    known: BTreeMap<(Class, DeviceName), NomadAttributes>,
 }
 
 /// Makes groups of offers, after an earlier plan. `is_own` says whether a task of Nomad's holds a lease: who holds a
 /// device from elsewhere keeps it from all tasks.
 pub fn plan(
     offers: &[Offer],
-    settings: &Settings,
-    earlier: Option<&Plan>,
+    settings: &PluginSettings,
+    earlier: Option<&NomadPlan>,
     is_own: impl Fn(&Lease) -> bool,
-) -> Plan {
-    let planning = Planning { offers, settings, earlier, is_own: &is_own };
-    let mut plan = Plan::default();
-    let mut groups = Groups::default();
-    for r#type in Type::ALL {
+) -> NomadPlan {
+    let planning = GroupPlanner { offers, settings, earlier, is_own: &is_own };
+    let mut plan = NomadPlan::default();
+    let mut groups = GroupBuilder::default();
+    for r#type in DeviceType::ALL {
         for offers in planning.candidates(r#type) {
-            let why = offers.iter().find_map(|one| planning.needs_runtime(one));
+            let why = offers.iter().find_map(|one| planning.runtime_reason(one));
             match why {
-                Some(why) => drop(plan.left_out.insert(left_out(r#type, offers[0], why))),
+                Some(why) => drop(plan.left_out.insert(left_out_message(r#type, offers[0], why))),
                 None => planning.publish(r#type, &offers, &mut groups),
             }
         }
@@ -71,15 +71,15 @@ pub fn plan(
 }
 
 #[derive(Default)]
-struct Groups {
-    groups: BTreeMap<(Type, String, &'static str), Group>,
+struct GroupBuilder {
+    groups: BTreeMap<(DeviceType, String, &'static str), NomadGroup>,
     /// Those that stand beside the groups of their devices.
-    second: BTreeSet<(Type, String, &'static str)>,
+    second: BTreeSet<(DeviceType, String, &'static str)>,
 }
 
-impl Groups {
+impl GroupBuilder {
     /// A group has the attributes that all of its devices have.
-    fn add(&mut self, group: Group) {
+    fn add(&mut self, group: NomadGroup) {
         let key = (group.r#type, group.name.clone(), group.vendor);
         match self.groups.get_mut(&key) {
             Some(known) => {
@@ -91,12 +91,12 @@ impl Groups {
         }
     }
 
-    fn add_second(&mut self, group: Group) {
+    fn add_second(&mut self, group: NomadGroup) {
         self.second.insert((group.r#type, group.name.clone(), group.vendor));
         self.add(group);
     }
 
-    fn finish(self) -> Vec<Group> {
+    fn finish(self) -> Vec<NomadGroup> {
         let groups = self.groups.into_iter();
         let groups = groups.filter(|(key, group)| {
             // One device has a group already.
@@ -106,35 +106,35 @@ impl Groups {
     }
 }
 
-fn with_numbers(mut group: Group) -> Group {
+fn with_numbers(mut group: NomadGroup) -> NomadGroup {
     let devices = group.devices.iter();
-    let unhealthy = devices.clone().map(Device::unhealthy).sum();
-    let unhealthy = attributes::number(unhealthy);
+    let unhealthy = devices.clone().map(NomadDevice::unhealthy_count).sum();
+    let unhealthy = attributes::int_attribute(unhealthy);
     group.attributes.insert(UNHEALTHY.to_owned(), unhealthy);
     let drained = devices.filter(|device| device.is_drained).count();
     if drained > 0 {
-        let drained = attributes::number(drained);
+        let drained = attributes::int_attribute(drained);
         group.attributes.insert(DRAINED.to_owned(), drained);
     }
     group
 }
 
-fn left_out(r#type: Type, offer: &Offer, why: &str) -> String {
+fn left_out_message(r#type: DeviceType, offer: &Offer, why: &str) -> String {
     let name = published_key(offer);
     format!(
         "{type} {name} is not published: {why}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
     )
 }
 
-struct Planning<'p> {
+struct GroupPlanner<'p> {
     offers: &'p [Offer],
-    settings: &'p Settings,
-    earlier: Option<&'p Plan>,
+    settings: &'p PluginSettings,
+    earlier: Option<&'p NomadPlan>,
     is_own: &'p dyn Fn(&Lease) -> bool,
 }
 
-impl<'p> Planning<'p> {
-    fn of_class(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
+impl<'p> GroupPlanner<'p> {
+    fn devices_of_class(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
         self.offers.iter().filter(move |offer| offer.class == class)
     }
 
@@ -150,21 +150,21 @@ impl<'p> Planning<'p> {
     /// The accelerated interfaces of a class that are wanted.
     fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
         let probe = self.settings.probe;
-        let offers = self.of_class(class).filter(|offer| !offer.is_loopback());
+        let offers = self.devices_of_class(class).filter(|offer| !offer.is_loopback());
         offers.filter(move |offer| {
-            (if is_by_xdp(offer) { probe.xdp } else { probe.nic })
+            (if is_af_xdp(offer) { probe.xdp } else { probe.nic })
                 && !self.is_ignored(interface_name(offer))
                 && !self.is_ignored(offer.name.as_str())
         })
     }
 
     /// The offers that a task gets together as one device of a type. There is at least one in each.
-    fn candidates(&self, r#type: Type) -> Vec<Vec<&'p Offer>> {
+    fn candidates(&self, r#type: DeviceType) -> Vec<Vec<&'p Offer>> {
         match r#type {
-            Type::Onload => self.onload().map(|offer| vec![offer]).collect(),
-            Type::Zf => self.interfaces(Class::Zf).map(|offer| vec![offer]).collect(),
-            Type::OnloadZf => self.onload_and_tcpdirect(),
-            _ => self.others(r#type).map(|offer| vec![offer]).collect(),
+            DeviceType::Onload => self.onload().map(|offer| vec![offer]).collect(),
+            DeviceType::Zf => self.interfaces(Class::Zf).map(|offer| vec![offer]).collect(),
+            DeviceType::OnloadZf => self.onload_and_tcpdirect(),
+            _ => self.other_devices(r#type).map(|offer| vec![offer]).collect(),
         }
     }
 
@@ -173,7 +173,7 @@ impl<'p> Planning<'p> {
         let has_interface = self.interfaces(class).any(is_accelerated);
         // A job that asks for Onload must not be placed without an interface where there is one.
         let is_wanted = !has_interface && !self.settings.need_nic && !self.is_ignored(NONE);
-        let loopback = self.of_class(class);
+        let loopback = self.devices_of_class(class);
         let loopback = loopback.filter(move |offer| is_wanted && offer.is_loopback());
         self.interfaces(class).chain(loopback)
     }
@@ -189,29 +189,29 @@ impl<'p> Planning<'p> {
         both.collect()
     }
 
-    fn others(&self, r#type: Type) -> impl Iterator<Item = &'p Offer> {
+    fn other_devices(&self, r#type: DeviceType) -> impl Iterator<Item = &'p Offer> {
         let probe = self.settings.probe;
         let class = match r#type {
-            Type::Ptp => Some(Class::Ptp).filter(|_| probe.ptp),
-            Type::Pps => Some(Class::Pps).filter(|_| probe.pps),
-            Type::Rdma => Some(Class::Rdma).filter(|_| probe.rdma),
-            Type::Vfio => Some(Class::Vfio).filter(|_| probe.vfio),
-            Type::Netdev => Some(Class::Netdev).filter(|_| probe.netdev),
-            Type::Hugepages => Some(Class::Hugepages).filter(|_| probe.hugepages),
-            Type::Profile => Some(Class::Profile).filter(|_| probe.profile),
-            Type::Onload | Type::Zf | Type::OnloadZf => None,
+            DeviceType::Ptp => Some(Class::Ptp).filter(|_| probe.ptp),
+            DeviceType::Pps => Some(Class::Pps).filter(|_| probe.pps),
+            DeviceType::Rdma => Some(Class::Rdma).filter(|_| probe.rdma),
+            DeviceType::Vfio => Some(Class::Vfio).filter(|_| probe.vfio),
+            DeviceType::Netdev => Some(Class::Netdev).filter(|_| probe.netdev),
+            DeviceType::Hugepages => Some(Class::Hugepages).filter(|_| probe.hugepages),
+            DeviceType::Profile => Some(Class::Profile).filter(|_| probe.profile),
+            DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => None,
         };
-        let offers = class.into_iter().flat_map(|class| self.of_class(class));
+        let offers = class.into_iter().flat_map(|class| self.devices_of_class(class));
         offers.filter(move |offer| {
             // The clock of an ignored interface is a device of its own.
-            let interface = (r#type == Type::Rdma).then(|| interface_name(offer));
+            let interface = (r#type == DeviceType::Rdma).then(|| interface_name(offer));
             let names = [Some(offer.name.as_str()), interface];
             !names.into_iter().flatten().any(|name| self.is_ignored(name))
         })
     }
 
     /// What only our runtime can give, where nobody says that tasks run with it.
-    fn needs_runtime(&self, offer: &Offer) -> Option<&'static str> {
+    fn runtime_reason(&self, offer: &Offer) -> Option<&'static str> {
         if self.settings.has_runtime {
             return None;
         }
@@ -223,12 +223,12 @@ impl<'p> Planning<'p> {
     }
 
     /// Publishes what a task gets together; the first offer names it.
-    fn publish(&self, r#type: Type, offers: &[&Offer], groups: &mut Groups) {
-        let (offer, device) = (offers[0], self.device(r#type, offers));
+    fn publish(&self, r#type: DeviceType, offers: &[&Offer], groups: &mut GroupBuilder) {
+        let (offer, device) = (offers[0], self.group_device(r#type, offers));
         if device.slots == 0 {
             return;
         }
-        let group = Group {
+        let group = NomadGroup {
             r#type,
             vendor: vendor(r#type, offer),
             name: published_name(offer).to_owned(),
@@ -238,28 +238,28 @@ impl<'p> Planning<'p> {
         };
         if group.is_exclusive {
             // In a second group it would be given out twice.
-            let name = alike(offer).unwrap_or_else(|| group.name.clone());
-            return groups.add(Group { name, ..group });
+            let name = shared_name(offer).unwrap_or_else(|| group.name.clone());
+            return groups.add(NomadGroup { name, ..group });
         }
         // Where the tasks of a device are counted, more slots of it would be too many.
         let is_counted = offers.iter().any(|offer| offer.max_holders().is_some());
         let is_one = group.devices.iter().all(|device| device.slots == 1);
-        if comes_in_several(r#type) && !is_counted && !is_one {
-            groups.add_second(any(&group));
+        if allows_several(r#type) && !is_counted && !is_one {
+            groups.add_second(any_group(&group));
         }
         groups.add(group);
     }
 
     /// While a task of ours has a device, its attributes are as before: of one that moved little can be read.
-    fn attributes(&self, offer: &Offer) -> Attributes {
+    fn attributes(&self, offer: &Offer) -> NomadAttributes {
         let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
         let is_own = is_exclusive(offer) && leases.any(self.is_own);
         let earlier = self.earlier.filter(|_| is_own);
         let known = earlier.and_then(|plan| plan.known.get(&(offer.class, offer.name.clone())));
-        known.cloned().unwrap_or_else(|| attributes::of(offer))
+        known.cloned().unwrap_or_else(|| attributes::from_device(offer))
     }
 
-    fn device(&self, r#type: Type, offers: &[&Offer]) -> Device {
+    fn group_device(&self, r#type: DeviceType, offers: &[&Offer]) -> NomadDevice {
         let offer = offers[0];
         let counted = offers.iter().filter_map(|offer| offer.max_holders()).min();
         let members = offers.iter().map(|offer| {
@@ -273,7 +273,7 @@ impl<'p> Planning<'p> {
         });
         let left = offers.iter();
         let left = left.filter_map(|offer| offer.free_slots_excluding(self.is_own)).min();
-        Device {
+        NomadDevice {
             key: published_key(offer).to_owned(),
             slots: counted.unwrap_or_else(|| self.slots(r#type)),
             pci: offer.pci,
@@ -281,20 +281,20 @@ impl<'p> Planning<'p> {
             left,
             is_drained: offers.iter().any(|offer| offer.is_drained),
             members: members.collect(),
-            counted: counted_of(r#type, offer),
+            counted: statistics_source(r#type, offer),
         }
     }
 
-    fn slots(&self, r#type: Type) -> u32 {
+    fn slots(&self, r#type: DeviceType) -> u32 {
         let slots = self.settings.slots;
         match r#type {
-            Type::Onload | Type::Zf | Type::OnloadZf => slots.nic,
-            Type::Ptp => slots.ptp,
-            Type::Pps => slots.pps,
-            Type::Rdma => slots.rdma,
-            Type::Hugepages => slots.hugepages,
-            Type::Profile => slots.profile,
-            Type::Vfio | Type::Netdev => 1,
+            DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => slots.nic,
+            DeviceType::Ptp => slots.ptp,
+            DeviceType::Pps => slots.pps,
+            DeviceType::Rdma => slots.rdma,
+            DeviceType::Hugepages => slots.hugepages,
+            DeviceType::Profile => slots.profile,
+            DeviceType::Vfio | DeviceType::Netdev => 1,
         }
     }
 }
@@ -306,9 +306,9 @@ fn is_exclusive(offer: &Offer) -> bool {
 /// The name that devices share of which a task may have any: functions alone, and virtual functions of one other. It
 /// has the ids of the function, and the function or the NUMA node that it belongs to. Each other interface is in a
 /// network of its own, and jobs name it.
-fn alike(offer: &Offer) -> Option<String> {
-    let (vendor, device) = (text(offer, "vendor")?, text(offer, "deviceId")?);
-    let place = match (text(offer, "pf"), offer.numa_node) {
+fn shared_name(offer: &Offer) -> Option<String> {
+    let (vendor, device) = (text_attribute(offer, "vendor")?, text_attribute(offer, "deviceId")?);
+    let place = match (text_attribute(offer, "pf"), offer.numa_node) {
         (Some(pf), _) => format!("-{pf}"),
         (None, _) if !offer.class.is_iommu_group() => return None,
         (None, Some(node)) => format!("-numa{node}"),
@@ -318,28 +318,28 @@ fn alike(offer: &Offer) -> Option<String> {
 }
 
 /// Whether a task may want several of a shared type. It names clocks one by one.
-fn comes_in_several(r#type: Type) -> bool {
-    matches!(r#type, Type::Onload | Type::Zf | Type::OnloadZf | Type::Rdma)
+fn allows_several(r#type: DeviceType) -> bool {
+    matches!(r#type, DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf | DeviceType::Rdma)
 }
 
 /// The same device in the group of all, where its slots have ids of their own.
-fn any(group: &Group) -> Group {
+fn any_group(group: &NomadGroup) -> NomadGroup {
     let devices = group
         .devices
         .iter()
-        .map(|device| Device { key: format!("{ANY}:{}", device.key), ..device.clone() });
-    Group { devices: devices.collect(), name: ANY.to_owned(), ..group.clone() }
+        .map(|device| NomadDevice { key: format!("{ANY}:{}", device.key), ..device.clone() });
+    NomadGroup { devices: devices.collect(), name: ANY.to_owned(), ..group.clone() }
 }
 
-fn text<'o>(offer: &'o Offer, attribute: &str) -> Option<&'o str> {
+fn text_attribute<'o>(offer: &'o Offer, attribute: &str) -> Option<&'o str> {
     match offer.attributes.get(attribute) {
         Some(Attribute::Text(text)) if !text.is_empty() => Some(text),
         _ => None,
     }
 }
 
-fn is_by_xdp(offer: &Offer) -> bool {
-    text(offer, "datapath") == Some("af_xdp")
+fn is_af_xdp(offer: &Offer) -> bool {
+    text_attribute(offer, "datapath") == Some("af_xdp")
 }
 
 fn is_accelerated(offer: &Offer) -> bool {
@@ -348,14 +348,14 @@ fn is_accelerated(offer: &Offer) -> bool {
 
 /// The name of the interface: that of the offer is its PCI address if CDI does not allow it.
 fn interface_name(offer: &Offer) -> &str {
-    text(offer, "interface").unwrap_or(offer.name.as_str())
+    text_attribute(offer, "interface").unwrap_or(offer.name.as_str())
 }
 
 fn published_name(offer: &Offer) -> &str {
     match offer.class {
         Class::Nic | Class::NicPlain | Class::Zf if offer.is_loopback() => NONE,
         Class::Nic | Class::NicPlain | Class::Zf => interface_name(offer),
-        _ => text(offer, "name").unwrap_or(offer.name.as_str()),
+        _ => text_attribute(offer, "name").unwrap_or(offer.name.as_str()),
     }
 }
 
@@ -364,35 +364,43 @@ fn published_key(offer: &Offer) -> &str {
     if offer.is_loopback() { NONE } else { offer.name.as_str() }
 }
 
-fn vendor(r#type: Type, offer: &Offer) -> &'static str {
+fn vendor(r#type: DeviceType, offer: &Offer) -> &'static str {
     match r#type {
-        Type::Onload | Type::Zf | Type::OnloadZf if offer.is_loopback() => NONE,
-        Type::Onload | Type::Zf | Type::OnloadZf if is_by_xdp(offer) => XDP,
-        Type::Onload | Type::Zf | Type::OnloadZf => AMD,
-        Type::Ptp | Type::Pps => NONE,
-        Type::Rdma | Type::Vfio | Type::Netdev | Type::Hugepages | Type::Profile => OWN,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if offer.is_loopback() => NONE,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if is_af_xdp(offer) => XDP,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => AMD,
+        DeviceType::Ptp | DeviceType::Pps => NONE,
+        DeviceType::Rdma
+        | DeviceType::Vfio
+        | DeviceType::Netdev
+        | DeviceType::Hugepages
+        | DeviceType::Profile => OWN,
     }
 }
 
-fn counted_of(r#type: Type, offer: &Offer) -> Counted {
-    let interface = || text(offer, "interface").map(str::to_owned);
+fn statistics_source(r#type: DeviceType, offer: &Offer) -> StatisticsSource {
+    let interface = || text_attribute(offer, "interface").map(str::to_owned);
     match r#type {
-        Type::Onload | Type::Zf | Type::OnloadZf => {
-            Counted { interface: interface(), stacks: true, ..Counted::default() }
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => {
+            StatisticsSource { interface: interface(), stacks: true, ..StatisticsSource::default() }
         }
-        Type::Rdma => Counted {
+        DeviceType::Rdma => StatisticsSource {
             interface: interface(),
             rdma: Some(published_name(offer).to_owned()),
-            ..Counted::default()
+            ..StatisticsSource::default()
         },
-        Type::Hugepages => Counted {
+        DeviceType::Hugepages => StatisticsSource {
             page_kib: match offer.attributes.get("pageKib") {
                 Some(Attribute::Int(kib)) => u64::try_from(*kib).ok(),
                 _ => None,
             },
-            ..Counted::default()
+            ..StatisticsSource::default()
         },
-        Type::Ptp | Type::Pps | Type::Vfio | Type::Netdev | Type::Profile => Counted::default(),
+        DeviceType::Ptp
+        | DeviceType::Pps
+        | DeviceType::Vfio
+        | DeviceType::Netdev
+        | DeviceType::Profile => StatisticsSource::default(),
     }
 }
 
@@ -444,12 +452,12 @@ mod tests {
         offer
     }
 
-    fn planned(offers: &[Offer], earlier: Option<&Plan>) -> Plan {
-        let settings = Settings { has_runtime: true, ..Settings::default() };
+    fn planned(offers: &[Offer], earlier: Option<&NomadPlan>) -> NomadPlan {
+        let settings = PluginSettings { has_runtime: true, ..PluginSettings::default() };
         plan(offers, &settings, earlier, |lease| lease.ticket.is_some())
     }
 
-    fn shown(plan: &Plan) -> Vec<(&str, Vec<&str>)> {
+    fn shown(plan: &NomadPlan) -> Vec<(&str, Vec<&str>)> {
         let groups = plan.groups.iter().map(|group| {
             let keys = group.devices.iter().map(|device| device.key.as_str());
             (group.name.as_str(), keys.collect())
@@ -487,13 +495,13 @@ mod tests {
     fn a_task_of_ours_changes_no_attribute_and_anybody_else_does() {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
         let before = planned(&[of("ens1v0"), of("ens1v1")], None);
-        let attributes = |plan: &Plan| plan.groups[0].attributes.clone();
+        let attributes = |plan: &NomadPlan| plan.groups[0].attributes.clone();
         let by_task = [held(of("ens1v0"), Some([9; 16].into())), of("ens1v1")];
         let during = planned(&by_task, Some(&before));
         assert_eq!(attributes(&during), attributes(&before));
         assert_eq!(attributes(&planned(&by_task, Some(&during))), attributes(&before));
         let elsewhere = planned(&[held(of("ens1v0"), None), of("ens1v1")], Some(&before));
-        assert_eq!(elsewhere.groups[0].attributes["unhealthy"], attributes::number(1));
+        assert_eq!(elsewhere.groups[0].attributes["unhealthy"], attributes::int_attribute(1));
     }
 
     #[test]
@@ -506,8 +514,8 @@ mod tests {
         };
         let plan = planned(&[of("ens1v0"), drained], None);
         let group = &plan.groups[0];
-        assert_eq!(group.attributes["drained"], attributes::number(1));
-        assert_eq!(group.attributes["unhealthy"], attributes::number(1));
+        assert_eq!(group.attributes["drained"], attributes::int_attribute(1));
+        assert_eq!(group.attributes["unhealthy"], attributes::int_attribute(1));
         let told = group.to_wire(&OwnSlots::new()).devices;
         let told: Vec<_> = told.iter().map(|one| one.health_description.as_str()).collect();
         assert_eq!(told, ["", "drained since then"]);
@@ -527,7 +535,7 @@ mod tests {
             let held = slots.map(|slot| slot.health_description.contains("redis"));
             let held: Vec<bool> = held.collect();
             let number = held.iter().filter(|held| **held).count();
-            assert_eq!(plan.groups[0].attributes["unhealthy"], attributes::number(number));
+            assert_eq!(plan.groups[0].attributes["unhealthy"], attributes::int_attribute(number));
             held
         };
         assert_eq!(shown(&free, &[]), [false, false, false]);

@@ -10,7 +10,7 @@ use onload_core::config::LogLevel;
 use onload_core::timestamp::{format_rfc3339, now};
 use onload_sys::text::to_one_line;
 
-use crate::entry::program::say;
+use crate::entry::program::print_line;
 use crate::entry::wrapper::args::LogTarget;
 
 /// Writes one line. A warning goes to standard error only if there is no log file, since that
@@ -23,9 +23,9 @@ pub(crate) fn write(target: &LogTarget, level: LogLevel, message: &str) {
         file.is_ok_and(|mut file| file.write_all(line.as_bytes()).is_ok())
     });
     if level == LogLevel::Error {
-        say(message);
+        print_line(message);
     } else if !logged {
-        say(&format!("warning: {message}"));
+        print_line(&format!("warning: {message}"));
     }
 }
 

@@ -10,13 +10,13 @@ use onload_sys::error::Result;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 
-use super::vf::Functions;
+use super::vf::VfAccess;
 use crate::moves::journey::{DYING_PATIENCE, PAUSE};
 use crate::record::lease::{FUNCTIONS, GROUPS, OPENERS, PCI_FUNCTIONS, group_user, opener};
 
-impl Functions {
+impl VfAccess {
     /// A directory of sysfs or of nodes.
-    fn at(&self, path: &str) -> PathBuf {
+    fn resolve_path(&self, path: &str) -> PathBuf {
         match &self.stand_ins {
             Some(own) => own.root().join(path.trim_start_matches('/')),
             None => path.into(),
@@ -25,7 +25,7 @@ impl Functions {
 
     /// That whoever opens the group of a function gets no other one, which nobody would set up.
     pub(super) fn check_alone(&self, pci: PciAddress) -> Result<()> {
-        if let Some(other) = other_in_group(&self.at(PCI_FUNCTIONS), pci) {
+        if let Some(other) = find_other_in_group(&self.resolve_path(PCI_FUNCTIONS), pci) {
             bail!(
                 "{pci} shares its IOMMU group with {other}, which would come with it and is not set up; leave the table vf of its pool out, or {OWN_GROUPS}"
             );
@@ -36,7 +36,7 @@ impl Functions {
     /// That nobody has a function open whose container has ended: descriptors can be handed on.
     pub(super) fn check_unused(&self, pci: PciAddress) -> Result<()> {
         let begun = Instant::now();
-        while let Some(user) = self.user(pci) {
+        while let Some(user) = self.find_user(pci) {
             // A process that was killed closes late.
             if begun.elapsed() >= DYING_PATIENCE {
                 bail!(
@@ -48,8 +48,8 @@ impl Functions {
         Ok(())
     }
 
-    fn user(&self, pci: PciAddress) -> Option<String> {
-        let own = self.at(PCI_FUNCTIONS).join(pci.to_string());
+    fn find_user(&self, pci: PciAddress) -> Option<String> {
+        let own = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
         let (processes, until) = (Processes::default(), Instant::now() + OPENERS);
         let group = std::fs::read_link(own.join("iommu_group")).ok();
         let group = group.as_deref().and_then(Path::file_name);
@@ -57,20 +57,22 @@ impl Functions {
         if let Some(group) = group {
             let mut unsafe_one = std::ffi::OsString::from("noiommu-");
             unsafe_one.push(group);
-            let nodes = self.at(GROUPS);
+            let nodes = self.resolve_path(GROUPS);
             groups = vec![nodes.join(group), nodes.join(unsafe_one)];
         }
         // Who has the node of the function alone has not opened the group, and may begin with it later.
         let names = std::fs::read_dir(own.join("vfio-dev")).into_iter().flatten();
         let mut names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
         group_user(&groups, &processes, until).or_else(|| {
-            names.find_map(|name| opener(&self.at(FUNCTIONS).join(name), &processes, until))
+            names.find_map(|name| {
+                opener(&self.resolve_path(FUNCTIONS).join(name), &processes, until)
+            })
         })
     }
 }
 
 /// Another function of its group that is a virtual one, or that vfio has.
-fn other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
+fn find_other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
     let group = functions.join(pci.to_string()).join("iommu_group/devices");
     let members = std::fs::read_dir(group).into_iter().flatten();
     let members = members.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -115,7 +117,7 @@ mod tests {
         let sys = tree.path().join(PCI_FUNCTIONS.trim_start_matches('/'));
         let pci: PciAddress = "0000:81:10.0".parse().unwrap();
         let check = || {
-            let functions = Functions { stand_ins: Some(tree.clone()) };
+            let functions = VfAccess { stand_ins: Some(tree.clone()) };
             functions.check_alone(pci).map_err(|error| error.to_string())
         };
         assert_eq!(check(), Ok(()), "without an IOMMU");

@@ -10,12 +10,14 @@ use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::pci::PciAddress;
 
-pub use vf::{Functions, VfStandIns};
+pub use vf::{VfAccess, VfStandIns};
 
-use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
+use super::journey::{
+    ContainerDevice, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice,
+};
 use super::netns::Netns;
 
-impl Kind for Functions {
+impl MoveOps for VfAccess {
     const CLASS: Class = Class::Vfio;
     const WORD: &'static str = "vfio";
     const THING: &'static str = "physical function";
@@ -25,39 +27,39 @@ impl Kind for Functions {
     type Seen = ();
     type Driver = ();
 
-    fn look(&self, _: &Netns, _: &Request<'_>) -> Result<Option<()>> {
+    fn find_requested(&self, _: &Netns, _: &MoveRequest<'_>) -> Result<Option<()>> {
         Ok(Some(()))
     }
 
     fn examine(
         &self,
         (): &(),
-        request: &Request<'_>,
-        way: &Way<'_, Self>,
+        request: &MoveRequest<'_>,
+        way: &MoveContext<'_, Self>,
     ) -> Result<(SavedFunction, Option<String>)> {
         let pci = request.pci;
         let wanted = request.vf.clone().unwrap_or_default();
         let vf = self.check_alone(pci);
-        let vf = vf.and_then(|()| Functions::examine(self, &way.home.netns, pci, &wanted));
+        let vf = vf.and_then(|()| VfAccess::examine(self, &way.home.netns, pci, &wanted));
         let vf = vf.with_context(|| format!("vfio {}", request.name))?;
         Ok((SavedFunction { pci, vf }, None))
     }
 
-    fn stray(&self, (): &(), request: &Request<'_>) -> Result<SavedFunction> {
+    fn stray_state(&self, (): &(), request: &MoveRequest<'_>) -> Result<SavedFunction> {
         bail!("vfio {} is not on this host", request.name)
     }
 
     fn send(
         &self,
-        grant: &Grant<'_, Self>,
+        grant: &ContainerDevice<'_, Self>,
         facts: &SavedFunction,
-        way: &Way<'_, Self>,
+        way: &MoveContext<'_, Self>,
     ) -> Result<()> {
         let set = self.set_up(&way.home.netns, facts.pci, &facts.vf);
         set.with_context(|| format!("vfio {}", grant.request.name))
     }
 
-    fn of(facts: &SavedState) -> Option<&SavedFunction> {
+    fn downcast_saved(facts: &SavedState) -> Option<&SavedFunction> {
         match facts {
             SavedState::Function(facts) => Some(facts),
             SavedState::Interface(_) | SavedState::Rdma(_) => None,
@@ -73,18 +75,28 @@ impl Kind for Functions {
         Ok(Some(()))
     }
 
-    fn is_in(&self, _: &Netns, _: PciAddress, _: &str) -> bool {
+    fn exists_in(&self, _: &Netns, _: PciAddress, _: &str) -> bool {
         true
     }
 
-    fn take(&self, _: &Netns, (): &(), _: &Home<'_, Self>, _: &SavedFunction) -> Result<()> {
+    fn move_home(
+        &self,
+        _: &Netns,
+        (): &(),
+        _: &HostNetns<'_, Self>,
+        _: &SavedFunction,
+    ) -> Result<()> {
         Ok(())
     }
 
-    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
+    fn restore(
+        &self,
+        arrival: ReturnedDevice<'_, Self>,
+        home: &HostNetns<'_, Self>,
+    ) -> Result<(), RestoreError> {
         let SavedFunction { pci, vf } = &arrival.back.facts;
         // Who kept it open would go on with what it was.
         self.check_unused(*pci)?;
-        self.put_back(&home.netns, *pci, vf)
+        self.restore_settings(&home.netns, *pci, vf)
     }
 }

@@ -15,13 +15,13 @@ use onload_sys::netlink::link::Link;
 use onload_sys::netlink::vf::{VfChange, VfList, VfSettings};
 use onload_sys::pci::PciAddress;
 
-use crate::moves::journey::NotBack;
+use crate::moves::journey::RestoreError;
 use crate::moves::netns::Netns;
 use crate::record::lease::PCI_FUNCTIONS;
 
 /// How virtual functions are found and told.
 #[derive(Clone, Debug, Default)]
-pub struct Functions {
+pub struct VfAccess {
     /// For tests on machines without virtual functions. The programs know none.
     pub stand_ins: Option<Rc<dyn VfStandIns>>,
 }
@@ -35,12 +35,12 @@ pub trait VfStandIns: Debug {
 }
 
 /// A virtual function with a physical one that can be told of it.
-struct Vf<'a> {
-    pf: Pf<'a>,
+struct VirtualFunction<'a> {
+    pf: PfAccess<'a>,
     settings: VfSettings,
 }
 
-enum Pf<'a> {
+enum PfAccess<'a> {
     Interface {
         netns: &'a Netns,
         link: Box<Link>,
@@ -51,7 +51,7 @@ enum Pf<'a> {
 }
 
 /// What an interface's answer tells of a virtual function; none where it is not that of the physical function.
-fn told(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfSettings>> {
+fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfSettings>> {
     let count = vfs.told.len();
     let found = vfs.told.remove(&number);
     if found.is_none() && u32::try_from(count).is_ok_and(|count| count < vfs.count) {
@@ -64,15 +64,16 @@ fn told(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfSettings>>
     Ok(found)
 }
 
-impl Functions {
+impl VfAccess {
     /// None where a function is no virtual one, or is not there.
-    fn find<'a>(&'a self, home: &'a Netns, pci: PciAddress) -> Result<Option<Vf<'a>>> {
+    fn find<'a>(&'a self, home: &'a Netns, pci: PciAddress) -> Result<Option<VirtualFunction<'a>>> {
         if let Some(own) = self.stand_ins.as_deref() {
-            return Ok(own
-                .find(pci)?
-                .map(|(name, settings)| Vf { pf: Pf::StandIn(own, pci, name), settings }));
+            return Ok(own.find(pci)?.map(|(name, settings)| VirtualFunction {
+                pf: PfAccess::StandIn(own, pci, name),
+                settings,
+            }));
         }
-        let Some((physical, number)) = physical(Path::new(PCI_FUNCTIONS), pci)? else {
+        let Some((physical, number)) = physical_function(Path::new(PCI_FUNCTIONS), pci)? else {
             return Ok(None);
         };
         let links = home.links()?.into_iter();
@@ -81,9 +82,9 @@ impl Functions {
             let vfs = home.virtual_functions(link.index).with_context(|| {
                 format!("asking {} for its virtual functions", link.display_name())
             })?;
-            if let Some(settings) = told(vfs, number, &link)? {
-                let pf = Pf::Interface { netns: home, link: Box::new(link), number };
-                return Ok(Some(Vf { pf, settings }));
+            if let Some(settings) = find_settings(vfs, number, &link)? {
+                let pf = PfAccess::Interface { netns: home, link: Box::new(link), number };
+                return Ok(Some(VirtualFunction { pf, settings }));
             }
         }
         bail!(
@@ -99,7 +100,7 @@ impl Functions {
         wanted: &VfConfig,
     ) -> Result<SavedVf> {
         let given = wanted.to_settings()?;
-        let Some(Vf { pf, settings }) = self.find(home, pci)? else {
+        let Some(VirtualFunction { pf, settings }) = self.find(home, pci)? else {
             bail!(
                 "PCI function {pci} is no virtual function, which alone can be set up for a container; leave the table vf of its pool or section out, or the device out of the pool"
             );
@@ -109,7 +110,7 @@ impl Functions {
             let name = change.name();
             bail!(
                 "the driver of {}, its physical function, does not tell the {name} of {pci}, so that it could not be put back; leave {name} out of the table vf of its pool or section",
-                pf.shown()
+                pf.display_name()
             );
         }
         let before = settings.restricted_to(&given);
@@ -132,19 +133,19 @@ impl Functions {
         let first = own.filter(is_none).map(VfChange::Mac);
         let changes = facts.given.required_changes(&vf.settings);
         for change in first.into_iter().chain(changes) {
-            vf.pf.tell(change).map_err(|error| {
+            vf.pf.set(change).map_err(|error| {
                 error!(
                     "{}, the physical function of {pci}, refuses {change}: {error}; leave {} out of the table vf of its pool or section, or see what dmesg says",
-                    vf.pf.shown(),
+                    vf.pf.display_name(),
                     change.name()
                 )
             })?;
         }
-        let left = self.wrong(home, pci, &facts.given)?;
+        let left = self.differences(home, pci, &facts.given)?;
         if !left.is_empty() {
             bail!(
                 "{}, the physical function of {pci}, took {} and does not keep it; leave it out of the table vf of its pool or section",
-                vf.pf.shown(),
+                vf.pf.display_name(),
                 list(&left)
             );
         }
@@ -152,58 +153,63 @@ impl Functions {
     }
 
     /// Has a function as it was. One that is not there any more has nothing of a container.
-    pub(in crate::moves) fn put_back(
+    pub(in crate::moves) fn restore_settings(
         &self,
         home: &Netns,
         pci: PciAddress,
         facts: &SavedVf,
-    ) -> Result<(), NotBack> {
+    ) -> Result<(), RestoreError> {
         let begin = || format!("putting back virtual function {pci}");
         let Some(vf) = self.find(home, pci).with_context(begin)? else {
             return Ok(());
         };
         let mut failed = None;
         for change in facts.before.required_changes(&vf.settings) {
-            failed = failed.or(vf.pf.tell(change).err());
+            failed = failed.or(vf.pf.set(change).err());
         }
-        let left = self.wrong(home, pci, &facts.before).with_context(begin)?;
+        let left = self.differences(home, pci, &facts.before).with_context(begin)?;
         if left.is_empty() {
             return Ok(());
         }
         let cause = failed.map_or_else(String::new, |error| format!(" ({error})"));
-        Err(NotBack {
+        Err(RestoreError {
             error: error!(
                 "{}: {} takes no {}{cause}; set it by hand (ip link set {} vf), then run \"onload-ctk lease restore\"",
                 begin(),
-                vf.pf.shown(),
+                vf.pf.display_name(),
                 list(&left),
-                vf.pf.shown()
+                vf.pf.display_name()
             ),
-            differs: Some(format!("what {} sets: {}", vf.pf.shown(), list(&left))),
+            differs: Some(format!("what {} sets: {}", vf.pf.display_name(), list(&left))),
         })
     }
 
     /// What of it is otherwise now; nothing of a function that is not there any more.
-    fn wrong(&self, home: &Netns, pci: PciAddress, wanted: &VfSettings) -> Result<Vec<VfChange>> {
+    fn differences(
+        &self,
+        home: &Netns,
+        pci: PciAddress,
+        wanted: &VfSettings,
+    ) -> Result<Vec<VfChange>> {
         let found = self.find(home, pci)?;
         Ok(found.map_or_else(Vec::new, |vf| wanted.differences(&vf.settings)))
     }
 }
 
-impl Pf<'_> {
-    fn shown(&self) -> String {
+impl PfAccess<'_> {
+    fn display_name(&self) -> String {
         match self {
-            Pf::Interface { link, .. } => link.display_name(),
-            Pf::StandIn(_, _, name) => name.clone(),
+            PfAccess::Interface { link, .. } => link.display_name(),
+            PfAccess::StandIn(_, _, name) => name.clone(),
         }
     }
 
-    fn tell(&self, change: VfChange) -> io::Result<()> {
+    fn set(&self, change: VfChange) -> io::Result<()> {
         match self {
-            Pf::Interface { netns, link, number } => {
+            PfAccess::Interface { netns, link, number } => {
                 netns.set_virtual_function(link.index, *number, change)
             }
-            Pf::StandIn(own, pci, _) => own.tell(*pci, change),
+            PfAccess::StandIn(own, pci, _) => own.tell(*pci, change),
         }
     }
 }
@@ -214,7 +220,7 @@ fn list(changes: &[VfChange]) -> String {
 }
 
 /// The physical function of a virtual one, and the number of this one there (Documentation/ABI/testing/sysfs-bus-pci).
-fn physical(functions: &Path, pci: PciAddress) -> Result<Option<(PciAddress, u32)>> {
+fn physical_function(functions: &Path, pci: PciAddress) -> Result<Option<(PciAddress, u32)>> {
     let own = functions.join(pci.to_string());
     let target = |path: &Path| {
         let target = std::fs::read_link(path).ok()?;
@@ -255,18 +261,18 @@ mod tests {
         for name in [pf, vf] {
             std::fs::create_dir(tree.path().join(name)).unwrap();
         }
-        assert_eq!(physical(tree.path(), pci(vf)).unwrap(), None);
+        assert_eq!(physical_function(tree.path(), pci(vf)).unwrap(), None);
         symlink("../0000:81:00.0", tree.path().join(vf).join("physfn")).unwrap();
         // Between the removal of the one link and of the other.
-        assert_eq!(physical(tree.path(), pci(vf)).unwrap(), None);
+        assert_eq!(physical_function(tree.path(), pci(vf)).unwrap(), None);
         for (number, of) in [(0, "0000:81:10.0"), (10, vf)] {
             let link = tree.path().join(pf).join(format!("virtfn{number}"));
             symlink(format!("../{of}"), link).unwrap();
         }
-        let found = physical(tree.path(), pci(vf)).unwrap();
+        let found = physical_function(tree.path(), pci(vf)).unwrap();
         assert_eq!(found, Some((pci(pf), 10)));
-        assert_eq!(physical(tree.path(), pci(pf)).unwrap(), None);
-        assert_eq!(physical(tree.path(), pci("0000:99:00.0")).unwrap(), None);
+        assert_eq!(physical_function(tree.path(), pci(pf)).unwrap(), None);
+        assert_eq!(physical_function(tree.path(), pci("0000:99:00.0")).unwrap(), None);
     }
 
     #[test]
@@ -274,7 +280,7 @@ mod tests {
         let link = Link { name: b"ens1f0".to_vec(), ..Link::default() };
         let of = |count: u32, number: u32| {
             let vfs = VfList { told: [0, 1].map(|vf| (vf, VfSettings::default())).into(), count };
-            told(vfs, number, &link)
+            find_settings(vfs, number, &link)
         };
         assert!(of(2, 1).unwrap().is_some() && of(400, 1).unwrap().is_some());
         assert!(of(2, 7).unwrap().is_none());
@@ -282,6 +288,6 @@ mod tests {
         let begin = "the kernel tells of 2 of the 400 virtual functions of ens1f0, its physical function, and not of number 7: ";
         assert!(error.starts_with(begin), "{error}");
         // One that stands for a virtual function.
-        assert!(told(VfList::default(), 0, &link).unwrap().is_none());
+        assert!(find_settings(VfList::default(), 0, &link).unwrap().is_none());
     }
 }

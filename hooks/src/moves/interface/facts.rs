@@ -8,7 +8,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::netlink::link::{CHOSEN_FLAGS, Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
 
 /// What a lease keeps of an interface, as far as netlink tells it. A name that is no text is nobody's choice, and not kept.
-pub(super) fn of(link: &Link, pci: PciAddress) -> SavedInterface {
+pub(super) fn save_interface(link: &Link, pci: PciAddress) -> SavedInterface {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
     let address = |bytes: &[u8]| (!bytes.is_empty()).then(|| format_hwaddr(bytes));
     SavedInterface {
@@ -33,31 +33,31 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> SavedInterface {
 
 /// One step that restores an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step<'a> {
+pub(super) enum RestoreStep<'a> {
     Change(LinkChange<'a>),
     AlternativeName { name: &'a [u8], is_set: bool },
 }
 
 /// What is not as it was, each with its name and the steps that fix it. In that order nothing prevents what follows: an
 /// address changes while the interface is down, and a name that is another of its own is free first.
-pub(super) fn plan<'a>(
+pub(super) fn plan_restore<'a>(
     link: &'a Link,
     facts: &'a SavedInterface,
-) -> Vec<(&'static str, Vec<Step<'a>>)> {
-    let mut plan: Vec<(&'static str, Vec<Step<'a>>)> = Vec::new();
-    let mut add = |what, steps: Vec<Step<'a>>| {
+) -> Vec<(&'static str, Vec<RestoreStep<'a>>)> {
+    let mut plan: Vec<(&'static str, Vec<RestoreStep<'a>>)> = Vec::new();
+    let mut add = |what, steps: Vec<RestoreStep<'a>>| {
         if !steps.is_empty() {
             plan.push((what, steps));
         }
     };
-    let one = |differs: bool, change| some(differs.then_some(change));
+    let one = |differs: bool, change| optional_step(differs.then_some(change));
     let no_xdp = link.xdp_modes.iter();
-    let no_xdp = no_xdp.map(|mode| Step::Change(LinkChange::NoXdp(*mode)));
+    let no_xdp = no_xdp.map(|mode| RestoreStep::Change(LinkChange::NoXdp(*mode)));
     add("its XDP program", no_xdp.collect());
     let names = &facts.alternative_names;
     let is_kept = |name: &[u8]| names.iter().any(|own| own.as_bytes() == name);
     let foreign = link.alternative_names.iter().filter(|name| !is_kept(name));
-    let foreign = foreign.map(|name| Step::AlternativeName { name, is_set: false });
+    let foreign = foreign.map(|name| RestoreStep::AlternativeName { name, is_set: false });
     add("its other names", foreign.collect());
     let name = facts.name.as_bytes();
     let address = parse_hwaddr(&facts.mac).filter(|address| *address != link.address);
@@ -68,9 +68,9 @@ pub(super) fn plan<'a>(
     add("its name", one(renamed, LinkChange::Name(name)));
     let missing = names.iter().map(String::as_bytes);
     let missing = missing.filter(|name| !link.alternative_names.iter().any(|own| own == name));
-    let missing = missing.map(|name| Step::AlternativeName { name, is_set: true });
+    let missing = missing.map(|name| RestoreStep::AlternativeName { name, is_set: true });
     add("its other names", missing.collect());
-    add("its address", some(address.map(LinkChange::Address)));
+    add("its address", optional_step(address.map(LinkChange::Address)));
     add("its MTU", one(resized, LinkChange::Mtu(facts.mtu)));
     let length = facts.queue_length;
     let is_other = link.queue_length != length;
@@ -79,14 +79,14 @@ pub(super) fn plan<'a>(
     add("its alias", one(link.alias != alias, LinkChange::Alias(alias)));
     let broadcast = facts.broadcast.as_deref().and_then(parse_hwaddr);
     let broadcast = broadcast.filter(|bytes| *bytes != link.broadcast);
-    add("its broadcast address", some(broadcast.map(LinkChange::Broadcast)));
+    add("its broadcast address", optional_step(broadcast.map(LinkChange::Broadcast)));
     let mode = facts.link_mode.filter(|mode| Some(*mode) != link.link_mode);
-    add("its link mode", some(mode.map(LinkChange::LinkMode)));
+    add("its link mode", optional_step(mode.map(LinkChange::LinkMode)));
     // What is set first changes what follows from it, and that is put right after it.
     let words = facts.words.iter();
     let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
     let words = words.map(|(kind, word)| LinkChange::Word { kind: *kind, word: *word });
-    add("its group or the limits of its offloads", words.map(Step::Change).collect());
+    add("its group or the limits of its offloads", words.map(RestoreStep::Change).collect());
     let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
     let differs = (link.flags ^ facts.flags) & CHOSEN_FLAGS != 0;
     add("its flags", one(differs, flags.clone()));
@@ -96,8 +96,8 @@ pub(super) fn plan<'a>(
     plan
 }
 
-fn some(change: Option<LinkChange<'_>>) -> Vec<Step<'_>> {
-    change.map(Step::Change).into_iter().collect()
+fn optional_step(change: Option<LinkChange<'_>>) -> Vec<RestoreStep<'_>> {
+    change.map(RestoreStep::Change).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -122,19 +122,19 @@ mod tests {
     }
 
     fn facts() -> SavedInterface {
-        of(&link(), "0000:03:10.0".parse().unwrap())
+        save_interface(&link(), "0000:03:10.0".parse().unwrap())
     }
 
     fn wrong(link: &Link) -> Vec<&'static str> {
-        plan(link, &facts()).into_iter().map(|(what, _)| what).collect()
+        plan_restore(link, &facts()).into_iter().map(|(what, _)| what).collect()
     }
 
     #[test]
     fn an_interface_that_is_as_it_was_is_left_alone() {
-        assert_eq!(plan(&link(), &facts()), []);
+        assert_eq!(plan_restore(&link(), &facts()), []);
         // What the kernel sets by itself is not somebody's choice.
         let running = Link { flags: link().flags | 0x1_0040, index: 9, ..link() };
-        assert_eq!(plan(&running, &facts()), []);
+        assert_eq!(plan_restore(&running, &facts()), []);
     }
 
     #[test]
@@ -154,29 +154,29 @@ mod tests {
             ..link()
         };
         let facts = facts();
-        let plan = plan(&theirs, &facts);
-        let steps: Vec<Step<'_>> = plan.into_iter().flat_map(|(_, steps)| steps).collect();
-        let other = |name, is_set| Step::AlternativeName { name, is_set };
+        let plan = plan_restore(&theirs, &facts);
+        let steps: Vec<RestoreStep<'_>> = plan.into_iter().flat_map(|(_, steps)| steps).collect();
+        let other = |name, is_set| RestoreStep::AlternativeName { name, is_set };
         let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
         let wanted = [
-            Step::Change(LinkChange::NoXdp(2)),
-            Step::Change(LinkChange::NoXdp(4)),
-            Step::Change(LinkChange::NoXdp(8)),
+            RestoreStep::Change(LinkChange::NoXdp(2)),
+            RestoreStep::Change(LinkChange::NoXdp(4)),
+            RestoreStep::Change(LinkChange::NoXdp(8)),
             other(b"ens1v0", false),
             other(b"\xff", false),
-            Step::Change(LinkChange::Flags { mask: UP, flags: 0 }),
-            Step::Change(LinkChange::Name(b"ens1v0")),
+            RestoreStep::Change(LinkChange::Flags { mask: UP, flags: 0 }),
+            RestoreStep::Change(LinkChange::Name(b"ens1v0")),
             other(b"enp3s0v0", true),
-            Step::Change(LinkChange::Address(vec![2, 0, 0, 0, 0, 1])),
-            Step::Change(LinkChange::Mtu(1500)),
-            Step::Change(LinkChange::QueueLength(1000)),
-            Step::Change(LinkChange::Alias(b"rack 7")),
-            Step::Change(LinkChange::Broadcast(vec![255; 6])),
-            Step::Change(LinkChange::LinkMode(0)),
-            Step::Change(LinkChange::Word { kind: 27, word: 0 }),
-            Step::Change(LinkChange::Word { kind: 41, word: 65536 }),
-            Step::Change(flags.clone()),
-            Step::Change(flags),
+            RestoreStep::Change(LinkChange::Address(vec![2, 0, 0, 0, 0, 1])),
+            RestoreStep::Change(LinkChange::Mtu(1500)),
+            RestoreStep::Change(LinkChange::QueueLength(1000)),
+            RestoreStep::Change(LinkChange::Alias(b"rack 7")),
+            RestoreStep::Change(LinkChange::Broadcast(vec![255; 6])),
+            RestoreStep::Change(LinkChange::LinkMode(0)),
+            RestoreStep::Change(LinkChange::Word { kind: 27, word: 0 }),
+            RestoreStep::Change(LinkChange::Word { kind: 41, word: 65536 }),
+            RestoreStep::Change(flags.clone()),
+            RestoreStep::Change(flags),
         ];
         assert_eq!(steps, wanted);
     }
@@ -194,11 +194,11 @@ mod tests {
     #[test]
     fn an_interface_without_alias_or_address_gets_none() {
         let plain = Link { alias: Vec::new(), address: Vec::new(), ..link() };
-        let facts = of(&plain, "0000:03:10.0".parse().unwrap());
+        let facts = save_interface(&plain, "0000:03:10.0".parse().unwrap());
         assert_eq!((facts.alias.as_deref(), facts.mac.as_str()), (None, ""));
-        assert_eq!(plan(&plain, &facts), []);
+        assert_eq!(plan_restore(&plain, &facts), []);
         let named = link();
-        let steps = plan(&named, &facts);
-        assert_eq!(steps, [("its alias", vec![Step::Change(LinkChange::Alias(b""))])]);
+        let steps = plan_restore(&named, &facts);
+        assert_eq!(steps, [("its alias", vec![RestoreStep::Change(LinkChange::Alias(b""))])]);
     }
 }

@@ -6,15 +6,15 @@ use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::{Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
 
-use super::identity::{Home, Identity};
-use crate::moves::journey::{NotBack, Request};
+use super::identity::{InterfaceHostNetns, InterfaceOps};
+use crate::moves::journey::{MoveRequest, RestoreError};
 use crate::moves::netns::Netns;
 
 /// Everything that may be wrong, before anything is changed.
-pub(super) fn examine(
-    identity: &Identity,
+pub(super) fn check_vf(
+    identity: &InterfaceOps,
     home: &Netns,
-    request: &Request<'_>,
+    request: &MoveRequest<'_>,
 ) -> Result<Option<SavedVf>> {
     let Some(wanted) = &request.vf else {
         return Ok(None);
@@ -24,20 +24,24 @@ pub(super) fn examine(
 }
 
 /// Sets it up, while the interface is on the host.
-pub(super) fn set_up(home: &Home<'_>, link: &Link, facts: &SavedInterface) -> Result<()> {
+pub(super) fn set_up_vf(
+    home: &InterfaceHostNetns<'_>,
+    link: &Link,
+    facts: &SavedInterface,
+) -> Result<()> {
     let Some(vf) = &facts.vf else {
         return Ok(());
     };
     let name = &facts.name;
     if let Some(mac) = vf.given.mac {
-        let (_, change) = (bring(home, link.index, 0), LinkChange::Address(mac.to_vec()));
+        let (_, change) = (set_link_state(home, link.index, 0), LinkChange::Address(mac.to_vec()));
         // Some drivers take another one only until the physical function has set one.
-        let _ = home.netns.change(link.index, &change);
+        let _ = home.netns.change_link(link.index, &change);
     }
     let set = home.kind.functions.set_up(&home.netns, facts.pci, vf);
     set.with_context(|| format!("interface {name}"))?;
     match vf.given.mac {
-        Some(mac) if !take_address(home, facts, &mac)? => bail!(
+        Some(mac) if !apply_address(home, facts, &mac)? => bail!(
             "interface {name}: its driver does not take the hardware address {} that its physical function gives it; leave mac out of [netdev.NAME.vf]",
             format_hwaddr(&mac)
         ),
@@ -46,22 +50,29 @@ pub(super) fn set_up(home: &Home<'_>, link: &Link, facts: &SavedInterface) -> Re
 }
 
 /// Has it as it was, when nothing of a container is on the interface any more.
-pub(super) fn put_back(home: &Home<'_>, facts: &SavedInterface) -> Result<(), NotBack> {
+pub(super) fn restore_vf(
+    home: &InterfaceHostNetns<'_>,
+    facts: &SavedInterface,
+) -> Result<(), RestoreError> {
     let Some(vf) = &facts.vf else {
         return Ok(());
     };
     let functions = &home.kind.functions;
-    functions.put_back(&home.netns, facts.pci, vf)?;
+    functions.restore_settings(&home.netns, facts.pci, vf)?;
     if let Some(own) = parse_hwaddr(&facts.mac).filter(|_| vf.given.mac.is_some()) {
         // Where it is not taken, that is told with what else of the interface is not as it was.
-        take_address(home, facts, &own)?;
+        apply_address(home, facts, &own)?;
     }
     Ok(())
 }
 
 /// Has an interface take the address that its function has. A driver takes it when it is told, or asks for it when the
 /// interface goes down.
-fn take_address(home: &Home<'_>, facts: &SavedInterface, address: &[u8]) -> Result<bool> {
+fn apply_address(
+    home: &InterfaceHostNetns<'_>,
+    facts: &SavedInterface,
+    address: &[u8],
+) -> Result<bool> {
     let mut is_taken = false;
     for bounces in [false, true] {
         let Some(link) = home.find(facts)? else {
@@ -72,17 +83,17 @@ fn take_address(home: &Home<'_>, facts: &SavedInterface, address: &[u8]) -> Resu
             break;
         }
         if bounces {
-            bring(home, link.index, UP);
+            set_link_state(home, link.index, UP);
         }
-        bring(home, link.index, 0);
+        set_link_state(home, link.index, 0);
         let change = LinkChange::Address(address.to_vec());
-        let _ = home.netns.change(link.index, &change);
+        let _ = home.netns.change_link(link.index, &change);
         let found = home.find(facts)?;
         is_taken = found.is_some_and(|link| link.address == address);
     }
     Ok(is_taken)
 }
 
-fn bring(home: &Home<'_>, index: u32, flags: u32) {
-    let _ = home.netns.change(index, &LinkChange::Flags { mask: UP, flags });
+fn set_link_state(home: &InterfaceHostNetns<'_>, index: u32, flags: u32) {
+    let _ = home.netns.change_link(index, &LinkChange::Flags { mask: UP, flags });
 }

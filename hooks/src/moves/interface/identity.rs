@@ -8,23 +8,23 @@ use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 
-use crate::moves::function::Functions;
+use crate::moves::function::VfAccess;
 use crate::moves::journey;
 use crate::moves::netns::Netns;
 
-pub(super) type Home<'a> = journey::Home<'a, Identity>;
+pub(super) type InterfaceHostNetns<'a> = journey::HostNetns<'a, InterfaceOps>;
 
 #[derive(Clone, Debug, Default)]
-pub struct Identity {
+pub struct InterfaceOps {
     /// Virtual pairs (veth(4)) that stand in for functions, by the index of the other end, which stays where it is: for
     /// tests on machines without virtual functions. The programs know none.
     pub stand_ins: BTreeMap<u32, PciAddress>,
     /// How their virtual functions are set up.
-    pub functions: Functions,
+    pub functions: VfAccess,
 }
 
-impl Identity {
-    fn function(&self, link: &Link) -> Option<PciAddress> {
+impl InterfaceOps {
+    fn pci_function(&self, link: &Link) -> Option<PciAddress> {
         let stand_in = || {
             let end = link.lower.filter(|_| link.kind == b"veth")?;
             self.stand_ins.get(&end).copied()
@@ -32,19 +32,19 @@ impl Identity {
         link.function.or_else(stand_in)
     }
 
-    pub(super) fn is_function(&self, link: &Link) -> bool {
-        self.function(link).is_some()
+    pub(super) fn is_function_interface(&self, link: &Link) -> bool {
+        self.pci_function(link).is_some()
     }
 
     /// The interface of a function in a namespace, if it has one there; `name` is for messages.
-    pub(super) fn interface_of(
+    pub(super) fn find_interface(
         &self,
         netns: &Netns,
         pci: PciAddress,
         name: &str,
     ) -> Result<Option<Link>> {
-        let (links, is_whole) = netns.look()?;
-        let mut own = links.into_iter().filter(|link| self.function(link) == Some(pci));
+        let (links, is_whole) = netns.snapshot()?;
+        let mut own = links.into_iter().filter(|link| self.pci_function(link) == Some(pci));
         match (own.next(), own.next()) {
             (_, Some(_)) => bail!(
                 "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"

@@ -12,25 +12,25 @@ use onload_sys::text::Quoted;
 use rustix::io::Errno;
 
 use super::sysctl;
-use crate::moves::journey::Request;
+use crate::moves::journey::MoveRequest;
 use crate::moves::netns::Netns;
 
-pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {
+pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Result<()> {
     let index = link.index;
     let setting = |what: String| {
         let name = link.display_name();
         move || format!("setting {what} of interface {name} in the container")
     };
     if let Some(mtu) = request.settings.mtu {
-        let set = netns.change(index, &LinkChange::Mtu(mtu.get()));
+        let set = netns.change_link(index, &LinkChange::Mtu(mtu.get()));
         set.with_context(setting(format!("the MTU {}", mtu.get())))?;
     }
     if has_ipv6(&request.settings) {
-        let allowed = sysctl::allow_ipv6(netns, link);
+        let allowed = sysctl::enable_ipv6(netns, link);
         allowed.with_context(setting("disable_ipv6".to_owned()))?;
     }
     let up = LinkChange::Flags { mask: UP, flags: UP };
-    netns.change(index, &up).with_context(setting("the state".to_owned()))?;
+    netns.change_link(index, &up).with_context(setting("the state".to_owned()))?;
     for address in &request.settings.addresses {
         let added = netns.add_address(Address {
             index,
@@ -64,10 +64,10 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &Request<'_>) -> Result<(
 
 /// What an interface that is in the container's network is not, though the container asks for it. What the operator's
 /// configuration says is for the first container of a network.
-pub(super) fn otherwise(
+pub(super) fn find_difference(
     netns: &Netns,
     link: &Link,
-    request: &Request<'_>,
+    request: &MoveRequest<'_>,
 ) -> Result<Option<String>> {
     let (index, asked) = (link.index, &request.asked);
     if let Some(name) = request.new_name.filter(|name| name.as_str().as_bytes() != link.name) {
@@ -125,7 +125,7 @@ mod tests {
         let netns = netns(child);
         let link = netns.links().unwrap().into_iter().find(|link| link.name == b"d0").unwrap();
         let addresses = addresses.iter().map(|text| text.parse().unwrap());
-        let request = Request {
+        let request = MoveRequest {
             device: &"netdev:d0".parse().unwrap(),
             name: "d0".to_owned(),
             pci: "0000:03:10.0".parse().unwrap(),

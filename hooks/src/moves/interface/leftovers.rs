@@ -11,7 +11,7 @@ use onload_sys::text::Quoted;
 use onload_sys::{bail, bpf};
 use rustix::io::Errno;
 
-use crate::moves::netns::{self, Depth, Netns, Unseen};
+use crate::moves::netns::{self, IncompleteSearch, Netns, SearchDepth};
 
 /// How long namespaces that are not the host's are looked at before an interface moves, and where its driver can be bound
 /// anew.
@@ -21,25 +21,25 @@ pub(super) const LONG: Duration = Duration::from_secs(6);
 
 /// Tells `act` of what stands on an interface of `base` in other namespaces, of each when it is found: there may be more of
 /// them than files may be open. Why there may be more, or an error if not even all namespaces of the host could be looked at.
-pub(super) fn uppers_elsewhere(
+pub(super) fn visit_uppers(
     base: &Netns,
     lower: &Link,
-    depth: Depth,
+    depth: SearchDepth,
     patience: Duration,
-    act: &mut dyn FnMut(&netns::Found, &[Link]) -> Result<()>,
+    act: &mut dyn FnMut(&netns::FoundNetns, &[Link]) -> Result<()>,
 ) -> Result<Option<Error>> {
     let mut unseen = None;
-    let looking = || looking(&lower.display_name());
-    for place in netns::others(base, depth, patience) {
+    let looking = || search_context(&lower.display_name());
+    for place in netns::search_others(base, depth, patience) {
         let place = match place {
             Ok(place) => place,
-            Err(Unseen::Host(error)) => return Err(error).with_context(looking),
-            Err(Unseen::Others(error)) => {
+            Err(IncompleteSearch::Host(error)) => return Err(error).with_context(looking),
+            Err(IncompleteSearch::Others(error)) => {
                 unseen = Err::<(), _>(error).with_context(looking).err();
                 break;
             }
         };
-        let found = uppers_in(base, lower, &place.netns).with_context(|| {
+        let found = list_uppers(base, lower, &place.netns).with_context(|| {
             format!(
                 "looking for what a container left in the network namespace that {} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\"",
                 place.keeper
@@ -56,14 +56,14 @@ pub(super) fn uppers_elsewhere(
     Ok(unseen)
 }
 
-fn uppers_in(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
-    let (mut links, _) = netns.look()?;
+fn list_uppers(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
+    let (mut links, _) = netns.snapshot()?;
     links.retain(|link| {
         let number = link.lower_namespace;
         number.is_some() && link.is_upper_of_in(number, lower.index)
     });
     if !links.is_empty() {
-        let number = netns.number_of(base);
+        let number = netns.namespace_id(base);
         let number = number.context("listing what stands on an interface")?;
         links.retain(|link| link.lower_namespace == number);
     }
@@ -75,14 +75,14 @@ fn uppers_in(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
 pub(super) fn delete_uppers(
     base: &Netns,
     lower: &Link,
-    depth: Depth,
+    depth: SearchDepth,
     patience: Duration,
 ) -> Result<()> {
     let until = Instant::now() + patience;
     let delete_all = |netns: &Netns, uppers: &[Link]| -> Result<()> {
         for upper in uppers {
             let deleted = delete(netns, upper.index);
-            deleted.with_context(|| moving(&upper.name, "away, which stood on another"))?;
+            deleted.with_context(|| move_context(&upper.name, "away, which stood on another"))?;
             if Instant::now() >= until {
                 let (name, seconds) = (lower.display_name(), patience.as_secs());
                 bail!(
@@ -92,21 +92,21 @@ pub(super) fn delete_uppers(
         }
         Ok(())
     };
-    let (mut here, _) = base.look()?;
+    let (mut here, _) = base.snapshot()?;
     here.retain(|other| other.is_upper_of(lower.index));
     delete_all(base, &here)?;
-    let unseen = uppers_elsewhere(base, lower, depth, patience, &mut |place, uppers| {
+    let unseen = visit_uppers(base, lower, depth, patience, &mut |place, uppers| {
         delete_all(&place.netns, uppers)
     })?;
     unseen.map_or(Ok(()), Err)
 }
 
-pub(super) fn looking(name: &str) -> String {
+pub(super) fn search_context(name: &str) -> String {
     format!("interface {name}: looking at other network namespaces")
 }
 
 /// `way` says where to or from.
-pub(super) fn moving(name: &[u8], way: &str) -> String {
+pub(super) fn move_context(name: &[u8], way: &str) -> String {
     format!("moving interface {} {way}", Quoted(&String::from_utf8_lossy(name)))
 }
 
@@ -151,12 +151,12 @@ mod tests {
         let mut links = netns.links().unwrap().into_iter();
         let link = links.find(|link| link.name == b"d0").unwrap();
         let find = || {
-            let (mut found, depth) = (0, Depth::Processes);
-            let mut count = |_: &netns::Found, uppers: &[Link]| {
+            let (mut found, depth) = (0, SearchDepth::Processes);
+            let mut count = |_: &netns::FoundNetns, uppers: &[Link]| {
                 found += uppers.len();
                 Ok(())
             };
-            let unseen = uppers_elsewhere(&netns, &link, depth, Duration::ZERO, &mut count);
+            let unseen = visit_uppers(&netns, &link, depth, Duration::ZERO, &mut count);
             (found, unseen.unwrap())
         };
         // An interface may move then, with a warning.
@@ -165,7 +165,7 @@ mod tests {
         let unseen = unseen.unwrap().to_string();
         assert_eq!(unseen, "interface d0: looking at other network namespaces");
         // And does not come back as it was.
-        delete_uppers(&netns, &link, Depth::Processes, Duration::ZERO).unwrap_err();
+        delete_uppers(&netns, &link, SearchDepth::Processes, Duration::ZERO).unwrap_err();
         assert_eq!(find().0, 0);
     }
 
@@ -186,7 +186,7 @@ mod tests {
         };
         let mut links = netns.links().unwrap().into_iter();
         let link = links.find(|link| link.name == b"d0").unwrap();
-        let delete = |patience| delete_uppers(&netns, &link, Depth::Root, patience);
+        let delete = |patience| delete_uppers(&netns, &link, SearchDepth::Root, patience);
         let late = delete(Duration::ZERO).unwrap_err().to_string();
         let wanted = "interface d0: what a container left on it was not all deleted within 0 seconds; run \"onload-ctk lease restore\"";
         assert_eq!((late.as_str(), left()), (wanted, 2));
@@ -210,13 +210,13 @@ mod tests {
             scope.spawn(|| {
                 let (one, two) = (netns(&one), netns(&two));
                 while !is_done.load(Relaxed) {
-                    one.give(7, &two, None).unwrap();
-                    two.give(7, &one, None).unwrap();
+                    one.move_link(7, &two, None).unwrap();
+                    two.move_link(7, &one, None).unwrap();
                 }
             });
             let netns = netns(&one);
             let fewer = (0..20).find_map(|_| {
-                let (links, _) = netns.look().unwrap();
+                let (links, _) = netns.snapshot().unwrap();
                 let bridges = links.iter().filter(|link| link.kind == b"bridge");
                 Some(bridges.count()).filter(|count| *count != 60)
             });

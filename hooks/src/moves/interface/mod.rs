@@ -25,35 +25,37 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
 
-pub use identity::Identity;
-use rebind::Function;
-pub(super) use usage::{check as check_unused, opener};
+pub use identity::InterfaceOps;
+use rebind::RebindableFunction;
+pub(super) use usage::{check as check_unused, find_opener};
 
-use super::journey::{Arrival, Grant, Home, Kind, NotBack, Request, Way};
-use super::netns::{Depth, Netns};
+use super::journey::{
+    ContainerDevice, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice,
+};
+use super::netns::{Netns, SearchDepth};
 
 /// What engines call the interface that they give a container themselves.
 const RESERVED: &[u8] = b"eth0";
 
 /// The driver of an interface's function, where that can be bound anew.
 #[derive(Default)]
-pub(crate) struct Driver {
-    function: Option<Function>,
+pub(crate) struct InterfacePreparation {
+    function: Option<RebindableFunction>,
     /// A killed process had left the function without it.
     is_bound_again: bool,
 }
 
-impl Kind for Identity {
+impl MoveOps for InterfaceOps {
     const CLASS: Class = Class::Netdev;
     const WORD: &'static str = "interface";
     const THING: &'static str = "interface";
     const NEEDS: &'static str = "an interface needs an engine of the host's root";
     type Facts = SavedInterface;
     type Seen = Link;
-    type Driver = Driver;
+    type Driver = InterfacePreparation;
 
     fn check_way(&self, home: &Netns, to: &Netns, name: &str) -> Result<()> {
-        if to.is(home) {
+        if to.is_same(home) {
             bail!(
                 "interface {name} cannot move: the container has this host's own network, where it can use the interface as it is; leave out --network host, or the device"
             );
@@ -63,8 +65,8 @@ impl Kind for Identity {
 
     /// Another container may ask for it by another name. Refuses a function that has a lease of another name: a container
     /// may have renamed the interface, which came back under that name, and is not as it was before its own lease ends.
-    fn reserve(&self, leases: &Leases, request: &Request<'_>) -> Result<Option<Lock>> {
-        let Request { name, pci, .. } = request;
+    fn reserve(&self, leases: &Leases, request: &MoveRequest<'_>) -> Result<Option<Lock>> {
+        let MoveRequest { name, pci, .. } = request;
         let lock = leases.lock_function(*pci)?;
         let leased = leases.find_by_function(*pci)?;
         if let Some(other) = leased.iter().find(|other| *other != request.device) {
@@ -75,17 +77,17 @@ impl Kind for Identity {
         Ok(Some(lock))
     }
 
-    fn look(&self, netns: &Netns, request: &Request<'_>) -> Result<Option<Link>> {
-        self.interface_of(netns, request.pci, &request.name)
+    fn find_requested(&self, netns: &Netns, request: &MoveRequest<'_>) -> Result<Option<Link>> {
+        self.find_interface(netns, request.pci, &request.name)
     }
 
     fn examine(
         &self,
         link: &Link,
-        request: &Request<'_>,
-        way: &Way<'_, Self>,
+        request: &MoveRequest<'_>,
+        way: &MoveContext<'_, Self>,
     ) -> Result<(SavedInterface, Option<String>)> {
-        let Request { name, pci, .. } = request;
+        let MoveRequest { name, pci, .. } = request;
         if link.name != name.as_bytes() {
             bail!(
                 "interface {name}: the interface of PCI function {pci} is called {} now; run `systemctl start onload-cdi.service`, then start a new container",
@@ -94,23 +96,23 @@ impl Kind for Identity {
         }
         check_names(link, request, &way.to)?;
         let home = &way.home.netns;
-        let warning = usage::check(home, link, Some(*pci), Depth::Processes)?;
-        let facts = facts::of(link, *pci);
-        let vf = function::examine(self, home, request)?;
-        let sysctls = sysctl::of(home, link);
+        let warning = usage::check(home, link, Some(*pci), SearchDepth::Processes)?;
+        let facts = facts::save_interface(link, *pci);
+        let vf = function::check_vf(self, home, request)?;
+        let sysctls = sysctl::save_sysctls(home, link);
         let facts = SavedInterface {
             vf: vf.map(Box::new),
             sysctls: sysctls
                 .with_context(|| format!("reading the settings of interface {name}"))?,
-            queues: queues::of(home, link).map(Box::new),
-            onload: onload::registration(&facts),
+            queues: queues::save_queues(home, link).map(Box::new),
+            onload: onload::read_registration(&facts),
             ..facts
         };
         Ok((facts, warning))
     }
 
-    fn check_there(&self, there: &Netns, link: &Link, request: &Request<'_>) -> Result<()> {
-        match inside::otherwise(there, link, request)? {
+    fn check_there(&self, there: &Netns, link: &Link, request: &MoveRequest<'_>) -> Result<()> {
+        match inside::find_difference(there, link, request)? {
             Some(otherwise) => bail!(
                 "{}: another container has it too, and it is set up otherwise: {otherwise}; ask for the same, or for another device",
                 request.device
@@ -119,7 +121,7 @@ impl Kind for Identity {
         }
     }
 
-    fn stray(&self, _: &Link, request: &Request<'_>) -> Result<SavedInterface> {
+    fn stray_state(&self, _: &Link, request: &MoveRequest<'_>) -> Result<SavedInterface> {
         bail!(
             "interface {} is in the container's network namespace already, and no lease says how it was before; who put it there has to take it out",
             request.name
@@ -128,28 +130,28 @@ impl Kind for Identity {
 
     fn send(
         &self,
-        grant: &Grant<'_, Self>,
+        grant: &ContainerDevice<'_, Self>,
         facts: &SavedInterface,
-        way: &Way<'_, Self>,
+        way: &MoveContext<'_, Self>,
     ) -> Result<()> {
         let (link, request) = (&grant.seen, &grant.request);
         // It may have come into use since the first look. Nobody but root can do that.
-        usage::check(&way.home.netns, link, Some(request.pci), Depth::Root)?;
-        function::set_up(&way.home, link, facts)?;
+        usage::check(&way.home.netns, link, Some(request.pci), SearchDepth::Root)?;
+        function::set_up_vf(&way.home, link, facts)?;
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
-        let moved = way.home.netns.give(link.index, &way.to, new_name);
-        moved.with_context(|| leftovers::moving(&link.name, "into the container"))?;
-        let there = self.look(&way.to, request)?;
-        let there = there.ok_or_else(|| Self::not_here(&request.name, request.pci, None))?;
+        let moved = way.home.netns.move_link(link.index, &way.to, new_name);
+        moved.with_context(|| leftovers::move_context(&link.name, "into the container"))?;
+        let there = self.find_requested(&way.to, request)?;
+        let there = there.ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
         inside::set(&way.to, &there, request)?;
         if request.settings.af_xdp {
-            let facts = facts::of(&there, request.pci);
+            let facts = facts::save_interface(&there, request.pci);
             register(&facts, request.device, way)?;
         }
         Ok(())
     }
 
-    fn of(facts: &SavedState) -> Option<&SavedInterface> {
+    fn downcast_saved(facts: &SavedState) -> Option<&SavedInterface> {
         match facts {
             SavedState::Interface(facts) => Some(facts),
             SavedState::Rdma(_) | SavedState::Function(_) => None,
@@ -161,38 +163,46 @@ impl Kind for Identity {
     }
 
     fn find(&self, netns: &Netns, facts: &SavedInterface) -> Result<Option<Link>> {
-        self.interface_of(netns, facts.pci, &facts.name)
+        self.find_interface(netns, facts.pci, &facts.name)
     }
 
-    fn is_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
-        matches!(self.interface_of(netns, pci, name), Ok(Some(_)))
+    fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
+        matches!(self.find_interface(netns, pci, name), Ok(Some(_)))
     }
 
-    fn prepare(&self, home: &Home<'_, Self>, facts: &SavedInterface) -> Result<Driver> {
-        take::sweep(home)?;
-        let function = Function::find(Path::new(rebind::PCI), facts.pci);
+    fn prepare(
+        &self,
+        home: &HostNetns<'_, Self>,
+        facts: &SavedInterface,
+    ) -> Result<InterfacePreparation> {
+        take::delete_impostors(home)?;
+        let function = RebindableFunction::find(Path::new(rebind::PCI), facts.pci);
         // If this fails, the interface is not on the host, which is what is said then.
         let is_bound_again =
-            function.as_ref().is_some_and(|own| own.bind_again().is_ok_and(|done| done));
+            function.as_ref().is_some_and(|own| own.finish_rebind().is_ok_and(|done| done));
         if is_bound_again {
-            rebind::wait_for(home, facts)?;
+            rebind::wait_for_interface(home, facts)?;
         }
-        Ok(Driver { function, is_bound_again })
+        Ok(InterfacePreparation { function, is_bound_again })
     }
 
-    fn take(
+    fn move_home(
         &self,
         from: &Netns,
         link: &Link,
-        home: &Home<'_, Self>,
+        home: &HostNetns<'_, Self>,
         facts: &SavedInterface,
     ) -> Result<()> {
-        take::take(from, link, home, facts)
+        take::move_home(from, link, home, facts)
     }
 
-    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
-        let Arrival { back, seen, driver } = arrival;
-        restore::finish(home, seen, &back.facts, &|link| {
+    fn restore(
+        &self,
+        arrival: ReturnedDevice<'_, Self>,
+        home: &HostNetns<'_, Self>,
+    ) -> Result<(), RestoreError> {
+        let ReturnedDevice { back, seen, driver } = arrival;
+        restore::clear_and_restore(home, seen, &back.facts, &|link| {
             if driver.is_bound_again {
                 // Nobody has had it since its driver made it.
                 return Ok(());
@@ -201,11 +211,11 @@ impl Kind for Identity {
         })
     }
 
-    fn looking(name: &str) -> String {
-        leftovers::looking(name)
+    fn search_context(name: &str) -> String {
+        leftovers::search_context(name)
     }
 
-    fn not_here(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
+    fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
         let why = match keeper {
             Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
             None => "; is it bound to its driver?".to_owned(),
@@ -215,7 +225,7 @@ impl Kind for Identity {
 }
 
 /// Its other names go with it. Where they are in the way, the kernel would say so in the middle of the move.
-fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
+fn check_names(link: &Link, request: &MoveRequest<'_>, to: &Netns) -> Result<()> {
     let name = &request.name;
     let there = request.new_name.map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
     let others = || link.alternative_names.iter().map(Vec::as_slice);
@@ -244,7 +254,11 @@ fn check_names(link: &Link, request: &Request<'_>, to: &Netns) -> Result<()> {
 }
 
 /// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
-fn register(facts: &SavedInterface, device: &DeviceId, way: &Way<'_, Identity>) -> Result<()> {
+fn register(
+    facts: &SavedInterface,
+    device: &DeviceId,
+    way: &MoveContext<'_, InterfaceOps>,
+) -> Result<()> {
     let registration = onload::register(&way.to, facts)?;
     let say = |moved: &mut MoveRecord| {
         if let SavedState::Interface(facts) = &mut moved.facts {

@@ -6,41 +6,41 @@ use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::{Link, LinkChange, UP};
 
-use super::identity::Home;
-use super::leftovers::{self, moving};
-use crate::moves::netns::{Depth, Netns};
-use crate::moves::passing::{is_passing, passing};
+use super::identity::InterfaceHostNetns;
+use super::leftovers::{self, move_context};
+use crate::moves::netns::{Netns, SearchDepth};
+use crate::moves::passing::{is_transit_name, transit_name};
 
 /// Takes an interface out of a namespace, whatever was done to it there. A container may go on changing it
 /// meanwhile, so that only the move counts.
-pub(super) fn take(
+pub(super) fn move_home(
     from: &Netns,
     link: &Link,
-    home: &Home<'_>,
+    home: &InterfaceHostNetns<'_>,
     facts: &SavedInterface,
 ) -> Result<()> {
-    let (before, _) = from.look()?;
-    undress(from, link, &before);
+    let (before, _) = from.snapshot()?;
+    strip_settings(from, link, &before);
     // The name is told to nobody before: where an interface that was put in its place has it as another name, the
     // kernel moves that one, fails to name it, and leaves it on the host under a name that somebody else chose.
-    let name = passing();
-    let moved = from.give(link.index, &home.netns, Some(name.as_bytes()));
+    let name = transit_name();
+    let moved = from.move_link(link.index, &home.netns, Some(name.as_bytes()));
     let own = facts.name.as_bytes();
-    moved.with_context(|| moving(own, "back to the host"))?;
-    send_back(home, from, facts, name.as_bytes())
+    moved.with_context(|| move_context(own, "back to the host"))?;
+    return_impostor(home, from, facts, name.as_bytes())
 }
 
 /// Takes from an interface what would keep it where it is, as far as that can be done.
-fn undress(from: &Netns, link: &Link, before: &[Link]) {
+fn strip_settings(from: &Netns, link: &Link, before: &[Link]) {
     let state = |flags| LinkChange::Flags { mask: UP, flags };
     // What goes away while the interface is up leaves it neither its addresses nor in promiscuous mode.
     if before.iter().any(|other| other.is_upper_of(link.index)) {
-        let _ = from.change(link.index, &state(UP));
+        let _ = from.change_link(link.index, &state(UP));
     }
-    let _ = leftovers::delete_uppers(from, link, Depth::Root, leftovers::SHORT);
-    let _ = from.change(link.index, &state(0));
+    let _ = leftovers::delete_uppers(from, link, SearchDepth::Root, leftovers::SHORT);
+    let _ = from.change_link(link.index, &state(0));
     for mode in link.xdp_modes {
-        let _ = from.change(link.index, &LinkChange::NoXdp(*mode));
+        let _ = from.change_link(link.index, &LinkChange::NoXdp(*mode));
     }
     // Since Linux 6.6 one that the host has too makes the move fail.
     for name in &link.alternative_names {
@@ -50,15 +50,20 @@ fn undress(from: &Netns, link: &Link, before: &[Link]) {
 
 /// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
 /// namespace may have put one of their own making in its place, with its number.
-fn send_back(home: &Home<'_>, from: &Netns, facts: &SavedInterface, name: &[u8]) -> Result<()> {
+fn return_impostor(
+    home: &InterfaceHostNetns<'_>,
+    from: &Netns,
+    facts: &SavedInterface,
+    name: &[u8],
+) -> Result<()> {
     let own = home.find(facts)?;
-    let (here, _) = home.netns.look()?;
+    let (here, _) = home.netns.snapshot()?;
     let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);
     let foreign = here.iter().find(|link| link.name == name && !is_own(link));
     if let Some(foreign) = foreign {
-        let gone = home.netns.give(foreign.index, from, Some(passing().as_bytes()));
+        let gone = home.netns.move_link(foreign.index, from, Some(transit_name().as_bytes()));
         gone.or_else(|_| leftovers::delete(&home.netns, foreign.index))
-            .with_context(|| moving(name, "away, which is another one"))?;
+            .with_context(|| move_context(name, "away, which is another one"))?;
     }
     if own.is_none() {
         bail!(
@@ -71,11 +76,11 @@ fn send_back(home: &Home<'_>, from: &Netns, facts: &SavedInterface, name: &[u8])
 
 /// Deletes what a container put in an interface's place, where whoever fetched that was killed before it was sent away.
 /// Only a driver's own interfaces come to the host under a passing name otherwise, and those are not deleted.
-pub(super) fn sweep(home: &Home<'_>) -> Result<()> {
-    let (here, _) = home.netns.look()?;
+pub(super) fn delete_impostors(home: &InterfaceHostNetns<'_>) -> Result<()> {
+    let (here, _) = home.netns.snapshot()?;
     let is_left = |link: &&Link| {
-        let is_virtual = !link.kind.is_empty() && !home.kind.is_function(link);
-        is_virtual && is_passing(&link.name)
+        let is_virtual = !link.kind.is_empty() && !home.kind.is_function_interface(link);
+        is_virtual && is_transit_name(&link.name)
     };
     for foreign in here.iter().filter(is_left) {
         // What cannot be deleted must not keep an interface from coming back.

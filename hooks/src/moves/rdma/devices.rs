@@ -34,38 +34,38 @@ const CONNECTION_MANAGER: &str = "rdma_cm";
 
 /// The RDMA devices of this host, by the kernel: tests on machines without one that can move have others.
 #[derive(Clone, Debug)]
-pub struct Devices(pub Rc<dyn RdmaAccess>);
+pub struct RdmaOps(pub Rc<dyn RdmaAccess>);
 
-impl Default for Devices {
+impl Default for RdmaOps {
     fn default() -> Self {
-        Devices(Rc::new(Kernel))
+        RdmaOps(Rc::new(KernelRdma))
     }
 }
 
 /// How devices are found and told.
 pub trait RdmaAccess: Debug + Sync {
     /// Whether namespaces share the devices; none where the kernel knows none.
-    fn mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>>;
-    fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>>;
+    fn netns_mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>>;
+    fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>>;
     /// Moves a device out of the namespace of the thread that calls this. The kernel compares the sender's namespace with
     /// the device's, wherever the socket was opened (`ib_device_set_netns_put`, drivers/infiniband/core/device.c).
-    fn give(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
+    fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
     /// The nodes of a device of a namespace; empty where ib_uverbs gives it none.
-    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>>;
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaNode>>;
     /// The interfaces that a move deletes.
-    fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>>;
+    fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>>;
     /// The modules of the kernel that use a device.
     fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>>;
     /// The nodes that a device of the host has for itself, those of management too.
-    fn own_nodes(&self, name: &str) -> Vec<PathBuf>;
+    fn host_nodes(&self, name: &str) -> Vec<PathBuf>;
 }
 
 #[derive(Debug)]
-struct Kernel;
+struct KernelRdma;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RdmaDevice {
+pub struct NetnsRdmaDevice {
     pub index: u32,
     /// Its name; what a container has called it need be no text.
     pub name: String,
@@ -73,76 +73,76 @@ pub struct RdmaDevice {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct RdmaNode {
     /// Its path, on the host and in the container.
     pub path: PathBuf,
     pub numbers: DeviceNumber,
 }
 
-impl From<RdmaChardev> for Node {
+impl From<RdmaChardev> for RdmaNode {
     fn from(character: RdmaChardev) -> Self {
-        Node { path: Path::new(NODES).join(character.name), numbers: character.numbers }
+        RdmaNode { path: Path::new(NODES).join(character.name), numbers: character.numbers }
     }
 }
 
-impl RdmaAccess for Kernel {
-    fn mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
-        kernel::mode(&socket_in(netns)?)
+impl RdmaAccess for KernelRdma {
+    fn netns_mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+        kernel::netns_mode(&open_socket(netns)?)
     }
 
-    fn of(&self, netns: &Netns) -> io::Result<Vec<RdmaDevice>> {
-        let links = kernel::links(&socket_in(netns)?)?;
+    fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>> {
+        let links = kernel::list_links(&open_socket(netns)?)?;
         if links.is_empty() {
             return Ok(Vec::new());
         }
-        let sysfs = sysfs_of(netns)?;
-        let found = links.into_iter().map(|link| RdmaDevice {
+        let sysfs = open_sysfs(netns)?;
+        let found = links.into_iter().map(|link| NetnsRdmaDevice {
             index: link.index,
-            pci: function(&sysfs, &link.name),
+            pci: pci_function(&sysfs, &link.name),
             name: String::from_utf8_lossy(&link.name).into_owned(),
         });
         Ok(found.collect())
     }
 
-    fn give(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
-        kernel::give(&NetlinkSocket::open(Some(RDMA))?, index, to)
+    fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
+        kernel::move_device(&NetlinkSocket::open(Some(RDMA))?, index, to)
     }
 
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
-        kernel::rename(&socket_in(netns)?, index, name)
+        kernel::rename(&open_socket(netns)?, index, name)
     }
 
-    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<Node>> {
-        let socket = socket_in(netns)?;
-        let Some(verbs) = kernel::character(&socket, Some(index), VERBS)? else {
+    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaNode>> {
+        let socket = open_socket(netns)?;
+        let Some(verbs) = kernel::find_chardev(&socket, Some(index), VERBS)? else {
             return Ok(Vec::new());
         };
         // Programs that connect in other ways need none.
-        let manager = kernel::character(&socket, None, CONNECTION_MANAGER)?;
-        Ok([Some(verbs), manager].into_iter().flatten().map(Node::from).collect())
+        let manager = kernel::find_chardev(&socket, None, CONNECTION_MANAGER)?;
+        Ok([Some(verbs), manager].into_iter().flatten().map(RdmaNode::from).collect())
     }
 
-    fn interfaces(&self, netns: &Netns, device: &RdmaDevice) -> Result<Vec<Link>> {
+    fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>> {
         let links = netns.links()?.into_iter();
         Ok(links.filter(|link| is_ipoib_of(link, device)).collect())
     }
 
     fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>> {
-        kernel::users(&socket_in(netns)?, index)
+        kernel::kernel_users(&open_socket(netns)?, index)
     }
 
-    fn own_nodes(&self, name: &str) -> Vec<PathBuf> {
-        own_nodes(Path::new("/sys/class"), name)
+    fn host_nodes(&self, name: &str) -> Vec<PathBuf> {
+        host_nodes(Path::new("/sys/class"), name)
     }
 }
 
 /// Whether it carries IP over InfiniBand on a device, which makes such interfaces and deletes them
 /// (drivers/infiniband/ulp/ipoib/ipoib_main.c, `ipoib_remove_one`).
-fn is_ipoib_of(link: &Link, device: &RdmaDevice) -> bool {
+fn is_ipoib_of(link: &Link, device: &NetnsRdmaDevice) -> bool {
     link.kind == b"ipoib" && link.function.is_some() && link.function == device.pci
 }
 
-fn own_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
+fn host_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
     let mut nodes = Vec::new();
     for class in OWN_CLASSES {
         let entries = std::fs::read_dir(classes.join(class)).into_iter().flatten().flatten();
@@ -156,21 +156,21 @@ fn own_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
     nodes
 }
 
-fn socket_in(netns: &Netns) -> io::Result<NetlinkSocket> {
-    netns.inside(|| NetlinkSocket::open(Some(RDMA)))
+fn open_socket(netns: &Netns) -> io::Result<NetlinkSocket> {
+    netns.run_inside(|| NetlinkSocket::open(Some(RDMA)))
 }
 
 /// The root of sysfs as a namespace sees it.
-fn sysfs_of(netns: &Netns) -> io::Result<OwnedFd> {
+fn open_sysfs(netns: &Netns) -> io::Result<OwnedFd> {
     if netns.is_own() {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         return Ok(rustix::fs::openat(CWD, "/sys", flags, Mode::empty())?);
     }
-    netns.inside(|| detached::mount("sysfs"))
+    netns.run_inside(|| detached::mount("sysfs"))
 }
 
 /// The function nearest above a device: the entry of the class is a link to its directory, which is below it.
-fn function(sysfs: &OwnedFd, name: &[u8]) -> Option<PciAddress> {
+fn pci_function(sysfs: &OwnedFd, name: &[u8]) -> Option<PciAddress> {
     let name = std::str::from_utf8(name).ok()?;
     if name.contains('/') || name.starts_with('.') {
         return None;
@@ -195,18 +195,18 @@ mod tests {
         link("sf1", &format!("{below}/mlx5_core.sf.4/infiniband/sf1"));
         link("rxe0", "../../devices/virtual/infiniband/rxe0");
         let sysfs = OwnedFd::from(std::fs::File::open(tree.path()).unwrap());
-        let of = |name: &str| function(&sysfs, name.as_bytes()).map(|pci| pci.to_string());
+        let of = |name: &str| pci_function(&sysfs, name.as_bytes()).map(|pci| pci.to_string());
         assert_eq!(of("mlx5_3").as_deref(), Some("0000:3b:00.3"));
         assert_eq!(of("sf1").as_deref(), Some("0000:3b:00.3"));
         for none in ["rxe0", "gone", "..", "../infiniband/mlx5_3", ""] {
             assert_eq!(of(none), None, "{none}");
         }
-        assert_eq!(function(&sysfs, b"\xff"), None);
+        assert_eq!(pci_function(&sysfs, b"\xff"), None);
     }
 
     #[test]
     fn interfaces_of_ip_over_infiniband_on_its_function_go_with_a_device() {
-        let device = |pci: Option<&str>| RdmaDevice {
+        let device = |pci: Option<&str>| NetnsRdmaDevice {
             index: 3,
             name: "mlx5_3".to_owned(),
             pci: pci.map(|pci| pci.parse().unwrap()),
@@ -241,10 +241,10 @@ mod tests {
             std::fs::create_dir_all(&node).unwrap();
             std::fs::write(node.join("ibdev"), format!("{owner}\n")).unwrap();
         }
-        let mut found = own_nodes(tree.path(), "mlx5_1");
+        let mut found = host_nodes(tree.path(), "mlx5_1");
         found.sort();
         let wanted = ["issm1", "umad1", "uverbs1"].map(|name| Path::new(NODES).join(name));
         assert_eq!(found, wanted);
-        assert_eq!(own_nodes(tree.path(), "mlx5_10"), [""; 0].map(PathBuf::from));
+        assert_eq!(host_nodes(tree.path(), "mlx5_10"), [""; 0].map(PathBuf::from));
     }
 }

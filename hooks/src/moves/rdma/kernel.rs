@@ -10,35 +10,39 @@ use onload_sys::netlink::socket::NetlinkSocket;
 use rustix::io::Errno;
 
 /// Asks the kernel, and reads the payloads of the answers to their end.
-pub(super) trait Exchange {
+pub(super) trait NldevExchange {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>>;
 }
 
-impl Exchange for NetlinkSocket {
+impl NldevExchange for NetlinkSocket {
     fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         self.query(kind, flags, payload, &|answer| Some(answer.to_vec()))
     }
 }
 
-pub(super) fn links(with: &dyn Exchange) -> io::Result<Vec<RdmaLink>> {
+pub(super) fn list_links(with: &dyn NldevExchange) -> io::Result<Vec<RdmaLink>> {
     let answers = with.exchange(nldev::GET, DUMP, &[])?;
     Ok(answers.iter().filter_map(|payload| nldev::parse(payload)).collect())
 }
 
 /// Moves a device to another namespace: EOPNOTSUPP where its driver cannot, or where all namespaces share the devices.
-pub(super) fn give(with: &dyn Exchange, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn move_device(
+    with: &dyn NldevExchange,
+    index: u32,
+    to: BorrowedFd<'_>,
+) -> io::Result<()> {
     let payload = nldev::to_namespace(index, to);
     with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
 }
 
-pub(super) fn rename(with: &dyn Exchange, index: u32, name: &str) -> io::Result<()> {
+pub(super) fn rename(with: &dyn NldevExchange, index: u32, name: &str) -> io::Result<()> {
     let payload = nldev::rename(index, name.as_bytes());
     with.exchange(nldev::SET, ACKNOWLEDGE, &payload).map(drop)
 }
 
 /// The node of a type that a device has, or that all share; none where its module is not loaded.
-pub(super) fn character(
-    with: &dyn Exchange,
+pub(super) fn find_chardev(
+    with: &dyn NldevExchange,
     index: Option<u32>,
     of_type: &str,
 ) -> io::Result<Option<RdmaChardev>> {
@@ -55,7 +59,7 @@ pub(super) fn character(
 
 /// The modules of the kernel that use a device, by its queue pairs. Those that each device has are none: of management, of
 /// its driver and of IP over InfiniBand, whose interfaces say more.
-pub(super) fn users(with: &dyn Exchange, index: u32) -> io::Result<BTreeSet<String>> {
+pub(super) fn kernel_users(with: &dyn NldevExchange, index: u32) -> io::Result<BTreeSet<String>> {
     const OWN: [&str; 4] = ["ib_core", "ib_ipoib", "mlx4_ib", "mlx5_ib"];
     let answers =
         with.exchange(nldev::GET_QUEUE_PAIRS, DUMP, &nldev::queue_pairs_payload(index))?;
@@ -64,7 +68,7 @@ pub(super) fn users(with: &dyn Exchange, index: u32) -> io::Result<BTreeSet<Stri
 }
 
 /// Whether namespaces share the devices; none where the kernel does not say.
-pub(super) fn mode(with: &dyn Exchange) -> io::Result<Option<RdmaNetnsMode>> {
+pub(super) fn netns_mode(with: &dyn NldevExchange) -> io::Result<Option<RdmaNetnsMode>> {
     let answers = with.exchange(nldev::SYS_GET, ACKNOWLEDGE, &[])?;
     Ok(answers.iter().find_map(|payload| nldev::parse_netns_mode(payload)))
 }
@@ -97,7 +101,7 @@ mod tests {
         }
     }
 
-    impl Exchange for Replay {
+    impl NldevExchange for Replay {
         fn exchange(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<Vec<u8>>> {
             let (request, answer) = self.0.borrow_mut().pop().unwrap();
             let mut wanted = bytes(request);
@@ -132,17 +136,17 @@ mod tests {
             ("move-request", "done"),
         ]);
         let file = std::fs::File::open("/proc/self/ns/net").unwrap();
-        assert_eq!(mode(&host).unwrap(), Some(RdmaNetnsMode::Exclusive));
-        let index = links(&host).unwrap()[1].index;
-        give(&host, index, file.as_fd()).unwrap();
-        assert_eq!(links(&host).unwrap(), []);
-        assert_eq!(links(&container).unwrap()[1].name, b"mlx5_3");
+        assert_eq!(netns_mode(&host).unwrap(), Some(RdmaNetnsMode::Exclusive));
+        let index = list_links(&host).unwrap()[1].index;
+        move_device(&host, index, file.as_fd()).unwrap();
+        assert_eq!(list_links(&host).unwrap(), []);
+        assert_eq!(list_links(&container).unwrap()[1].name, b"mlx5_3");
         // Its node has been made anew, with another number.
-        let node = character(&container, Some(index), "uverbs").unwrap();
+        let node = find_chardev(&container, Some(index), "uverbs").unwrap();
         assert_eq!(node.unwrap().numbers.to_string(), "510:300");
-        let shared = character(&container, None, "rdma_cm").unwrap();
+        let shared = find_chardev(&container, None, "rdma_cm").unwrap();
         assert_eq!(shared.unwrap().name, "rdma_cm");
-        give(&container, index, file.as_fd()).unwrap();
+        move_device(&container, index, file.as_fd()).unwrap();
     }
 
     #[test]
@@ -154,17 +158,17 @@ mod tests {
             ("no-right", Errno::PERM),
         ] {
             let host = Replay::of(&[("move-request", answer)]);
-            let refused = give(&host, 3, file.as_fd()).unwrap_err();
+            let refused = move_device(&host, 3, file.as_fd()).unwrap_err();
             assert_eq!(Errno::from_io_error(&refused), Some(error));
         }
         let shared = Replay::of(&[("mode-request", "mode-answer-shared")]);
-        assert_eq!(mode(&shared).unwrap(), Some(RdmaNetnsMode::Shared));
+        assert_eq!(netns_mode(&shared).unwrap(), Some(RdmaNetnsMode::Shared));
     }
 
     #[test]
     fn the_kernel_uses_a_device_where_not_only_what_each_has_does() {
         let host = Replay::of(&[("queue-pairs-request", "queue-pairs-answer")]);
-        let users: Vec<String> = users(&host, 3).unwrap().into_iter().collect();
+        let users: Vec<String> = kernel_users(&host, 3).unwrap().into_iter().collect();
         assert_eq!(users, ["rdma_cm"]);
     }
 
@@ -176,7 +180,7 @@ mod tests {
             ("uverbs-request", "no-right"),
         ]);
         rename(&host, 3, "mlx5_3").unwrap();
-        assert_eq!(character(&host, Some(3), "uverbs").unwrap(), None);
-        assert!(character(&host, Some(3), "uverbs").is_err());
+        assert_eq!(find_chardev(&host, Some(3), "uverbs").unwrap(), None);
+        assert!(find_chardev(&host, Some(3), "uverbs").is_err());
     }
 }

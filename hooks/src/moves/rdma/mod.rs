@@ -15,23 +15,26 @@ use onload_sys::netlink::nldev::RdmaNetnsMode;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
-pub use devices::{Devices, Node, RdmaAccess, RdmaDevice};
+pub use devices::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
 
-use super::journey::{Arrival, Grant, Grants, Home, Kind, NotBack, Request, Way};
+use super::journey::{
+    ContainerDevice, ContainerDevices, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError,
+    ReturnedDevice,
+};
 use super::netns::Netns;
-use super::passing::{is_passing, passing};
+use super::passing::{is_transit_name, transit_name};
 
-impl Kind for Devices {
+impl MoveOps for RdmaOps {
     const CLASS: Class = Class::Rdma;
     const WORD: &'static str = "rdma";
     const THING: &'static str = "device";
     const NEEDS: &'static str = "it needs an engine of the host's root, or RDMA's mode shared";
     type Facts = SavedRdma;
-    type Seen = RdmaDevice;
+    type Seen = NetnsRdmaDevice;
     type Driver = ();
 
     fn check_way(&self, home: &Netns, _: &Netns, name: &str) -> Result<()> {
-        let mode = self.0.mode(home);
+        let mode = self.0.netns_mode(home);
         let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
@@ -42,9 +45,13 @@ impl Kind for Devices {
     }
 
     /// By its name: the function of a device of another one would be refused.
-    fn look(&self, netns: &Netns, request: &Request<'_>) -> Result<Option<RdmaDevice>> {
-        let Request { name, pci, .. } = request;
-        let mut all = self.all(netns, name)?.into_iter();
+    fn find_requested(
+        &self,
+        netns: &Netns,
+        request: &MoveRequest<'_>,
+    ) -> Result<Option<NetnsRdmaDevice>> {
+        let MoveRequest { name, pci, .. } = request;
+        let mut all = self.list_all(netns, name)?.into_iter();
         let found = all.find(|found| found.name == *name);
         if let Some(other) = found.as_ref().filter(|found| found.pci != Some(*pci)) {
             let now = match other.pci {
@@ -60,28 +67,33 @@ impl Kind for Devices {
 
     fn examine(
         &self,
-        found: &RdmaDevice,
-        request: &Request<'_>,
-        way: &Way<'_, Self>,
+        found: &NetnsRdmaDevice,
+        request: &MoveRequest<'_>,
+        way: &MoveContext<'_, Self>,
     ) -> Result<(SavedRdma, Option<String>)> {
         let warning = usage::check_interfaces(self, &way.home.netns, found)?;
-        Ok((facts_of(found, request, false), warning))
+        Ok((save_rdma(found, request, false), warning))
     }
 
     /// Somebody else put it there, and takes it out again.
-    fn stray(&self, found: &RdmaDevice, request: &Request<'_>) -> Result<SavedRdma> {
-        Ok(facts_of(found, request, true))
+    fn stray_state(&self, found: &NetnsRdmaDevice, request: &MoveRequest<'_>) -> Result<SavedRdma> {
+        Ok(save_rdma(found, request, true))
     }
 
-    fn send(&self, grant: &Grant<'_, Self>, _: &SavedRdma, way: &Way<'_, Self>) -> Result<()> {
+    fn send(
+        &self,
+        grant: &ContainerDevice<'_, Self>,
+        _: &SavedRdma,
+        way: &MoveContext<'_, Self>,
+    ) -> Result<()> {
         let found = &grant.seen;
         // No container has it any more that may have it open.
         usage::check_users(self, &way.home.netns, found)?;
-        let moved = self.give(&way.home.netns, found.index, &way.to);
+        let moved = self.move_device(&way.home.netns, found.index, &way.to);
         check_moved(moved, "moving into the container", &found.name)
     }
 
-    fn of(facts: &SavedState) -> Option<&SavedRdma> {
+    fn downcast_saved(facts: &SavedState) -> Option<&SavedRdma> {
         match facts {
             SavedState::Rdma(facts) => Some(facts),
             SavedState::Interface(_) | SavedState::Function(_) => None,
@@ -93,28 +105,28 @@ impl Kind for Devices {
     }
 
     /// A driver that was bound anew has given it another number.
-    fn find(&self, netns: &Netns, facts: &SavedRdma) -> Result<Option<RdmaDevice>> {
-        let is_it = |found: &RdmaDevice| {
+    fn find(&self, netns: &Netns, facts: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
+        let is_it = |found: &NetnsRdmaDevice| {
             let is_named = found.index == facts.index || found.name == facts.name;
             is_named && found.pci == Some(facts.pci)
         };
-        let all = self.all(netns, &facts.name)?;
+        let all = self.list_all(netns, &facts.name)?;
         Ok(all.into_iter().find(is_it))
     }
 
-    fn is_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
-        let all = self.0.of(netns).unwrap_or_default();
+    fn exists_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
+        let all = self.0.list_devices(netns).unwrap_or_default();
         all.iter().any(|found| found.pci == Some(pci))
     }
 
-    fn take(
+    fn move_home(
         &self,
         from: &Netns,
-        found: &RdmaDevice,
-        home: &Home<'_, Self>,
+        found: &NetnsRdmaDevice,
+        home: &HostNetns<'_, Self>,
         facts: &SavedRdma,
     ) -> Result<()> {
-        let moved = self.give(from, found.index, &home.netns);
+        let moved = self.move_device(from, found.index, &home.netns);
         // The namespace ends, and the kernel was faster.
         if moved.as_ref().is_err_and(is_gone) && self.find(from, facts)?.is_none() {
             return Ok(());
@@ -124,8 +136,12 @@ impl Kind for Devices {
 
     /// Whoever has CAP_NET_ADMIN in the container could name it otherwise. Where another device has its name, it gives up
     /// the foreign one: the names of two may be swapped, and each would wait for the other.
-    fn restore(&self, arrival: Arrival<'_, Self>, home: &Home<'_, Self>) -> Result<(), NotBack> {
-        let Arrival { back, seen, .. } = arrival;
+    fn restore(
+        &self,
+        arrival: ReturnedDevice<'_, Self>,
+        home: &HostNetns<'_, Self>,
+    ) -> Result<(), RestoreError> {
+        let ReturnedDevice { back, seen, .. } = arrival;
         let SavedRdma { name: own, pci, .. } = &back.facts;
         if seen.name == *own {
             return Ok(());
@@ -136,8 +152,8 @@ impl Kind for Devices {
         };
         let mut name = seen.name;
         let is_taken = Errno::from_io_error(&source) == Some(Errno::EXIST);
-        if is_taken && !is_passing(name.as_bytes()) {
-            let way = passing();
+        if is_taken && !is_transit_name(name.as_bytes()) {
+            let way = transit_name();
             name = rename(&way).map_or(name, |()| way);
         }
         let failed = Err(source).with_context(|| {
@@ -147,22 +163,25 @@ impl Kind for Devices {
     }
 }
 
-impl Devices {
-    fn all(&self, netns: &Netns, name: &str) -> Result<Vec<RdmaDevice>> {
-        let listed = self.0.of(netns);
+impl RdmaOps {
+    fn list_all(&self, netns: &Netns, name: &str) -> Result<Vec<NetnsRdmaDevice>> {
+        let listed = self.0.list_devices(netns);
         listed.with_context(|| format!("looking for rdma {name}"))
     }
 
-    fn give(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
+    fn move_device(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
         let (access, to) = (&*self.0, to.fd());
-        from.inside(|| access.give(index, to))
+        from.run_inside(|| access.move_device(index, to))
     }
 }
 
 /// The nodes of devices that a container has, each once: a move makes them anew, and with other numbers.
-pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<Vec<Node>> {
+pub(super) fn collect_nodes(
+    grants: &ContainerDevices<'_, RdmaOps>,
+    devices: &RdmaOps,
+) -> Result<Vec<RdmaNode>> {
     let mut nodes = Vec::new();
-    for (name, found) in grants.seen() {
+    for (name, found) in grants.observations() {
         let own = devices.0.nodes(grants.to(), found.index);
         let own = own.with_context(|| format!("looking for the nodes of rdma {name}"))?;
         if own.is_empty() {
@@ -177,7 +196,11 @@ pub(super) fn nodes(grants: &Grants<'_, Devices>, devices: &Devices) -> Result<V
     Ok(nodes)
 }
 
-fn facts_of(found: &RdmaDevice, request: &Request<'_>, moved_by_other: bool) -> SavedRdma {
+fn save_rdma(
+    found: &NetnsRdmaDevice,
+    request: &MoveRequest<'_>,
+    moved_by_other: bool,
+) -> SavedRdma {
     SavedRdma { name: request.name.clone(), pci: request.pci, index: found.index, moved_by_other }
 }
 
@@ -218,19 +241,19 @@ mod tests {
     #[derive(Debug)]
     struct Unmoved {
         refusal: Errno,
-        found: Vec<RdmaDevice>,
+        found: Vec<NetnsRdmaDevice>,
     }
 
     impl RdmaAccess for Unmoved {
-        fn mode(&self, _: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+        fn netns_mode(&self, _: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
             Ok(Some(RdmaNetnsMode::Exclusive))
         }
 
-        fn of(&self, _: &Netns) -> io::Result<Vec<RdmaDevice>> {
+        fn list_devices(&self, _: &Netns) -> io::Result<Vec<NetnsRdmaDevice>> {
             Ok(self.found.clone())
         }
 
-        fn give(&self, _: u32, _: BorrowedFd<'_>) -> io::Result<()> {
+        fn move_device(&self, _: u32, _: BorrowedFd<'_>) -> io::Result<()> {
             Err(self.refusal.into())
         }
 
@@ -238,11 +261,11 @@ mod tests {
             Ok(())
         }
 
-        fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<Node>> {
+        fn nodes(&self, _: &Netns, _: u32) -> io::Result<Vec<RdmaNode>> {
             Ok(Vec::new())
         }
 
-        fn interfaces(&self, _: &Netns, _: &RdmaDevice) -> Result<Vec<Link>> {
+        fn interfaces(&self, _: &Netns, _: &NetnsRdmaDevice) -> Result<Vec<Link>> {
             Ok(Vec::new())
         }
 
@@ -250,14 +273,14 @@ mod tests {
             Ok(BTreeSet::new())
         }
 
-        fn own_nodes(&self, _: &str) -> Vec<PathBuf> {
+        fn host_nodes(&self, _: &str) -> Vec<PathBuf> {
             vec!["/dev/full".into()]
         }
     }
 
-    fn one_device() -> (Devices, RdmaDevice) {
-        let devices = Devices(Rc::new(Unmoved { refusal: Errno::PERM, found: Vec::new() }));
-        let seen = RdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: None };
+    fn one_device() -> (RdmaOps, NetnsRdmaDevice) {
+        let devices = RdmaOps(Rc::new(Unmoved { refusal: Errno::PERM, found: Vec::new() }));
+        let seen = NetnsRdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: None };
         (devices, seen)
     }
 
@@ -269,16 +292,16 @@ mod tests {
             return;
         }
         let (devices, seen) = one_device();
-        let here = Netns::own().unwrap();
+        let here = Netns::open_own().unwrap();
         // This process must not have it open.
         let script = "exec 3</dev/full && exec unshare --net sleep 1000";
         let mut keeper = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
-        while here.has(Path::new(&format!("/proc/{}", keeper.id()))) {
+        while here.contains_process(Path::new(&format!("/proc/{}", keeper.id()))) {
             assert!(Instant::now() < until, "it stays in this namespace");
             thread::sleep(Duration::from_millis(5));
         }
-        let its = Netns::of_init(keeper.id()).unwrap();
+        let its = Netns::open_init(keeper.id()).unwrap();
         let [refused, told] = [&here, &its].map(|home| usage::check_users(&devices, home, &seen));
         keeper.kill().unwrap();
         keeper.wait().unwrap();
@@ -319,13 +342,13 @@ mod tests {
             index: 3,
             moved_by_other: false,
         };
-        let seen = RdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: Some(facts.pci) };
-        let take = |refusal: Errno, found: &[RdmaDevice]| {
+        let seen = NetnsRdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: Some(facts.pci) };
+        let take = |refusal: Errno, found: &[NetnsRdmaDevice]| {
             let found = found.to_vec();
-            let devices = Devices(Rc::new(Unmoved { refusal, found }));
+            let devices = RdmaOps(Rc::new(Unmoved { refusal, found }));
             let (netns, kind) = (netns(&host), &devices);
             let from = self::netns(&container);
-            let taken = devices.take(&from, &seen, &Home { netns, kind }, &facts);
+            let taken = devices.move_home(&from, &seen, &HostNetns { netns, kind }, &facts);
             taken.map_err(|error| format!("{error:#}"))
         };
         let here = std::slice::from_ref(&seen);

@@ -4,10 +4,10 @@ use onload_engines::kind::EngineKind;
 use onload_engines::settings::{CONTAINERD_2, EngineSettings, RuntimeNames};
 use onload_engines::version::EngineVersion;
 
-use super::found::{Engine, each};
+use super::found::{InstalledEngine, check_each};
 use crate::doctor::check::{Finding, Remedy};
 use crate::doctor::distribution::Distribution;
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::examined::{CheckContext, Findings};
 
 /// The runtime that containerd has by itself, and its default one where no file names another.
 const BUILT_IN: &str = "runc";
@@ -15,8 +15,11 @@ const BUILT_IN: &str = "runc";
 /// The first containerd that merges lists of runtimes.
 const MERGING: EngineVersion = EngineVersion(2, 0, 0);
 
-pub(in super::super) fn default_runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    each(engines, |engine, settings| {
+pub(in super::super) fn default_runtime(
+    examined: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
+    check_each(engines, |engine, settings| {
         if engine.kind != EngineKind::Containerd || settings.is_off {
             return Ok(None);
         }
@@ -27,18 +30,18 @@ pub(in super::super) fn default_runtime(examined: &Examined<'_>, engines: &[Engi
                 let text = format!(
                     "the default runtime {name:?} is not registered: its plugin for Kubernetes does not load"
                 );
-                let restart = Distribution::of(examined.host)?.restart("containerd");
-                Finding::fail(text, register(said, name, &names)).then(restart)
+                let restart = Distribution::detect(examined.host)?.restart_remedy("containerd");
+                Finding::fail(text, register(said, name, &names)).with_remedy(restart)
             }
             _ => Finding::pass(format!("the default runtime {name:?} is registered")),
         };
-        Ok(Some(finding.at(&engine.program)))
+        Ok(Some(finding.with_path(&engine.program)))
     })
 }
 
 /// The default runtime, and the names that are registered. containerd 2 merges files and what it has by itself;
 /// containerd 1 takes the plugin's section of the last file that has one, and a list there as the whole list.
-fn default<'s>(engine: &Engine, settings: &'s EngineSettings) -> (&'s str, Vec<&'s str>) {
+fn default<'s>(engine: &InstalledEngine, settings: &'s EngineSettings) -> (&'s str, Vec<&'s str>) {
     let is_2 = engine.version.is_some_and(|version| version >= MERGING);
     let is_merged = is_2 || settings.format.is_some_and(|format| format >= CONTAINERD_2);
     let said = if is_merged {

@@ -11,10 +11,10 @@ use onload_host::host::HostError;
 
 use super::daemon;
 use crate::doctor::check::Finding;
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::examined::{CheckContext, Findings};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Engine {
+pub(crate) struct InstalledEngine {
     pub(super) kind: EngineKind,
     pub(super) program: PathBuf,
     /// Its service runs or starts at boot, or nothing tells that it does not.
@@ -23,12 +23,12 @@ pub(crate) struct Engine {
     pub(super) settings: Result<EngineSettings, SettingsError>,
 }
 
-pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError> {
+pub(crate) fn find_engines(examined: &CheckContext<'_>) -> Result<Vec<InstalledEngine>, HostError> {
     let mut engines = Vec::new();
     for kind in EngineKind::ALL {
         if let Some((program, version)) = find_installed(examined.host, kind, examined.version_of)?
         {
-            engines.push(Engine {
+            engines.push(InstalledEngine {
                 kind,
                 program,
                 is_used: daemon::is_used(examined, kind)?,
@@ -41,16 +41,16 @@ pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError>
 }
 
 /// What a check says of each engine whose files are understood, after a look at these.
-pub(super) fn each(
-    engines: &[Engine],
-    look: impl Fn(&Engine, &EngineSettings) -> Result<Option<Finding>, HostError>,
+pub(super) fn check_each(
+    engines: &[InstalledEngine],
+    look: impl Fn(&InstalledEngine, &EngineSettings) -> Result<Option<Finding>, HostError>,
 ) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let found = look(engine, settings).transpose()?;
         Some(found.map(|mut finding| {
             finding.looked_at.splice(..0, settings.files.iter().cloned());
-            finding.of(engine.kind.name())
+            finding.with_subject(engine.kind.name())
         }))
     });
     findings.collect()

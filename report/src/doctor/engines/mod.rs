@@ -25,19 +25,22 @@ use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
-use super::examined::{Examined, Findings};
+use super::examined::{CheckContext, Findings};
 pub(super) use default_runtime::default_runtime;
-use found::each;
-pub(super) use found::{Engine, engines};
-pub(super) use hooks::hooks;
-pub(super) use nri::plugin;
-pub(super) use restarts::restarts;
-pub(super) use spec_dirs::spec_dirs;
+use found::check_each;
+pub(super) use found::{InstalledEngine, find_engines};
+pub(super) use hooks::check_hook_dirs;
+pub(super) use nri::check_plugin;
+pub(super) use restarts::check_restarts;
+pub(super) use spec_dirs::check_spec_dirs;
 
 /// The first Kubernetes whose kubelet has.
 const KUBELET_CDI: EngineVersion = EngineVersion(1, 29, 0);
 
-pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn check_installed(
+    examined: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
     let findings = engines.iter().map(|engine| {
         let (name, program) = (engine.kind.name(), engine.program.display());
         match &engine.settings {
@@ -48,27 +51,27 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
                     ", and neither runs nor starts at boot: it is not looked at further"
                 };
                 let text = format!("{program} is there{unused}");
-                let finding = Finding::pass(text).at(&engine.program);
-                settings.files.iter().fold(finding, Finding::at).of(name)
+                let finding = Finding::pass(text).with_path(&engine.program);
+                settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
             }
             Err(error) => {
                 let text = format!("{} is not understood: {}", error.file.display(), error.why);
                 let validate = Remedy::run(engine.kind.validate());
-                Finding::fail(text, validate).at(&error.file).of(name)
+                Finding::fail(text, validate).with_path(&error.file).with_subject(name)
             }
         }
     });
     let findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
         let finding = "no container engine is installed";
-        let install = Distribution::of(examined.host)?.install("podman");
+        let install = Distribution::detect(examined.host)?.install("podman");
         let finding = Finding::warn(finding, Remedy::run(install));
-        return Ok(vec![finding.at("/usr/bin")]);
+        return Ok(vec![finding.with_path("/usr/bin")]);
     }
     Ok(findings)
 }
 
-pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn check_versions(_: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let (kind, name) = (engine.kind, engine.kind.name());
         let (least, what) = kind.oldest_supported()?;
@@ -84,15 +87,15 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
                 None => Finding::pass(format!("{version} knows {what}")),
             },
         };
-        Some(finding.at(&engine.program).of(name))
+        Some(finding.with_path(&engine.program).with_subject(name))
     });
     Ok(findings.collect())
 }
 
-pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn check_cdi(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let mut kinds = engines.iter().map(|engine| engine.kind);
     let has_kubelet = kinds.any(|kind| kind == EngineKind::Kubelet);
-    each(engines, |engine, settings| {
+    check_each(engines, |engine, settings| {
         // What knows no CDI cannot have it on, and has a check of its own.
         let too_old = engine.version.and_then(|version| engine.kind.too_old_reason(version));
         let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
@@ -105,7 +108,7 @@ pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
             Some(false) if engine.kind == EngineKind::Containerd && !has_kubelet => Finding::pass(
                 "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
             ),
-            Some(false) => is_off(examined, engine, settings)?,
+            Some(false) => cdi_off_finding(examined, engine, settings)?,
             None => Finding::unknown(
                 "whether CDI is on by default depends on its version, which is unknown",
                 Remedy::run(format!("{} --version", engine.program.display())),
@@ -115,7 +118,7 @@ pub(super) fn cdi(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
 }
 
 /// Whether CDI is on: none where it cannot be off, inside none where it is unknown.
-fn is_cdi_on(engine: &Engine, settings: &EngineSettings) -> Option<Option<bool>> {
+fn is_cdi_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<Option<bool>> {
     let by_version = |first: EngineVersion| engine.version.map(|version| version >= first);
     let default = match engine.kind {
         EngineKind::Crio | EngineKind::Podman | EngineKind::Nomad => return None,
@@ -130,9 +133,9 @@ fn is_cdi_on(engine: &Engine, settings: &EngineSettings) -> Option<Option<bool>>
     Some(settings.cdi.or(default).or(by_format.map(|_| true)))
 }
 
-fn is_off(
-    examined: &Examined<'_>,
-    engine: &Engine,
+fn cdi_off_finding(
+    examined: &CheckContext<'_>,
+    engine: &InstalledEngine,
     settings: &EngineSettings,
 ) -> Result<Finding, HostError> {
     let text = "CDI is off: containers that ask for onload.dev/… do not start";
@@ -144,10 +147,10 @@ fn is_off(
             let file = settings.k3s_template();
             let section = format!("[plugins.\"{}\"]", template::plugin_name(Path::new(file)));
             let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
-            let service = daemon::started(examined, engine.kind)?;
+            let service = daemon::daemon_start(examined, engine.kind)?;
             let service = service.map_or("k3s", |(_, service)| service);
-            let restart = Distribution::of(examined.host)?.restart(service);
-            Finding::fail(text, switch_on).then(restart)
+            let restart = Distribution::detect(examined.host)?.restart_remedy(service);
+            Finding::fail(text, switch_on).with_remedy(restart)
         }
         EngineKind::Kubelet => {
             let file = "/var/lib/kubelet/config.yaml";
@@ -162,8 +165,8 @@ fn is_off(
     })
 }
 
-pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let files = our_files(examined);
+pub(super) fn check_readers(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+    let files = our_spec_files(examined);
     if files.is_empty() {
         return Ok(Vec::new());
     }
@@ -178,18 +181,18 @@ pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         let finding = if too_new.is_empty() {
             Finding::pass(format!("supports CDI {newest}; all specification files are compatible"))
         } else if too_new.iter().all(is_pool) {
-            written_older(examined, Finding::warn, text(), newest)?
+            older_spec_finding(examined, Finding::warn, text(), newest)?
         } else {
-            written_older(examined, Finding::fail, text(), newest)?
+            older_spec_finding(examined, Finding::fail, text(), newest)?
         };
-        findings.push(finding.at(OUTPUT_DIR).of(engine.kind.name()));
+        findings.push(finding.with_path(OUTPUT_DIR).with_subject(engine.kind.name()));
     }
     Ok(findings)
 }
 
 /// How specifications are written that an engine reads. The package's unit alone reads the file of its options.
-fn written_older(
-    examined: &Examined<'_>,
+fn older_spec_finding(
+    examined: &CheckContext<'_>,
     found: fn(String, Remedy) -> Finding,
     text: String,
     newest: onload_cdi::CdiVersion,
@@ -200,11 +203,11 @@ fn written_older(
     }
     let line = format!("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION={newest}");
     let finding = found(text, Remedy::write("/etc/default/onload-ctk", line));
-    Ok(finding.then(Remedy::run("systemctl start onload-cdi.service")))
+    Ok(finding.with_remedy(Remedy::run("systemctl start onload-cdi.service")))
 }
 
 /// The files of ours and the CDI version of each.
-fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
+fn our_spec_files(examined: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
     let devices = examined.specs.devices();
     let ours = devices.filter(|device| device.name.kind().to_string().starts_with("onload.dev/"));
     let file = ours.filter_map(|device| {
@@ -218,13 +221,13 @@ fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
 }
 
 /// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
-pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn check_runtime(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let is_there = examined.is_file(RUNTIME_PATH)?;
-    each(engines, |engine, settings| {
+    check_each(engines, |engine, settings| {
         let finding = if settings.has_runtime && !is_there && engine.kind != EngineKind::Nomad {
             let text =
                 format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
-            Finding::fail(text, examined.reinstall()?)
+            Finding::fail(text, examined.reinstall_remedy()?)
         } else if settings.has_runtime {
             Finding::pass("the runtime \"onload\" is registered")
         } else if is_wrapper_wanted(examined, engine, engines)? {
@@ -235,22 +238,24 @@ pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         } else {
             return Ok(None);
         };
-        Ok(Some(finding.at(CONFIG_PATH)))
+        Ok(Some(finding.with_path(CONFIG_PATH)))
     })
 }
 
 fn is_wrapper_wanted(
-    examined: &Examined<'_>,
-    engine: &Engine,
-    engines: &[Engine],
+    examined: &CheckContext<'_>,
+    engine: &InstalledEngine,
+    engines: &[InstalledEngine],
 ) -> Result<bool, HostError> {
     let allows = !examined.config.annotations.allow.is_empty();
     let is_off = engine.settings.as_ref().is_ok_and(|s| s.is_off);
     Ok(match engine.kind {
         EngineKind::Kubelet | EngineKind::K3s => false,
         EngineKind::Containerd if is_off => false,
-        EngineKind::Containerd | EngineKind::Crio => allows && !nri::answers(examined, engine)?,
-        EngineKind::Podman => allows && !hooks::answer(examined, engine)?,
+        EngineKind::Containerd | EngineKind::Crio => {
+            allows && !nri::answers_annotations(examined, engine)?
+        }
+        EngineKind::Podman => allows && !hooks::answers_annotations(examined, engine)?,
         EngineKind::Docker => allows,
         // Its docker driver asks docker for it.
         EngineKind::Nomad => {
@@ -262,9 +267,12 @@ fn is_wrapper_wanted(
 }
 
 /// Whether daemons were started since their files changed: they read these once.
-pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    each(engines, |engine, settings| {
-        let Some((started, service)) = daemon::started(examined, engine.kind)? else {
+pub(super) fn check_restarted(
+    examined: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
+    check_each(engines, |engine, settings| {
+        let Some((started, service)) = daemon::daemon_start(examined, engine.kind)? else {
             return Ok(None);
         };
         let read = read_at_start(engine.kind, settings);
@@ -275,7 +283,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
         }
         let newer = newest.filter(|(changed, _)| *changed > started);
         let reload = match (newer, engine.kind) {
-            (Some(_), EngineKind::Docker) => daemon::docker_reload(examined, settings),
+            (Some(_), EngineKind::Docker) => daemon::needs_docker_reload(examined, settings),
             _ => None,
         };
         let finding = match (newer, reload) {
@@ -298,7 +306,7 @@ pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings
             (None, _) => Finding::pass("was started since its files changed"),
         };
         let others = read.iter().filter(|file| !settings.files.contains(file));
-        Ok(Some(others.fold(finding, Finding::at)))
+        Ok(Some(others.fold(finding, Finding::with_path)))
     })
 }
 

@@ -9,9 +9,9 @@ use onload_engines::version::EngineVersion;
 use onload_host::host::HostError;
 
 use super::daemon;
-use super::found::Engine;
+use super::found::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::examined::{CheckContext, Findings};
 
 const PROGRAM: &str = "/usr/bin/onload-nri";
 const PROCESS: &str = "onload-nri";
@@ -32,7 +32,7 @@ const FIRST_OWN: u32 = 3;
 const WITHOUT: &str = "pods start without what their annotations ask for";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Start {
+enum PluginStart {
     ByUnit,
     /// By this link in the runtime's directory of plugins.
     ByRuntime(PathBuf),
@@ -40,7 +40,7 @@ enum Start {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PluginState {
     Connected,
     Waits,
     Gone,
@@ -48,28 +48,31 @@ enum State {
     Unknown,
 }
 
-pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(in super::super) fn check_plugin(
+    examined: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
     let start = start(examined)?;
-    let state = state(examined, &start)?;
-    let is_idle = matches!(state, State::Gone | State::Unknown);
-    if start == Start::Never && is_idle && !is_announced(examined, engines) {
+    let state = plugin_state(examined, &start)?;
+    let is_idle = matches!(state, PluginState::Gone | PluginState::Unknown);
+    if start == PluginStart::Never && is_idle && !is_announced(examined, engines) {
         return Ok(Vec::new());
     }
     let finding = match (&start, state) {
-        (Start::Never, State::Connected) => {
+        (PluginStart::Never, PluginState::Connected) => {
             let text = "a runtime asks it now, and it does not start at boot";
-            not_enabled(examined, text)?
+            not_enabled_finding(examined, text)?
         }
-        (_, State::Connected) => Finding::pass("a runtime asks it what pods get"),
-        (Start::Never, State::Gone | State::Unknown) => {
+        (_, PluginState::Connected) => Finding::pass("a runtime asks it what pods get"),
+        (PluginStart::Never, PluginState::Gone | PluginState::Unknown) => {
             let text = format!("NRI is on, and nothing starts the plugin: {WITHOUT}");
-            not_enabled(examined, &text)?
+            not_enabled_finding(examined, &text)?
         }
-        (Start::ByUnit, _) if !examined.is_file(PROGRAM)? => {
+        (PluginStart::ByUnit, _) if !examined.is_file(PROGRAM)? => {
             let text = format!("{PROGRAM} is not there: {WITHOUT}");
-            Finding::fail(text, examined.reinstall()?)
+            Finding::fail(text, examined.reinstall_remedy()?)
         }
-        (_, state) => match switched_off(engines) {
+        (_, state) => match find_switched_off(engines) {
             Some(engine) => {
                 let name = engine.kind.name();
                 let text = format!("NRI is off in {name}: {WITHOUT}");
@@ -77,24 +80,28 @@ pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> F
                     format!("onload-ctk runtime configure --runtime {name} --nri --restart");
                 Finding::fail(text, Remedy::run(configure))
             }
-            None => not_connected(&start, state, engines),
+            None => not_connected_finding(&start, state, engines),
         },
     };
     let at = match &start {
-        Start::ByRuntime(link) => link.as_path(),
+        PluginStart::ByRuntime(link) => link.as_path(),
         _ => Path::new(WANTED),
     };
-    Ok(vec![finding.at(at).of(PROCESS)])
+    Ok(vec![finding.with_path(at).with_subject(PROCESS)])
 }
 
-fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
+fn not_connected_finding(
+    start: &PluginStart,
+    state: PluginState,
+    engines: &[InstalledEngine],
+) -> Finding {
     match (state, start) {
-        (State::Unknown, _) => Finding::pass("it is started with the host"),
-        (State::Waits, _) => Finding::fail(
+        (PluginState::Unknown, _) => Finding::pass("it is started with the host"),
+        (PluginState::Waits, _) => Finding::fail(
             format!("it runs, and no runtime has taken it: {WITHOUT}"),
             Remedy::run(format!("journalctl -u {UNIT}")),
         ),
-        (_, Start::ByRuntime(_)) => {
+        (_, PluginStart::ByRuntime(_)) => {
             let mut kinds = engines.iter().map(|engine| engine.kind);
             let kind = kinds.find(|kind| matches!(kind, EngineKind::Containerd | EngineKind::Crio));
             let name = kind.unwrap_or(EngineKind::Containerd).name();
@@ -110,49 +117,54 @@ fn not_connected(start: &Start, state: State, engines: &[Engine]) -> Finding {
     }
 }
 
-fn not_enabled(examined: &Examined<'_>, text: &str) -> Result<Finding, HostError> {
+fn not_enabled_finding(examined: &CheckContext<'_>, text: &str) -> Result<Finding, HostError> {
     let enable = Remedy::run(format!("systemctl enable --now {UNIT}"));
     Ok(if examined.is_masked(CONFIGURED)? {
         let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
-        Finding::warn(text, unmask).then(enable)
+        Finding::warn(text, unmask).with_remedy(enable)
     } else {
         Finding::warn(text, enable)
     })
 }
 
-fn start(examined: &Examined<'_>) -> Result<Start, HostError> {
+fn start(examined: &CheckContext<'_>) -> Result<PluginStart, HostError> {
     if !examined.is_masked(CONFIGURED)? && examined.host.link(Path::new(WANTED))?.is_some() {
-        return Ok(Start::ByUnit);
+        return Ok(PluginStart::ByUnit);
     }
     for name in examined.host.list(Path::new(PLUGINS))?.names {
         let path = Path::new(PLUGINS).join(name);
         let target = examined.host.link(&path)?;
         let is_it = |path: &Path| path.file_name().is_some_and(|name| name == PROCESS);
         if target.is_some_and(|target| is_it(&target)) {
-            return Ok(Start::ByRuntime(path));
+            return Ok(PluginStart::ByRuntime(path));
         }
     }
-    Ok(Start::Never)
+    Ok(PluginStart::Never)
 }
 
 /// A plugin has no socket of its own but the one to its runtime.
-fn state(examined: &Examined<'_>, start: &Start) -> Result<State, HostError> {
+fn plugin_state(
+    examined: &CheckContext<'_>,
+    start: &PluginStart,
+) -> Result<PluginState, HostError> {
     if !daemon::is_running(examined)? {
-        return Ok(State::Unknown);
+        return Ok(PluginState::Unknown);
     }
-    let mut state = State::Gone;
-    for (directory, cgroup) in daemon::processes(examined, &[PROCESS, &name_as_launched(start)])? {
+    let mut state = PluginState::Gone;
+    for (directory, cgroup) in
+        daemon::find_processes(examined, &[PROCESS, &name_as_launched(start)])?
+    {
         if !cgroup.lines().any(is_of_service) {
             continue;
         }
-        state = State::Waits;
+        state = PluginState::Waits;
         let descriptors = directory.join("fd");
         for name in examined.host.list(&descriptors)?.names {
             let is_own = name.parse::<u32>().is_ok_and(|number| number >= FIRST_OWN);
             let target = examined.host.link(&descriptors.join(&name))?;
             let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
             if is_own && target.as_ref().is_some_and(is_socket) {
-                return Ok(State::Connected);
+                return Ok(PluginState::Connected);
             }
         }
     }
@@ -161,8 +173,8 @@ fn state(examined: &Examined<'_>, start: &Start) -> Result<State, HostError> {
 
 /// What the kernel calls a process that was started by a link: the link's own name, in at most 15 bytes (begin_new_exec in
 /// fs/exec.c).
-fn name_as_launched(start: &Start) -> String {
-    let Start::ByRuntime(link) = start else {
+fn name_as_launched(start: &PluginStart) -> String {
+    let PluginStart::ByRuntime(link) = start else {
         return PROCESS.to_owned();
     };
     let name = link.file_name().unwrap_or_default().as_encoded_bytes();
@@ -178,15 +190,15 @@ fn is_of_service(line: &str) -> bool {
 }
 
 /// Whether a file of an engine turns NRI on in so many words, and pods may ask for something.
-fn is_announced(examined: &Examined<'_>, engines: &[Engine]) -> bool {
+fn is_announced(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> bool {
     let allows = !examined.config.annotations.allow.is_empty();
-    allows && settings(engines).any(|(_, settings)| settings.nri == Some(true))
+    allows && readable_settings(engines).any(|(_, settings)| settings.nri == Some(true))
 }
 
-fn switched_off(engines: &[Engine]) -> Option<&Engine> {
+fn find_switched_off(engines: &[InstalledEngine]) -> Option<&InstalledEngine> {
     let mut off = None;
-    for (engine, settings) in settings(engines) {
-        match is_on(engine, settings) {
+    for (engine, settings) in readable_settings(engines) {
+        match is_nri_on(engine, settings) {
             Some(false) => off = off.or(Some(engine)),
             _ => return None,
         }
@@ -195,7 +207,7 @@ fn switched_off(engines: &[Engine]) -> Option<&Engine> {
 }
 
 /// Whether NRI is on in an engine that could have plugins; none where that is unknown.
-fn is_on(engine: &Engine, settings: &EngineSettings) -> Option<bool> {
+fn is_nri_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<bool> {
     let by_version = |first| engine.version.map(|version| version >= first);
     let default = match engine.kind {
         EngineKind::Containerd => by_version(CONTAINERD_NRI),
@@ -206,20 +218,25 @@ fn is_on(engine: &Engine, settings: &EngineSettings) -> Option<bool> {
 
 /// Whether the plugin gives the pods of an engine what their annotations ask for. Its socket does not say which
 /// runtime has it: it may be any in which NRI is not off.
-pub(super) fn answers(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
-    let mut settings = settings(std::slice::from_ref(engine));
-    if !settings.any(|(engine, settings)| is_on(engine, settings) != Some(false)) {
+pub(super) fn answers_annotations(
+    examined: &CheckContext<'_>,
+    engine: &InstalledEngine,
+) -> Result<bool, HostError> {
+    let mut settings = readable_settings(std::slice::from_ref(engine));
+    if !settings.any(|(engine, settings)| is_nri_on(engine, settings) != Some(false)) {
         return Ok(false);
     }
     let start = start(examined)?;
-    Ok(match state(examined, &start)? {
-        State::Connected => true,
-        State::Unknown => start != Start::Never,
-        State::Waits | State::Gone => false,
+    Ok(match plugin_state(examined, &start)? {
+        PluginState::Connected => true,
+        PluginState::Unknown => start != PluginStart::Never,
+        PluginState::Waits | PluginState::Gone => false,
     })
 }
 
-fn settings(engines: &[Engine]) -> impl Iterator<Item = (&Engine, &EngineSettings)> {
+fn readable_settings(
+    engines: &[InstalledEngine],
+) -> impl Iterator<Item = (&InstalledEngine, &EngineSettings)> {
     engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let has_plugins = match engine.kind {

@@ -10,9 +10,9 @@ use onload_engines::version::EngineVersion;
 use onload_host::bundles::DOCKER;
 use serde_json::Value;
 
-use super::found::Engine;
+use super::found::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::examined::{CheckContext, Findings};
 
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.
@@ -28,8 +28,11 @@ fn stays_down(config: &Value) -> bool {
     has_cdi && is_restarted && config["Runtime"] != RUNTIME_NAME
 }
 
-pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let is_affected = |engine: &&Engine| {
+pub(in crate::doctor) fn check_restarts(
+    examined: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
+    let is_affected = |engine: &&InstalledEngine| {
         let version = engine.version.filter(|version| AFFECTED.contains(version));
         engine.kind == EngineKind::Docker && version.is_some()
     };
@@ -55,5 +58,5 @@ pub(in crate::doctor) fn restarts(examined: &Examined<'_>, engines: &[Engine]) -
             Remedy::run(format!("docker start {}", down.join(" "))),
         ),
     };
-    Ok(vec![finding.at(DOCKER).of(docker.kind.name())])
+    Ok(vec![finding.with_path(DOCKER).with_subject(docker.kind.name())])
 }

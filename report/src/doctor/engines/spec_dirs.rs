@@ -7,11 +7,14 @@ use onload_engines::reader::K3S;
 use onload_engines::settings::{EngineSettings, EngineSpecDirs};
 use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
-use super::found::Engine;
+use super::found::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{Examined, Findings};
+use crate::doctor::examined::{CheckContext, Findings};
 
-pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(in super::super) fn check_spec_dirs(
+    _: &CheckContext<'_>,
+    engines: &[InstalledEngine],
+) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let said = settings.spec_dirs.as_ref()?;
@@ -24,7 +27,7 @@ pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findi
             );
             Finding::fail(text, add_ours(engine.kind, settings, said))
         };
-        Some(finding.at(&said.file).of(engine.kind.name()))
+        Some(finding.with_path(&said.file).with_subject(engine.kind.name()))
     });
     Ok(findings.collect())
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
 use kube_client::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::{Api, ApiError, segment};
+use super::{Api, ApiError, encode_segment};
 use crate::dra::DRIVER;
 
 impl Api {
@@ -18,7 +18,7 @@ impl Api {
         uid: &str,
         devices: &[AllocatedDeviceStatus],
     ) -> Result<ResourceClaim, ApiError> {
-        let (of, segment) = (segment(namespace), segment(name));
+        let (of, segment) = (encode_segment(namespace), encode_segment(name));
         let what = format!("writing the devices of ResourceClaim {of}/{segment}");
         let claims = kube_client::Api::<ResourceClaim>::namespaced(self.client.clone(), &of);
         let object = json!({
@@ -29,30 +29,30 @@ impl Api {
         });
         let (params, patch) = (PatchParams::apply(DRIVER).force(), Patch::Apply(object));
         let asked = claims.patch_status(&segment, &params, &patch);
-        self.ask("PATCH", &what, asked).await
+        self.send("PATCH", &what, asked).await
     }
 
     pub async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), ApiError> {
-        let namespace = segment(namespace);
+        let namespace = encode_segment(namespace);
         let what = format!("writing an Event in namespace {namespace}");
         let events = kube_client::Api::<Event>::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
         let asked = events.create(&params, event);
-        self.ask("POST", &what, asked).await.map(|_| ())
+        self.send("POST", &what, asked).await.map(|_| ())
     }
 
     /// Changes some fields of an Event.
-    pub async fn change_event(
+    pub async fn patch_event(
         &self,
         namespace: &str,
         name: &str,
         change: &Value,
     ) -> Result<(), ApiError> {
-        let (namespace, name) = (segment(namespace), segment(name));
+        let (namespace, name) = (encode_segment(namespace), encode_segment(name));
         let what = format!("writing Event {namespace}/{name}");
         let events = kube_client::Api::<Event>::namespaced(self.client.clone(), &namespace);
         let (params, patch) = (PatchParams::default(), Patch::Merge(change));
         let asked = events.patch(&name, &params, &patch);
-        self.ask("PATCH", &what, asked).await.map(|_| ())
+        self.send("PATCH", &what, asked).await.map(|_| ())
     }
 }

@@ -18,22 +18,23 @@ use std::path::Path;
 use onload_core::class::Class;
 
 pub(super) use metadata::MetadataFiles;
-pub(super) use own_spec::{OwnSpecs, Owner, PreparedDevice};
-pub(super) use preparer::{Preparer, Report};
+pub(super) use own_spec::{ClaimSpecs, PreparedClaim, PreparedDevice};
+pub(super) use preparer::{ClaimReport, Preparer};
 pub(super) use sweep::sweep;
-pub(super) use turns::Turns;
+pub(super) use turns::ClaimLocks;
 
 use crate::names::NodeName;
 
 /// Whether a claim is prepared, by what stands of it in the directory of specifications.
 pub(crate) fn has_claims(spec_dir: &Path) -> bool {
-    !OwnSpecs::new(spec_dir.to_owned()).list().is_empty()
+    !ClaimSpecs::new(spec_dir.to_owned()).list().is_empty()
 }
 
 /// Whether such a claim may have a device of a class; one that does not say what it was given may.
 pub(super) fn may_have_claims(spec_dir: &Path, node: &NodeName, class: Class) -> bool {
-    let owners = OwnSpecs::new(spec_dir.to_owned()).list().into_values();
+    let owners = ClaimSpecs::new(spec_dir.to_owned()).list().into_values();
     let devices = owners.map(|owner| owner.unwrap_or_default().devices);
-    let is_of = |device: &PreparedDevice| node.class_of(&device.pool).is_none_or(|of| of == class);
+    let is_of =
+        |device: &PreparedDevice| node.parse_pool(&device.pool).is_none_or(|of| of == class);
     devices.into_iter().any(|devices| devices.is_empty() || devices.iter().any(is_of))
 }

@@ -40,7 +40,7 @@ const OWNER: &str = ".claim";
 const MOST_OWNER: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Leased {
+pub(crate) struct ClaimDevice {
     pub(crate) request: String,
     pub(crate) device: LeasedDevice,
     /// How many containers, or claims, may have it at once.
@@ -66,15 +66,15 @@ impl PodInterface {
     fn arguments(&self) -> HookArguments {
         HookArguments {
             netdev: vec![self.moved.clone()],
-            address: self.given(&self.addresses),
-            route: self.given(&self.routes),
-            mtu: self.given(&self.mtu),
-            rename: self.given(&self.name),
+            address: self.interface_values(&self.addresses),
+            route: self.interface_values(&self.routes),
+            mtu: self.interface_values(&self.mtu),
+            rename: self.interface_values(&self.name),
             ..HookArguments::default()
         }
     }
 
-    fn given<'a, T: Clone + 'a>(
+    fn interface_values<'a, T: Clone + 'a>(
         &self,
         values: impl IntoIterator<Item = &'a T>,
     ) -> Vec<InterfaceValue<T>> {
@@ -89,7 +89,7 @@ impl PodInterface {
 /// Which claim it is, and what it was given.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Owner {
+pub(crate) struct PreparedClaim {
     pub(crate) namespace: String,
     pub(crate) name: String,
     /// What its pod calls it, where it was made from a template.
@@ -99,7 +99,7 @@ pub(crate) struct Owner {
     pub(crate) devices: Vec<PreparedDevice>,
 }
 
-impl Owner {
+impl PreparedClaim {
     /// The claim, as kubelet names it.
     pub(crate) fn claim(&self, uid: &ClaimUid) -> Claim {
         Claim { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_string() }
@@ -119,34 +119,34 @@ pub(crate) struct PreparedDevice {
     pub(crate) network: Option<NetworkDeviceData>,
 }
 
-pub(crate) type Hooks = BTreeMap<Class, Vec<Hook>>;
+pub(crate) type HooksByClass = BTreeMap<Class, Vec<Hook>>;
 
-pub(crate) type Variables = BTreeMap<String, BTreeMap<String, String>>;
+pub(crate) type VariablesByRequest = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
-pub(crate) fn own_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
+pub(crate) fn cdi_device_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
     format!("{CLAIM_KIND}={uid}.{}.{}", device.class, device.name)
 }
 
-pub(crate) fn request_name(uid: &ClaimUid, request: &str) -> String {
+pub(crate) fn cdi_request_name(uid: &ClaimUid, request: &str) -> String {
     format!("{CLAIM_KIND}={uid}.request.{request}")
 }
 
 /// The specification; `None` if the claim has nothing for itself. `mounts` are what describes the devices of each request.
-fn spec(
+fn build_spec(
     uid: &ClaimUid,
-    leased: &[Leased],
-    hooks: &Hooks,
-    variables: &Variables,
+    leased: &[ClaimDevice],
+    hooks: &HooksByClass,
+    variables: &VariablesByRequest,
     mounts: &BTreeMap<String, Mount>,
 ) -> Option<Spec> {
     let leased = leased.iter().filter_map(|leased| {
         let hooks = hooks.get(&leased.device.class)?.iter();
         let edits = ContainerEdits {
-            hooks: hooks.map(|hook| of_claim(hook, uid, leased)).collect(),
+            hooks: hooks.map(|hook| hook_for_claim(hook, uid, leased)).collect(),
             ..ContainerEdits::default()
         };
-        Some((own_name(uid, &leased.device), edits))
+        Some((cdi_device_name(uid, &leased.device), edits))
     });
     let requests: BTreeSet<&String> = variables.keys().chain(mounts.keys()).collect();
     let requests = requests.into_iter().map(|request| {
@@ -156,7 +156,7 @@ fn spec(
             mounts: mounts.get(request).cloned().into_iter().collect(),
             ..ContainerEdits::default()
         };
-        (request_name(uid, request), edits)
+        (cdi_request_name(uid, request), edits)
     });
     let devices = leased.chain(requests).filter_map(|(name, container_edits)| {
         let (_, name) = name.split_once('=')?;
@@ -178,7 +178,7 @@ fn spec(
 }
 
 /// The same program at the same stage, for a device and a claim.
-fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
+fn hook_for_claim(hook: &Hook, uid: &ClaimUid, leased: &ClaimDevice) -> Hook {
     let interface = leased.interface.as_ref();
     let vf =
         leased.vf.iter().map(|vf| VfArgument { device: leased.device.clone(), vf: vf.clone() });
@@ -196,33 +196,33 @@ fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
 
 /// Where the specifications of claims stand.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnSpecs {
+pub(crate) struct ClaimSpecs {
     dir: PathBuf,
 }
 
-impl OwnSpecs {
+impl ClaimSpecs {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        OwnSpecs { dir }
+        ClaimSpecs { dir }
     }
 
     /// Writes which claim it is. That comes first, so that nothing of one is left that nobody can ask for.
-    pub(crate) fn write_owner(&self, uid: &ClaimUid, owner: &Owner) -> Result<()> {
-        let owner = serde_json::to_vec(owner).with_context(|| self.opening())?;
-        self.write_one(&file(uid, OWNER), &owner)
+    pub(crate) fn write_owner(&self, uid: &ClaimUid, owner: &PreparedClaim) -> Result<()> {
+        let owner = serde_json::to_vec(owner).with_context(|| self.open_context())?;
+        self.write_one(&file_name(uid, OWNER), &owner)
     }
 
     /// Writes the specification of a claim, if it has something for itself.
     pub(crate) fn write(
         &self,
         uid: &ClaimUid,
-        leased: &[Leased],
-        hooks: &Hooks,
-        variables: &Variables,
+        leased: &[ClaimDevice],
+        hooks: &HooksByClass,
+        variables: &VariablesByRequest,
         mounts: &BTreeMap<String, Mount>,
     ) -> Result<()> {
-        match spec(uid, leased, hooks, variables, mounts) {
+        match build_spec(uid, leased, hooks, variables, mounts) {
             None => Ok(()),
-            Some(spec) => self.write_one(&file(uid, SPEC), to_json(&spec).as_bytes()),
+            Some(spec) => self.write_one(&file_name(uid, SPEC), to_json(&spec).as_bytes()),
         }
     }
 
@@ -231,11 +231,11 @@ impl OwnSpecs {
         if fs::read(self.dir.join(name)).is_ok_and(|there| there == bytes) {
             return Ok(());
         }
-        fs::create_dir_all(&self.dir).with_context(|| self.opening())?;
-        let dir = self.open().with_context(|| self.opening())?;
+        fs::create_dir_all(&self.dir).with_context(|| self.open_context())?;
+        let dir = self.open().with_context(|| self.open_context())?;
         // Who writes the devices' specifications each minute removes what killed runs have left.
         let written = atomic::write_atomic_locked(dir, OsStr::new(name), bytes, READABLE);
-        written.with_context(|| self.writing())
+        written.with_context(|| self.write_context())
     }
 
     /// Removes what there is of a claim; whether it had a specification.
@@ -243,11 +243,11 @@ impl OwnSpecs {
         let dir = match self.open() {
             Ok(dir) => dir,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error).with_context(|| self.opening()),
+            Err(error) => return Err(error).with_context(|| self.open_context()),
         };
         let remove = |end| {
-            let removed = atomic::remove(&dir, OsStr::new(&file(uid, end)));
-            removed.with_context(|| self.writing())
+            let removed = atomic::remove(&dir, OsStr::new(&file_name(uid, end)));
+            removed.with_context(|| self.write_context())
         };
         let had_spec = remove(SPEC)?;
         remove(OWNER)?;
@@ -255,22 +255,22 @@ impl OwnSpecs {
     }
 
     pub(crate) fn has(&self, uid: &ClaimUid) -> bool {
-        self.dir.join(file(uid, OWNER)).exists()
+        self.dir.join(file_name(uid, OWNER)).exists()
     }
 
     /// The claims that are prepared, and which they are, where that is known.
-    pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<Owner>> {
+    pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<PreparedClaim>> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let uids = entries.filter_map(|entry| uid(&entry.file_name()));
+        let uids = entries.filter_map(|entry| parse_uid(&entry.file_name()));
         uids.map(|uid| {
-            let owner = self.owner(&uid);
+            let owner = self.read_claim(&uid);
             (uid, owner)
         })
         .collect()
     }
 
-    pub(crate) fn owner(&self, uid: &ClaimUid) -> Option<Owner> {
-        let bytes = fs::read(self.dir.join(file(uid, OWNER))).ok()?;
+    pub(crate) fn read_claim(&self, uid: &ClaimUid) -> Option<PreparedClaim> {
+        let bytes = fs::read(self.dir.join(file_name(uid, OWNER))).ok()?;
         serde_json::from_slice(bytes.get(..MOST_OWNER).unwrap_or(&bytes)).ok()
     }
 
@@ -279,22 +279,22 @@ impl OwnSpecs {
         Ok(rustix::fs::open(&self.dir, flags, Mode::empty())?)
     }
 
-    fn opening(&self) -> String {
+    fn open_context(&self) -> String {
         let dir = self.dir.display();
         format!("opening the directory of specifications {dir}")
     }
 
-    fn writing(&self) -> String {
+    fn write_context(&self) -> String {
         let dir = self.dir.display();
         format!("writing what the claim's containers share to {dir}")
     }
 }
 
-fn file(uid: &ClaimUid, end: &str) -> String {
+fn file_name(uid: &ClaimUid, end: &str) -> String {
     format!("{CLAIM_FILES}{uid}{end}")
 }
 
-fn uid(name: &OsStr) -> Option<ClaimUid> {
+fn parse_uid(name: &OsStr) -> Option<ClaimUid> {
     let rest = name.to_str()?.strip_prefix(CLAIM_FILES)?;
     let uid = rest.strip_suffix(SPEC).or_else(|| rest.strip_suffix(OWNER));
     uid?.parse().ok()
@@ -315,12 +315,16 @@ mod tests {
         UID.parse().unwrap()
     }
 
-    fn owner() -> Owner {
-        Owner { namespace: "default".to_owned(), name: "c".to_owned(), ..Owner::default() }
+    fn owner() -> PreparedClaim {
+        PreparedClaim {
+            namespace: "default".to_owned(),
+            name: "c".to_owned(),
+            ..PreparedClaim::default()
+        }
     }
 
-    fn leased(name: &str) -> Leased {
-        Leased {
+    fn leased(name: &str) -> ClaimDevice {
+        ClaimDevice {
             request: "vf".to_owned(),
             device: format!("vfio:{name}").parse().unwrap(),
             most: 1,
@@ -330,7 +334,7 @@ mod tests {
     }
 
     /// As the generator writes them for some other device.
-    fn hooks() -> Hooks {
+    fn hooks() -> HooksByClass {
         let hook = |stage: &str| Hook {
             hook_name: stage.into(),
             path: "/opt/onload-ctk/0.1.0/onload-hook".to_owned(),
@@ -343,18 +347,19 @@ mod tests {
         BTreeMap::from([(Class::Vfio, vec![hook("createRuntime"), hook("poststop")])])
     }
 
-    const NONE: &Variables = &Variables::new();
+    const NONE: &VariablesByRequest = &VariablesByRequest::new();
     const NO_MOUNTS: &BTreeMap<String, Mount> = &BTreeMap::new();
 
-    fn write(specs: &OwnSpecs, names: &[&str]) {
-        let leased: Vec<Leased> = names.iter().map(|name| leased(name)).collect();
+    fn write(specs: &ClaimSpecs, names: &[&str]) {
+        let leased: Vec<ClaimDevice> = names.iter().map(|name| leased(name)).collect();
         specs.write_owner(&uid(), &owner()).unwrap();
         specs.write(&uid(), &leased, &hooks(), NONE, NO_MOUNTS).unwrap();
     }
 
     #[test]
     fn each_device_of_a_claim_is_one_whose_hook_leases_it_for_the_claim() {
-        let spec = spec(&uid(), &[leased("b"), leased("a")], &hooks(), NONE, NO_MOUNTS).unwrap();
+        let spec =
+            build_spec(&uid(), &[leased("b"), leased("a")], &hooks(), NONE, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let device = &spec.devices[0];
         assert_eq!(device.name.valid().unwrap().as_str(), format!("{UID}.vfio.a"));
@@ -378,7 +383,7 @@ mod tests {
             ("container-0-request-0".to_owned(), of_request("0000:81:10.0")),
             ("container-1-request-0".to_owned(), of_request("0000:81:10.1")),
         ]);
-        let spec = spec(&uid(), &[], &Hooks::new(), &variables, NO_MOUNTS).unwrap();
+        let spec = build_spec(&uid(), &[], &HooksByClass::new(), &variables, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let env = spec.devices.iter().map(|device| {
             let name = device.name.valid().unwrap().as_str();
@@ -388,7 +393,7 @@ mod tests {
         });
         let env: Vec<(String, Vec<String>)> = env.collect();
         let device = |container: u8, value: &str| {
-            let name = request_name(&uid(), &format!("container-{container}-request-0"));
+            let name = cdi_request_name(&uid(), &format!("container-{container}-request-0"));
             (name, vec![format!("PCIDEVICE_A={value}")])
         };
         assert_eq!(env, [device(0, "0000:81:10.0"), device(1, "0000:81:10.1")]);
@@ -430,13 +435,13 @@ mod tests {
         ];
         let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
         for (interface, vf, more) in [(interface, vf, &more[..]), (plain, None, &[])] {
-            let leased = Leased {
+            let leased = ClaimDevice {
                 device: "netdev:ens1v0".parse().unwrap(),
                 interface: Some(interface),
                 vf,
                 ..leased("a")
             };
-            let spec = spec(&uid(), &[leased], &hooks, NONE, NO_MOUNTS).unwrap();
+            let spec = build_spec(&uid(), &[leased], &hooks, NONE, NO_MOUNTS).unwrap();
             validate(&spec).unwrap();
             let hook = &spec.devices[0].container_edits.hooks[0];
             let first = ["onload-hook", "createRuntime", "--lease", "netdev:ens1v0"];
@@ -449,8 +454,9 @@ mod tests {
 
     #[test]
     fn the_hook_of_a_claim_sets_up_a_function_of_which_it_says_something() {
-        let set_up = Leased { vf: "vlan=150;vlans=100-199".parse().ok(), ..leased("0000:81:10.0") };
-        let spec = spec(&uid(), &[set_up], &hooks(), NONE, NO_MOUNTS).unwrap();
+        let set_up =
+            ClaimDevice { vf: "vlan=150;vlans=100-199".parse().ok(), ..leased("0000:81:10.0") };
+        let spec = build_spec(&uid(), &[set_up], &hooks(), NONE, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let hooks = &spec.devices[0].container_edits.hooks;
         let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
@@ -465,40 +471,41 @@ mod tests {
     #[test]
     fn an_engine_finds_what_the_answer_names() {
         let dir = tempfile::tempdir().unwrap();
-        let specs = OwnSpecs::new(dir.path().join("cdi"));
+        let specs = ClaimSpecs::new(dir.path().join("cdi"));
         write(&specs, &["0000:81:10.0"]);
         let registry = Registry::scan(&[dir.path().join("cdi")]);
         let found: Vec<String> = registry.devices().map(|found| found.name.to_string()).collect();
-        assert_eq!(found, [own_name(&uid(), &leased("0000:81:10.0").device)]);
+        assert_eq!(found, [cdi_device_name(&uid(), &leased("0000:81:10.0").device)]);
         assert!(registry.errors().is_empty(), "{:?}", registry.errors());
-        let mode = fs::metadata(dir.path().join("cdi").join(file(&uid(), SPEC))).unwrap().mode();
+        let mode =
+            fs::metadata(dir.path().join("cdi").join(file_name(&uid(), SPEC))).unwrap().mode();
         assert_eq!(mode & 0o777, 0o644);
     }
 
     #[test]
     fn hook_and_wrapper_have_no_work_with_it() {
-        assert!(!file(&uid(), SPEC).starts_with("onload.dev-"));
+        assert!(!file_name(&uid(), SPEC).starts_with("onload.dev-"));
     }
 
     #[test]
     fn a_claim_that_has_nothing_for_itself_has_no_specification_and_is_known() {
         let dir = tempfile::tempdir().unwrap();
-        let specs = OwnSpecs::new(dir.path().to_owned());
+        let specs = ClaimSpecs::new(dir.path().to_owned());
         write(&specs, &[]);
-        assert_eq!(names_in(dir.path()), [file(&uid(), OWNER)]);
+        assert_eq!(names_in(dir.path()), [file_name(&uid(), OWNER)]);
         assert_eq!(specs.list(), BTreeMap::from([(uid(), Some(owner()))]));
         assert!(!specs.remove(&uid()).unwrap());
         assert!(names_in(dir.path()).is_empty());
-        let rdma = Leased { device: "rdma:mlx5_0".parse().unwrap(), ..leased("a") };
-        assert_eq!(spec(&uid(), &[rdma], &hooks(), NONE, NO_MOUNTS), None);
+        let rdma = ClaimDevice { device: "rdma:mlx5_0".parse().unwrap(), ..leased("a") };
+        assert_eq!(build_spec(&uid(), &[rdma], &hooks(), NONE, NO_MOUNTS), None);
     }
 
     #[test]
     fn what_is_there_is_not_written_again_and_what_differs_is() {
         let dir = tempfile::tempdir().unwrap();
-        let specs = OwnSpecs::new(dir.path().to_owned());
+        let specs = ClaimSpecs::new(dir.path().to_owned());
         write(&specs, &["a"]);
-        let path = dir.path().join(file(&uid(), SPEC));
+        let path = dir.path().join(file_name(&uid(), SPEC));
         let before = fs::metadata(&path).unwrap().ino();
         write(&specs, &["a"]);
         assert_eq!(fs::metadata(&path).unwrap().ino(), before);
@@ -510,7 +517,7 @@ mod tests {
     #[test]
     fn its_removal_leaves_nothing_and_touches_nobody_else_s() {
         let dir = tempfile::tempdir().unwrap();
-        let specs = OwnSpecs::new(dir.path().to_owned());
+        let specs = ClaimSpecs::new(dir.path().to_owned());
         write(&specs, &["a"]);
         let others = ["claim.onload.dev-other.json", "onload.dev-vfio.json", "vendor.json"];
         for other in others {
@@ -524,7 +531,7 @@ mod tests {
     #[test]
     fn claims_that_have_one_are_listed_with_their_names() {
         let dir = tempfile::tempdir().unwrap();
-        let specs = OwnSpecs::new(dir.path().to_owned());
+        let specs = ClaimSpecs::new(dir.path().to_owned());
         write(&specs, &["a"]);
         for foreign in [
             "claim.onload.dev-.json",
@@ -538,14 +545,14 @@ mod tests {
         let listed = specs.list();
         let expected = [(uid(), Some(owner())), ("u2".parse().unwrap(), None)];
         assert_eq!(listed, BTreeMap::from(expected));
-        assert!(OwnSpecs::new(dir.path().join("none")).list().is_empty());
+        assert!(ClaimSpecs::new(dir.path().join("none")).list().is_empty());
     }
 
     #[test]
     fn a_directory_that_cannot_be_used_is_named() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cdi"), "").unwrap();
-        let specs = OwnSpecs::new(dir.path().join("cdi"));
+        let specs = ClaimSpecs::new(dir.path().join("cdi"));
         for written in [
             specs.write_owner(&uid(), &owner()),
             specs.write(&uid(), &[leased("a")], &hooks(), NONE, NO_MOUNTS),

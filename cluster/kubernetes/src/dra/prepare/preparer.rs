@@ -13,14 +13,14 @@ use onload_sys::text::{ErrorChain, Quoted, to_one_line};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::allocation::allocated;
-use super::decision::{Surroundings, decide};
-use super::metadata::{Described, MetadataFiles, hardware_address};
-use super::own_spec::{Leased, OwnSpecs, Owner};
-use super::turns::Turns;
+use super::allocation::allocated_devices;
+use super::decision::{PrepareContext, decide};
+use super::metadata::{DeviceMetadata, MetadataFiles, read_hardware_address};
+use super::own_spec::{ClaimDevice, ClaimSpecs, PreparedClaim};
+use super::turns::ClaimLocks;
 use crate::dra::api::Api;
-use crate::dra::classes::Told;
-use crate::host_state::{Snapshot, SpecNames};
+use crate::dra::classes::DeviceClasses;
+use crate::host_state::{KubernetesSnapshot, SpecNames};
 use crate::names::{NodeName, is_label};
 use crate::wire::dra::{Claim, Device};
 
@@ -33,31 +33,31 @@ const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 pub(crate) struct Preparer {
     pub(crate) node: NodeName,
     pub(crate) api: Api,
-    pub(crate) device_classes: watch::Receiver<Told>,
-    pub(crate) host: watch::Receiver<Arc<Snapshot>>,
+    pub(crate) device_classes: watch::Receiver<DeviceClasses>,
+    pub(crate) host: watch::Receiver<Arc<KubernetesSnapshot>>,
     pub(crate) specs: Arc<SpecNames>,
-    pub(crate) own: OwnSpecs,
+    pub(crate) own: ClaimSpecs,
     pub(crate) metadata: MetadataFiles,
     pub(crate) host_root: PathBuf,
-    pub(crate) reports: mpsc::UnboundedSender<Report>,
-    pub(crate) turns: Turns,
+    pub(crate) reports: mpsc::UnboundedSender<ClaimReport>,
+    pub(crate) turns: ClaimLocks,
     /// How many calls of kubelet are under way; whoever watches is told when there is none any more.
     pub(crate) calls: watch::Sender<usize>,
 }
 
 /// What became of a claim, for those who tell the API server.
 #[derive(Debug)]
-pub(crate) enum Report {
-    Prepared(ClaimUid, Owner),
+pub(crate) enum ClaimReport {
+    Prepared(ClaimUid, PreparedClaim),
     /// It was prepared before this start. The devices in its status are those that the API server has.
-    Found(ClaimUid, Owner, Vec<AllocatedDeviceStatus>),
-    Unprepared(ClaimUid, Owner),
+    Found(ClaimUid, PreparedClaim, Vec<AllocatedDeviceStatus>),
+    Unprepared(ClaimUid, PreparedClaim),
     Refused(Claim, String),
 }
 
 impl Preparer {
     /// Tells what the API server is to know; nobody waits for that.
-    pub(crate) fn report(&self, report: Report) {
+    pub(crate) fn report(&self, report: ClaimReport) {
         // At the end nobody listens any more.
         let _ = self.reports.send(report);
     }
@@ -69,17 +69,17 @@ impl Preparer {
     }
 
     /// What is known of the node.
-    pub(crate) fn now(&self) -> Arc<Snapshot> {
+    pub(crate) fn snapshot(&self) -> Arc<KubernetesSnapshot> {
         Arc::clone(&self.host.borrow())
     }
 
     /// A call of kubelet begins, which lasts as long as what this gives.
-    pub(crate) fn call(&self) -> Call<'_> {
+    pub(crate) fn begin_call(&self) -> CallGuard<'_> {
         self.calls.send_if_modified(|calls| {
             *calls += 1;
             false
         });
-        Call(&self.calls)
+        CallGuard(&self.calls)
     }
 
     /// Prepares a claim, as often as kubelet asks. Its answer is the same as long as the host is.
@@ -101,19 +101,19 @@ impl Preparer {
                 );
                 Ok(devices)
             }
-            Err(error) => Err(said("not prepared", claim, &error)),
+            Err(error) => Err(log_failure("not prepared", claim, &error)),
         }
     }
 
     async fn try_prepare(&self, claim: &Claim) -> Result<Vec<Device>> {
         let uid: ClaimUid = claim.uid.parse()?;
-        let _turn = self.turns.take(&uid).await;
+        let _turn = self.turns.acquire(&uid).await;
         let found = self.find(claim).await?;
         let found = found.context("the API server knows no such claim any more; delete the pod")?;
         let prepared = self.prepare_found(claim, &uid, found);
         let report = match &prepared {
-            Ok((owner, _)) => Report::Prepared(uid, owner.clone()),
-            Err(error) => Report::Refused(claim.clone(), to_one_line(&format!("{error:#}"))),
+            Ok((owner, _)) => ClaimReport::Prepared(uid, owner.clone()),
+            Err(error) => ClaimReport::Refused(claim.clone(), to_one_line(&format!("{error:#}"))),
         };
         self.report(report);
         prepared.map(|(_, devices)| devices)
@@ -124,12 +124,12 @@ impl Preparer {
         claim: &Claim,
         uid: &ClaimUid,
         found: ResourceClaim,
-    ) -> Result<(Owner, Vec<Device>)> {
-        let pod_claim = pod_claim(&found);
-        let resource = |class: &str| self.device_classes.borrow().resource(class);
-        let allocated = allocated(found, uid, resource)?;
-        let snapshot = self.now();
-        let around = Surroundings {
+    ) -> Result<(PreparedClaim, Vec<Device>)> {
+        let pod_claim = pod_claim_name(&found);
+        let resource = |class: &str| self.device_classes.borrow().resource_of(class);
+        let allocated = allocated_devices(found, uid, resource)?;
+        let snapshot = self.snapshot();
+        let around = PrepareContext {
             node: &self.node,
             names: &snapshot.names,
             snapshot: &snapshot,
@@ -140,9 +140,9 @@ impl Preparer {
             let refused = refuse_held(&self.host_root, leased, uid);
             refused.with_context(|| format!("request {}", Quoted(&leased.request)))?;
         }
-        self.complete(&mut decision.described);
+        self.add_host_data(&mut decision.described);
         let devices = decision.described.iter();
-        let owner = Owner {
+        let owner = PreparedClaim {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
             pod_claim,
@@ -159,7 +159,7 @@ impl Preparer {
     }
 
     /// What only the host knows of interfaces that have not moved yet.
-    fn complete(&self, described: &mut [Described]) {
+    fn add_host_data(&self, described: &mut [DeviceMetadata]) {
         for device in described {
             // By its name on the host: the claim chooses the one in the pod, which may be another interface's here.
             let name = device.attributes.get("interface");
@@ -167,13 +167,13 @@ impl Preparer {
             if let (Some(network), Some(name)) = (&mut device.prepared.network, name)
                 && network.hardware_address.is_none()
             {
-                network.hardware_address = hardware_address(&self.host_root, name);
+                network.hardware_address = read_hardware_address(&self.host_root, name);
             }
         }
     }
 
     pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>> {
-        let asked = self.api.claim(&claim.namespace, &claim.name);
+        let asked = self.api.get_claim(&claim.namespace, &claim.name);
         let Ok(answer) = timeout(PATIENCE, asked).await else {
             let seconds = PATIENCE.as_secs();
             bail!(
@@ -190,12 +190,12 @@ impl Preparer {
         let Ok(uid) = claim.uid.parse::<ClaimUid>() else {
             return Ok(());
         };
-        let _turn = self.turns.take(&uid).await;
-        let owner = self.own.owner(&uid);
+        let _turn = self.turns.acquire(&uid).await;
+        let owner = self.own.read_claim(&uid);
         match self.remove(&uid) {
             Ok(was_there) => {
                 if let Some(owner) = owner {
-                    self.report(Report::Unprepared(uid, owner));
+                    self.report(ClaimReport::Unprepared(uid, owner));
                 }
                 tracing::info!(
                     namespace = %claim.namespace,
@@ -206,14 +206,14 @@ impl Preparer {
                 );
                 Ok(())
             }
-            Err(error) => Err(said("not unprepared", claim, &error)),
+            Err(error) => Err(log_failure("not unprepared", claim, &error)),
         }
     }
 }
 
-pub(crate) struct Call<'a>(&'a watch::Sender<usize>);
+pub(crate) struct CallGuard<'a>(&'a watch::Sender<usize>);
 
-impl Drop for Call<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.0.send_if_modified(|calls| {
             *calls -= 1;
@@ -223,14 +223,14 @@ impl Drop for Call<'_> {
 }
 
 /// What the pod of a claim calls it that was made from a template. Whoever makes a claim can write this too.
-fn pod_claim(claim: &ResourceClaim) -> Option<String> {
+fn pod_claim_name(claim: &ResourceClaim) -> Option<String> {
     let annotations = claim.metadata.annotations.as_ref()?;
     let name = annotations.get(POD_CLAIM)?;
     is_label(name).then(|| name.clone())
 }
 
 /// Refuses what others than a claim have: its containers would not start. They lease it when they do.
-fn refuse_held(host_root: &Path, leased: &Leased, uid: &ClaimUid) -> Result<()> {
+fn refuse_held(host_root: &Path, leased: &ClaimDevice, uid: &ClaimUid) -> Result<()> {
     let reading = || format!("reading who has {}", leased.device);
     let run = host_root.join(RUN_DIR.trim_start_matches('/'));
     // Without it there has been no lease since the boot.
@@ -250,7 +250,7 @@ fn refuse_held(host_root: &Path, leased: &Leased, uid: &ClaimUid) -> Result<()> 
 }
 
 /// Logs why something was not done, and says it again for kubelet.
-fn said(what: &'static str, claim: &Claim, error: &Error) -> String {
+fn log_failure(what: &'static str, claim: &Claim, error: &Error) -> String {
     let reason = to_one_line(&format!("{error:#}"));
     tracing::warn!(
         namespace = %claim.namespace,

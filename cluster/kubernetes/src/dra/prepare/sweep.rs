@@ -10,8 +10,8 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
 use tokio::time::sleep;
 
-use super::own_spec::Owner;
-use super::preparer::{Preparer, Report};
+use super::own_spec::PreparedClaim;
+use super::preparer::{ClaimReport, Preparer};
 
 /// How long to wait for an API server that does not answer.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 const CONFIRM: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum ClaimKnowledge {
     Nothing,
     /// The API server has said once that it is gone.
     Gone,
@@ -32,7 +32,7 @@ enum Known {
 /// been asked for. The others stay: kubelet unprepares them.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
     for uid in preparer.metadata.list() {
-        let _turn = preparer.turns.take(&uid).await;
+        let _turn = preparer.turns.acquire(&uid).await;
         if preparer.own.has(&uid) {
             continue;
         }
@@ -42,53 +42,53 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
         }
     }
     let claims = preparer.own.list().into_iter();
-    let claims = claims.map(|(uid, owner)| (uid, (owner, Known::Nothing)));
-    let mut left: BTreeMap<ClaimUid, (Option<Owner>, Known)> = claims.collect();
+    let claims = claims.map(|(uid, owner)| (uid, (owner, ClaimKnowledge::Nothing)));
+    let mut left: BTreeMap<ClaimUid, (Option<PreparedClaim>, ClaimKnowledge)> = claims.collect();
     while !left.is_empty() {
         let mut is_unknown = false;
         for (uid, (owner, known)) in &mut left {
-            match one(&preparer, uid, owner.as_ref(), *known).await {
+            match sweep_claim(&preparer, uid, owner.as_ref(), *known).await {
                 Ok(now) => *known = now,
                 Err(error) => {
                     let reason = format!("{error:#}");
                     is_unknown = true;
-                    *known = Known::Nothing;
+                    *known = ClaimKnowledge::Nothing;
                     tracing::warn!(%uid, %reason, "whether a claim is still there is not known; trying again");
                 }
             }
         }
-        left.retain(|_, (_, known)| *known != Known::Settled);
+        left.retain(|_, (_, known)| *known != ClaimKnowledge::Settled);
         if !left.is_empty() {
             sleep(if is_unknown { AGAIN } else { CONFIRM }).await;
         }
     }
 }
 
-async fn one(
+async fn sweep_claim(
     preparer: &Preparer,
     uid: &ClaimUid,
-    owner: Option<&Owner>,
-    known: Known,
-) -> Result<Known> {
-    let _turn = preparer.turns.take(uid).await;
+    owner: Option<&PreparedClaim>,
+    known: ClaimKnowledge,
+) -> Result<ClaimKnowledge> {
+    let _turn = preparer.turns.acquire(uid).await;
     // What cannot be asked for may be in use; kubelet unprepares it.
     let is_gone = match owner {
-        Some(owner) => !is_there(preparer, uid, owner).await?,
+        Some(owner) => !claim_exists(preparer, uid, owner).await?,
         None => false,
     };
     if !is_gone {
-        return Ok(Known::Settled);
+        return Ok(ClaimKnowledge::Settled);
     }
-    if known != Known::Gone {
-        return Ok(Known::Gone);
+    if known != ClaimKnowledge::Gone {
+        return Ok(ClaimKnowledge::Gone);
     }
     preparer.remove(uid)?;
     tracing::info!(%uid, "removed the specification of a claim that is gone");
-    Ok(Known::Settled)
+    Ok(ClaimKnowledge::Settled)
 }
 
 /// Whether the API server has the claim of that uid with an allocation.
-async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<bool> {
+async fn claim_exists(preparer: &Preparer, uid: &ClaimUid, owner: &PreparedClaim) -> Result<bool> {
     let found = preparer.find(&owner.claim(uid)).await?;
     let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
     let status = found.filter(is_it).and_then(|found| found.status);
@@ -96,7 +96,7 @@ async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<
         return Ok(false);
     };
     let devices = status.devices.unwrap_or_default();
-    let report = Report::Found(uid.clone(), owner.clone(), devices);
+    let report = ClaimReport::Found(uid.clone(), owner.clone(), devices);
     preparer.report(report);
     Ok(true)
 }

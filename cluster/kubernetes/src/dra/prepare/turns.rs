@@ -7,12 +7,12 @@ use onload_core::lease::ClaimUid;
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<BTreeMap<ClaimUid, Weak<Gate<()>>>>);
+pub(crate) struct ClaimLocks(Mutex<BTreeMap<ClaimUid, Weak<Gate<()>>>>);
 
-impl Turns {
+impl ClaimLocks {
     /// Waits until nobody else works on a claim, and keeps others waiting until the result is dropped. Claims do not
     /// wait for each other.
-    pub(crate) async fn take(&self, uid: &ClaimUid) -> OwnedMutexGuard<()> {
+    pub(crate) async fn acquire(&self, uid: &ClaimUid) -> OwnedMutexGuard<()> {
         let gate = {
             let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             gates.retain(|_, gate| gate.strong_count() > 0);
@@ -31,21 +31,21 @@ mod tests {
     use super::*;
 
     /// How many claims are known once somebody works on one more.
-    async fn known_with_another(turns: &Turns) -> usize {
-        let _turn = turns.take(&"another".parse().unwrap()).await;
+    async fn known_with_another(turns: &ClaimLocks) -> usize {
+        let _turn = turns.acquire(&"another".parse().unwrap()).await;
         turns.0.lock().unwrap().len()
     }
 
     #[tokio::test]
     async fn one_works_on_a_claim_and_nothing_is_kept_when_all_are_done() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(ClaimLocks::default());
         let at_work = Arc::new(Mutex::new((0, 0)));
         let tasks: Vec<_> = (0..50)
             .map(|_| {
                 let (turns, at_work) = (Arc::clone(&turns), Arc::clone(&at_work));
                 tokio::spawn(async move {
                     let uid = "u1".parse().unwrap();
-                    let _turn = turns.take(&uid).await;
+                    let _turn = turns.acquire(&uid).await;
                     {
                         let mut at_work = at_work.lock().unwrap();
                         at_work.0 += 1;
@@ -65,19 +65,19 @@ mod tests {
 
     #[tokio::test]
     async fn claims_do_not_wait_for_each_other() {
-        let turns = Turns::default();
+        let turns = ClaimLocks::default();
         let (one, two) = ("u1".parse().unwrap(), "u2".parse().unwrap());
-        let _one = turns.take(&one).await;
-        let _two = turns.take(&two).await;
+        let _one = turns.acquire(&one).await;
+        let _two = turns.acquire(&two).await;
         assert_eq!(known_with_another(&turns).await, 3);
     }
 
     #[tokio::test]
     async fn who_gives_up_waiting_leaves_nothing() {
-        let turns = Turns::default();
+        let turns = ClaimLocks::default();
         let uid = "u1".parse().unwrap();
-        let first = turns.take(&uid).await;
-        let waiting = turns.take(&uid);
+        let first = turns.acquire(&uid).await;
+        let waiting = turns.acquire(&uid);
         assert!(tokio::time::timeout(std::time::Duration::ZERO, waiting).await.is_err());
         drop(first);
         assert_eq!(known_with_another(&turns).await, 1);

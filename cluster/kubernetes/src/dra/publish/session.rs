@@ -8,7 +8,7 @@ use anyhow::Context;
 use http::StatusCode;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::PartialObjectMeta;
-use onload_agent::{Backoff, Said};
+use onload_agent::{Backoff, LastMessage};
 use onload_core::class::Class;
 use onload_host::offers::{Offer, Sharing};
 use onload_sys::text::ErrorChain;
@@ -16,14 +16,16 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use super::server::Server;
-use crate::dra::api::{Api, ApiError, Run, Watch};
-use crate::dra::classes::Told;
-use crate::dra::slices::{Features, Listed, Pool, Wanted, fingerprint, lost, probe};
-use crate::dra::{Offered, Registered};
-use crate::host_state::Snapshot;
-use crate::names::{NodeName, slot_of};
-use crate::observe::metrics::Metrics;
+use super::server::ServerSlices;
+use crate::dra::api::{Api, ApiError, ApiWatch, WriteMode};
+use crate::dra::classes::DeviceClasses;
+use crate::dra::slices::{
+    DraFeatures, SliceInput, SlicePool, SliceSummary, fingerprint, lost_features, probe,
+};
+use crate::dra::{DraClasses, DraRegistration};
+use crate::host_state::KubernetesSnapshot;
+use crate::names::{NodeName, parse_slot};
+use crate::observe::metrics::DaemonMetrics;
 use crate::serve::sleep_until;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
@@ -43,12 +45,12 @@ pub const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Publisher {
     pub api: Api,
     pub node: NodeName,
-    pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    pub registered: watch::Receiver<Registered>,
-    pub offered: watch::Receiver<Offered>,
+    pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
+    pub registered: watch::Receiver<DraRegistration>,
+    pub offered: watch::Receiver<DraClasses>,
     /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
-    pub device_classes: watch::Receiver<Told>,
-    pub metrics: Arc<Metrics>,
+    pub device_classes: watch::Receiver<DeviceClasses>,
+    pub metrics: Arc<DaemonMetrics>,
     /// [`WRITE_INTERVAL`].
     pub write_interval: Duration,
     /// Whether the program ends. The slices stay then: a successor may be there already, and if none comes,
@@ -57,18 +59,18 @@ pub struct Publisher {
 }
 
 /// What the watch tells of a slice.
-type Head = PartialObjectMeta<ResourceSlice>;
+type SliceMetadata = PartialObjectMeta<ResourceSlice>;
 
-pub(super) struct Session<'p> {
+pub(super) struct PublishSession<'p> {
     publisher: &'p mut Publisher,
     api: Api,
     /// That of the Node; none while it is to be read. The garbage collector deletes the slices of a Node that is
     /// deleted, and one that is registered again has another.
     uid: Option<String>,
-    server: Server,
-    features: Features,
+    server: ServerSlices,
+    features: DraFeatures,
     /// Classes whose devices have other names than the server's features allow, since claims hold some of them.
-    waiting: BTreeMap<Class, Waiting>,
+    waiting: BTreeMap<Class, ClassWait>,
     /// What claims held when the first class without slices was met; each class is looked up once.
     claimed: Option<BTreeMap<Class, BTreeSet<String>>>,
     written: BTreeMap<Class, Instant>,
@@ -83,37 +85,37 @@ pub(super) struct Session<'p> {
     /// Until then the server wants to be left alone, whatever changes.
     left_alone: Option<Instant>,
     left_out: BTreeSet<String>,
-    said: Said,
+    said: LastMessage,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct ClassWait {
     /// Whether slots are devices until then.
     is_numbered: bool,
     until: Instant,
 }
 
-enum Round {
+enum RoundResult {
     Done,
     Changed,
 }
 
-struct Written {
+struct WrittenSlice {
     name: String,
     /// What it was told to be, with the version that this has there.
-    told: Listed,
-    lost: Features,
+    told: SliceSummary,
+    lost: DraFeatures,
     is_changed: bool,
 }
 
-impl<'p> Session<'p> {
-    pub(super) fn new(publisher: &'p mut Publisher) -> Session<'p> {
-        Session {
+impl<'p> PublishSession<'p> {
+    pub(super) fn new(publisher: &'p mut Publisher) -> PublishSession<'p> {
+        PublishSession {
             api: publisher.api.clone(),
             publisher,
             uid: None,
-            server: Server::default(),
-            features: Features::NONE,
+            server: ServerSlices::default(),
+            features: DraFeatures::NONE,
             waiting: BTreeMap::new(),
             claimed: None,
             written: BTreeMap::new(),
@@ -124,22 +126,24 @@ impl<'p> Session<'p> {
             again: Backoff::default(),
             left_alone: None,
             left_out: BTreeSet::new(),
-            said: Said::default(),
+            said: LastMessage::default(),
         }
     }
 
     /// Until nobody looks at the host any more.
     pub(super) async fn run(mut self) -> Result<(), ApiError> {
         let node = self.publisher.node.clone();
-        self.features = self.probe().await?;
-        let (features, missing) = (self.features, Features::ALL.without(self.features));
+        self.features = self.probe_features().await?;
+        let (features, missing) = (self.features, DraFeatures::ALL.without(self.features));
         tracing::info!(%features, %missing, "features of the API server for ResourceSlices");
         let server = &mut self.server;
-        let each = |slice: ResourceSlice| server.note(name_of(&slice), Listed::of(&slice));
-        let version = self.api.slices(&node, each).await?;
+        let each = |slice: ResourceSlice| {
+            server.record(slice_name(&slice), SliceSummary::from_slice(&slice))
+        };
+        let version = self.api.visit_slices(&node, each).await?;
         let mut watch = self.api.watch_slices(&node, &version).await?;
         loop {
-            self.keep().await;
+            self.publish_until_done().await;
             if self.wait(&mut watch).await?.is_none() {
                 return Ok(());
             }
@@ -162,10 +166,10 @@ impl<'p> Session<'p> {
 
     /// Which features the server has. Asked before anything is written: no device may be offered in two ways,
     /// not for a moment.
-    async fn probe(&mut self) -> Result<Features, ApiError> {
+    async fn probe_features(&mut self) -> Result<DraFeatures, ApiError> {
         let uid = self.uid().await?;
         let mut asked = probe(&self.publisher.node, &uid);
-        let mut answer = self.api.apply_slice(&asked, Run::Dry).await;
+        let mut answer = self.api.apply_slice(&asked, WriteMode::Dry).await;
         // Kubernetes 1.34 refuses a counter set that is in another slice than its devices.
         let is_invalid =
             |error: &ApiError| error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY);
@@ -174,11 +178,11 @@ impl<'p> Session<'p> {
             for device in asked.spec.devices.iter_mut().flatten() {
                 device.consumes_counters = None;
             }
-            answer = self.api.apply_slice(&asked, Run::Dry).await;
+            answer = self.api.apply_slice(&asked, WriteMode::Dry).await;
         }
-        let (mut lost, _) = lost(&asked.spec, &answer?.spec);
+        let (mut lost, _) = lost_features(&asked.spec, &answer?.spec);
         lost.counters |= has_no_counters;
-        Ok(Features::ALL.without(lost))
+        Ok(DraFeatures::ALL.without(lost))
     }
 
     /// A server that was updated may have more features. It is only asked when a watch begins anew, which is each half an
@@ -187,23 +191,23 @@ impl<'p> Session<'p> {
         if self.left_alone.is_some_and(|until| until > Instant::now()) {
             return;
         }
-        let gained = match self.probe().await {
+        let gained = match self.probe_features().await {
             Ok(features) => features.without(self.features),
             Err(error) => {
                 tracing::debug!(error = %ErrorChain(&error), "features are asked for with the next watch");
                 return;
             }
         };
-        if gained != Features::NONE {
+        if gained != DraFeatures::NONE {
             tracing::info!(%gained, "the API server has more features for ResourceSlices now");
-            self.features = self.features.and(gained);
+            self.features = self.features.union(gained);
             self.claimed = None;
-            self.due_in(Duration::ZERO);
+            self.schedule(Duration::ZERO);
         }
     }
 
     /// Waits until there may be something to do; none if nobody looks at the host any more.
-    async fn wait(&mut self, watch: &mut Watch<Head>) -> Result<Option<()>, ApiError> {
+    async fn wait(&mut self, watch: &mut ApiWatch<SliceMetadata>) -> Result<Option<()>, ApiError> {
         loop {
             let now = Instant::now();
             let quiet = self.left_alone.filter(|until| *until > now);
@@ -225,8 +229,8 @@ impl<'p> Session<'p> {
             };
             match event {
                 Ok(Some(event)) => {
-                    if self.server.told(event) {
-                        self.somebody_else();
+                    if self.server.apply_event(event) {
+                        self.handle_foreign_change();
                     }
                     continue;
                 }
@@ -242,7 +246,7 @@ impl<'p> Session<'p> {
     }
 
     /// The watch goes on where it has ended. A server that restarts is not asked for all slices again.
-    async fn watch_again(&self, watch: &mut Watch<Head>) -> Result<(), ApiError> {
+    async fn watch_again(&self, watch: &mut ApiWatch<SliceMetadata>) -> Result<(), ApiError> {
         let node = &self.publisher.node;
         let mut backoff = Backoff::default();
         for _ in 1..TRIES {
@@ -263,7 +267,7 @@ impl<'p> Session<'p> {
 
     /// Somebody else has changed or deleted a slice of ours: kubelet, at its start, or another instance of this
     /// driver. Two that undo each other's work have to tire.
-    fn somebody_else(&mut self) {
+    fn handle_foreign_change(&mut self) {
         self.uid = None;
         let is_quiet = self.others_since.is_none_or(|since| since.elapsed() > QUIET);
         if is_quiet {
@@ -274,31 +278,31 @@ impl<'p> Session<'p> {
         if self.others_due.is_none() {
             let wait = self.others.next();
             self.others_due = Some(Instant::now() + wait);
-            self.due_in(wait);
+            self.schedule(wait);
         }
     }
 
-    fn due_in(&mut self, wait: Duration) {
+    fn schedule(&mut self, wait: Duration) {
         let due = Instant::now() + wait;
         self.due = Some(self.due.map_or(due, |other| other.min(due)));
     }
 
-    async fn keep(&mut self) {
+    async fn publish_until_done(&mut self) {
         loop {
-            match self.round().await {
-                Ok(Round::Done) => {
+            match self.publish_round().await {
+                Ok(RoundResult::Done) => {
                     self.again = Backoff::default();
                     self.said.clear();
                     return;
                 }
-                Ok(Round::Changed) => {}
+                Ok(RoundResult::Changed) => {}
                 Err(error) => {
                     let wait = self.again.next();
                     let alone = error.retry_after();
                     self.left_alone = alone.map(|alone| Instant::now() + alone);
-                    self.due_in(wait.max(alone.unwrap_or_default()));
+                    self.schedule(wait.max(alone.unwrap_or_default()));
                     let text = ErrorChain(&error).to_string();
-                    if self.said.is_news(&text) {
+                    if self.said.is_new(&text) {
                         tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
                     }
                     return;
@@ -307,12 +311,12 @@ impl<'p> Session<'p> {
         }
     }
 
-    async fn round(&mut self) -> Result<Round, ApiError> {
+    async fn publish_round(&mut self) -> Result<RoundResult, ApiError> {
         let snapshot = Arc::clone(&self.publisher.snapshots.borrow_and_update());
         let offered = self.publisher.offered.borrow_and_update().clone();
         let node = self.publisher.node.clone();
         let uid = self.uid().await?;
-        let wanted = Wanted {
+        let wanted = SliceInput {
             node: &node,
             uid: &uid,
             names: &snapshot.names,
@@ -323,7 +327,7 @@ impl<'p> Session<'p> {
         let mut published = BTreeMap::from(Class::ALL.map(|class| (class, 0)));
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
-        let mut refused = Ok(Round::Done);
+        let mut refused = Ok(RoundResult::Done);
         for class in offered.classes.iter().copied() {
             let Some(features) = self.features_of(class, wanted).await? else {
                 left_out.insert(format!(
@@ -331,18 +335,18 @@ impl<'p> Session<'p> {
                 ));
                 continue;
             };
-            let pool = Pool::of(wanted, class, features);
+            let pool = SlicePool::new(wanted, class, features);
             left_out.extend(pool.left_out().iter().cloned());
-            let slices = slices(&pool).await;
+            let slices = pool_slices(&pool).await;
             wanted_names.extend(slices.iter().map(|(name, _)| name.clone()));
             if let Some(generation) = self.server.generation(pool.name(), &slices) {
                 if let Some(wait) = self.writes_in(class) {
-                    self.due_in(wait);
+                    self.schedule(wait);
                     published.remove(&class);
                     continue;
                 }
                 match self.write(&pool, generation).await {
-                    Ok(Round::Done) => self.written.insert(class, Instant::now()),
+                    Ok(RoundResult::Done) => self.written.insert(class, Instant::now()),
                     // What it refuses of one class it may take of others.
                     Err(error) if error.is_refusal() => {
                         refused = refused.and(Err(error));
@@ -358,13 +362,13 @@ impl<'p> Session<'p> {
         let is_left = |pool: Option<&str>| match pool {
             // A pool counts its slices, so one that is written later keeps them all.
             Some(pool) => node
-                .class_of(pool)
+                .parse_pool(pool)
                 .is_some_and(|class| undecided.contains(&class) || !published.contains_key(&class)),
             None => !undecided.is_empty(),
         };
-        for stray in self.server.strays(&wanted_names, is_left) {
+        for stray in self.server.stray_slices(&wanted_names, is_left) {
             self.api.delete_slice(&stray).await?;
-            self.server.forget(&stray);
+            self.server.remove(&stray);
             tracing::info!(slice = stray, "ResourceSlice deleted");
         }
         for reason in left_out.difference(&self.left_out) {
@@ -372,7 +376,7 @@ impl<'p> Session<'p> {
         }
         self.left_out = left_out;
         let metrics = &self.publisher.metrics;
-        metrics.published(self.server.len(), &published);
+        metrics.set_published(self.server.len(), &published);
         refused
     }
 
@@ -388,18 +392,18 @@ impl<'p> Session<'p> {
     async fn features_of(
         &mut self,
         class: Class,
-        wanted: Wanted<'_>,
-    ) -> Result<Option<Features>, ApiError> {
-        let pool = &wanted.node.pool(class);
+        wanted: SliceInput<'_>,
+    ) -> Result<Option<DraFeatures>, ApiError> {
+        let pool = &wanted.node.pool_name(class);
         let features = self.features;
         let wants_numbered = !features.sharing;
         let now = Instant::now();
         let waiting = self.waiting.get(&class).copied();
-        let is_numbered = match (waiting, self.server.is_numbered(pool)) {
+        let is_numbered = match (waiting, self.server.has_slot_devices(pool)) {
             (Some(waiting), _) => waiting.is_numbered,
             (None, Some(is_numbered)) => is_numbered,
             (None, None) => {
-                let held = self.is_held_numbered(class, wanted).await?;
+                let held = self.claims_hold_slots(class, wanted).await?;
                 held.unwrap_or(wants_numbered)
             }
         };
@@ -408,7 +412,7 @@ impl<'p> Session<'p> {
             return Ok(Some(features));
         }
         if waiting.is_none_or(|waiting| waiting.until <= now) {
-            let claimed = self.api.claimed(wanted.node).await?;
+            let claimed = self.api.list_claimed_devices(wanted.node).await?;
             let claimed = claimed.get(&class).map_or(0, BTreeSet::len);
             if claimed == 0 {
                 self.waiting.remove(&class);
@@ -416,22 +420,22 @@ impl<'p> Session<'p> {
             }
             tracing::info!(%class, claimed, "devices keep their names until no claim holds one");
             let until = now + HELD;
-            self.waiting.insert(class, Waiting { is_numbered, until });
+            self.waiting.insert(class, ClassWait { is_numbered, until });
         }
         if let Some(waiting) = self.waiting.get(&class) {
-            self.due_in(waiting.until.saturating_duration_since(now));
+            self.schedule(waiting.until.saturating_duration_since(now));
         }
         // Devices that claims share would be given to one at a time now; slots that were devices go on.
-        let numbered = Features { sharing: false, ..features };
+        let numbered = DraFeatures { sharing: false, ..features };
         Ok(is_numbered.then_some(numbered))
     }
 
     /// Whether claims hold slots of a class as devices; none if they hold nothing of devices that are shared. Kubelet
     /// deletes the slices of a node that starts, and its claims stay. What is held later has the names of our slices.
-    async fn is_held_numbered(
+    async fn claims_hold_slots(
         &mut self,
         class: Class,
-        wanted: Wanted<'_>,
+        wanted: SliceInput<'_>,
     ) -> Result<Option<bool>, ApiError> {
         let is_shared = |offer: &Offer| offer.class == class && offer.sharing != Sharing::Exclusive;
         if !wanted.offers.iter().any(is_shared) {
@@ -439,14 +443,14 @@ impl<'p> Session<'p> {
         }
         let claimed = match &mut self.claimed {
             Some(claimed) => claimed,
-            None => self.claimed.insert(self.api.claimed(wanted.node).await?),
+            None => self.claimed.insert(self.api.list_claimed_devices(wanted.node).await?),
         };
-        let Wanted { names, offers, node, .. } = wanted;
-        let pool = node.pool(class);
-        let is_slot = |device: String| match slot_of(&device) {
+        let SliceInput { names, offers, node, .. } = wanted;
+        let pool = node.pool_name(class);
+        let is_slot = |device: String| match parse_slot(&device) {
             Some(_) => Some(true),
             None => names
-                .offer(offers, node, &pool, &device)
+                .find_device(offers, node, &pool, &device)
                 .filter(|offer| is_shared(offer))
                 .map(|_| false),
         };
@@ -455,10 +459,14 @@ impl<'p> Session<'p> {
     }
 
     /// Writes all slices of a pool.
-    async fn write(&mut self, pool: &Pool<'_>, generation: i64) -> Result<Round, ApiError> {
-        let mut writing: JoinSet<Result<Written, ApiError>> = JoinSet::new();
+    async fn write(
+        &mut self,
+        pool: &SlicePool<'_>,
+        generation: i64,
+    ) -> Result<RoundResult, ApiError> {
+        let mut writing: JoinSet<Result<WrittenSlice, ApiError>> = JoinSet::new();
         let mut left = 0..pool.slices();
-        let mut lost = Features::NONE;
+        let mut lost = DraFeatures::NONE;
         let mut is_changed = false;
         loop {
             while writing.len() < AT_ONCE {
@@ -470,8 +478,8 @@ impl<'p> Session<'p> {
                 break;
             };
             let written = written?;
-            self.server.note(written.name, written.told);
-            lost = written.lost.and(lost);
+            self.server.record(written.name, written.told);
+            lost = written.lost.union(lost);
             is_changed |= written.is_changed;
         }
         tracing::info!(
@@ -487,17 +495,17 @@ impl<'p> Session<'p> {
                 "the API server changes what is written; look at its admission webhooks"
             );
         }
-        if lost == Features::NONE {
-            return Ok(Round::Done);
+        if lost == DraFeatures::NONE {
+            return Ok(RoundResult::Done);
         }
         tracing::warn!(%lost, "the API server no longer keeps all of a ResourceSlice; it is written without");
         self.features = self.features.without(lost);
-        Ok(Round::Changed)
+        Ok(RoundResult::Changed)
     }
 }
 
 /// The names and contents of a pool's slices. Each is made and given back, and kubelet is answered between two.
-async fn slices(pool: &Pool<'_>) -> Vec<(String, String)> {
+async fn pool_slices(pool: &SlicePool<'_>) -> Vec<(String, String)> {
     let mut slices = Vec::new();
     for at in 0..pool.slices() {
         let fingerprint = fingerprint(&pool.slice(at, 0));
@@ -507,20 +515,20 @@ async fn slices(pool: &Pool<'_>) -> Vec<(String, String)> {
     slices
 }
 
-async fn apply(api: Api, slice: ResourceSlice) -> Result<Written, ApiError> {
-    let kept = api.apply_slice(&slice, Run::Real).await?;
-    let (lost, is_changed) = lost(&slice.spec, &kept.spec);
-    Ok(Written {
-        name: name_of(&slice),
-        told: Listed {
+async fn apply(api: Api, slice: ResourceSlice) -> Result<WrittenSlice, ApiError> {
+    let kept = api.apply_slice(&slice, WriteMode::Real).await?;
+    let (lost, is_changed) = lost_features(&slice.spec, &kept.spec);
+    Ok(WrittenSlice {
+        name: slice_name(&slice),
+        told: SliceSummary {
             version: kept.metadata.resource_version.unwrap_or_default(),
-            ..Listed::of(&slice)
+            ..SliceSummary::from_slice(&slice)
         },
         lost,
         is_changed,
     })
 }
 
-fn name_of(slice: &ResourceSlice) -> String {
+fn slice_name(slice: &ResourceSlice) -> String {
     slice.metadata.name.clone().unwrap_or_default()
 }

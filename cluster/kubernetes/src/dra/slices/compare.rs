@@ -3,8 +3,8 @@
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 use onload_host::specdir::sha256;
 
-use super::features::Features;
-use crate::names::slot_of;
+use super::features::DraFeatures;
+use crate::names::parse_slot;
 
 /// What tells one content of a slice from another, whatever its generation: of thousands of devices only this is
 /// kept.
@@ -24,7 +24,7 @@ pub fn fingerprint(slice: &ResourceSlice) -> String {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct SliceSummary {
     pub version: String,
     pub pool: String,
     pub generation: i64,
@@ -34,10 +34,10 @@ pub struct Listed {
     pub is_numbered: Option<bool>,
 }
 
-impl Listed {
-    pub fn of(slice: &ResourceSlice) -> Listed {
+impl SliceSummary {
+    pub fn from_slice(slice: &ResourceSlice) -> SliceSummary {
         let pool = &slice.spec.pool;
-        Listed {
+        SliceSummary {
             version: slice.metadata.resource_version.clone().unwrap_or_default(),
             pool: pool.name.clone(),
             generation: pool.generation,
@@ -52,16 +52,16 @@ fn is_numbered(slice: &ResourceSlice) -> Option<bool> {
     let mut devices = slice.spec.devices.iter().flatten();
     devices.find_map(|device| {
         let is_shared = device.allow_multiple_allocations == Some(true);
-        let is_slot = slot_of(&device.name).is_some();
+        let is_slot = parse_slot(&device.name).is_some();
         (is_shared || is_slot).then_some(is_slot)
     })
 }
 
 /// The features whose fields the server did not keep, and whether anything else differs.
-pub fn lost(sent: &ResourceSliceSpec, kept: &ResourceSliceSpec) -> (Features, bool) {
+pub fn lost_features(sent: &ResourceSliceSpec, kept: &ResourceSliceSpec) -> (DraFeatures, bool) {
     let devices = |spec: &ResourceSliceSpec| spec.devices.clone().unwrap_or_default();
     let (sent_devices, kept_devices) = (devices(sent), devices(kept));
-    let mut lost = Features::NONE;
+    let mut lost = DraFeatures::NONE;
     lost.counters = sent.shared_counters.is_some() && is_empty(&kept.shared_counters);
     for (sent, kept) in sent_devices.iter().zip(&kept_devices) {
         lost.counters |= sent.consumes_counters.is_some() && is_empty(&kept.consumes_counters);
@@ -70,7 +70,7 @@ pub fn lost(sent: &ResourceSliceSpec, kept: &ResourceSliceSpec) -> (Features, bo
         lost.sharing |= multiple(sent) && !multiple(kept);
         lost.sharing |= has_policy(sent) && !has_policy(kept);
     }
-    (lost, plain(sent) != plain(kept))
+    (lost, without_features(sent) != without_features(kept))
 }
 
 fn is_empty<T>(list: &Option<Vec<T>>) -> bool {
@@ -84,7 +84,7 @@ fn has_policy(device: &Device) -> bool {
 }
 
 /// A content without what belongs to features.
-fn plain(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
+fn without_features(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
     let mut spec = spec.clone();
     spec.shared_counters = None;
     spec.devices = Some(spec.devices.unwrap_or_default());

@@ -9,10 +9,10 @@ mod features;
 mod pool;
 mod probe;
 
-pub use compare::{Listed, fingerprint, lost};
+pub use compare::{SliceSummary, fingerprint, lost_features};
 pub use device::{DRAINED, HELD, UNHEALTHY};
-pub(crate) use device::{Form, attributes, is_of_a_claim};
-pub use features::Features;
+pub(crate) use device::{DeviceForm, attributes, is_claim_lease};
+pub use features::DraFeatures;
 pub(crate) use pool::pf_of;
-pub use pool::{Pool, Wanted};
+pub use pool::{SliceInput, SlicePool};
 pub use probe::probe;

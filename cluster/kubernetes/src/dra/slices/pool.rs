@@ -13,11 +13,11 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attribute, DeviceLease, Offer, Sharing};
 use onload_sys::pci::PciAddress;
 
-use super::device::{Form, HELD, device, is_of_a_claim, trouble};
-use super::features::Features;
+use super::device::{DeviceForm, HELD, is_claim_lease, slice_device, taint_key};
+use super::features::DraFeatures;
 use crate::dra::DRIVER;
-use crate::dra::own_resources::{is_offered, resource_of};
-use crate::names::{DeviceNames, NodeName, behind_node, is_device};
+use crate::dra::own_resources::{is_offered, resource_name};
+use crate::names::{DeviceNames, NodeName, append_to_node, is_allocatable};
 
 /// The most devices of a slice (`ResourceSliceMaxDevices`).
 const MOST: usize = 128;
@@ -31,7 +31,7 @@ const MOST_NUMBERED: usize = 4096;
 const COUNTER: &str = "vfs";
 
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct SliceInput<'a> {
     pub node: &'a NodeName,
     /// The uid of its object. When that is deleted, its slices go too.
     pub uid: &'a str,
@@ -42,11 +42,11 @@ pub struct Wanted<'a> {
 }
 
 #[derive(Debug)]
-pub struct Pool<'a> {
-    wanted: Wanted<'a>,
+pub struct SlicePool<'a> {
+    wanted: SliceInput<'a>,
     class: Class,
     name: String,
-    devices: Vec<Entry<'a>>,
+    devices: Vec<SlicePoolDevice<'a>>,
     /// The functions that others are made of, with the number of those.
     sets: BTreeMap<PciAddress, u32>,
     per_slice: usize,
@@ -54,45 +54,45 @@ pub struct Pool<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<'a> {
+struct SlicePoolDevice<'a> {
     offer: &'a Offer,
-    form: Form,
+    form: DeviceForm,
     /// The taint that says what is wrong with it.
     trouble: Option<&'static str>,
     takes: Option<(PciAddress, u32)>,
 }
 
-impl Entry<'_> {
+impl SlicePoolDevice<'_> {
     fn slot(&self) -> Option<u32> {
         match self.form {
-            Form::Slot(slot) => Some(slot),
-            Form::One | Form::Shared(_) => None,
+            DeviceForm::Slot(slot) => Some(slot),
+            DeviceForm::One | DeviceForm::Shared(_) => None,
         }
     }
 }
 
-impl<'a> Pool<'a> {
+impl<'a> SlicePool<'a> {
     /// The pool of a class, written with these features. It may have no devices.
-    pub fn of(wanted: Wanted<'a>, class: Class, features: Features) -> Pool<'a> {
+    pub fn new(wanted: SliceInput<'a>, class: Class, features: DraFeatures) -> SlicePool<'a> {
         let offers = wanted.offers.iter();
-        let offers = offers.filter(|offer| offer.class == class && is_device(offer));
+        let offers = offers.filter(|offer| offer.class == class && is_allocatable(offer));
         let mut offers: Vec<&Offer> = offers.collect();
         // Those that are not offered may be held, too.
-        let families = Families::of(class, &offers);
+        let families = PfFamilies::new(class, &offers);
         offers.retain(|offer| is_offered(offer, wanted.settings));
         let most_slots = MOST_NUMBERED / offers.len().max(1);
         let most_slots = u32::try_from(most_slots).unwrap_or(u32::MAX).max(1);
-        let mut pool = Pool {
+        let mut pool = SlicePool {
             wanted,
             class,
-            name: wanted.node.pool(class),
+            name: wanted.node.pool_name(class),
             devices: Vec::new(),
             sets: BTreeMap::new(),
             per_slice: MOST,
             left_out: Vec::new(),
         };
         for offer in offers {
-            let takes = match families.takes(offer, features) {
+            let takes = match families.counter_use(offer, features) {
                 Ok(takes) => takes,
                 Err(why) => {
                     pool.left_out.push(why);
@@ -107,7 +107,8 @@ impl<'a> Pool<'a> {
         let used = pool.devices.iter().filter_map(|entry| entry.takes);
         let sets = used.filter_map(|(set, _)| families.family(Some(set)));
         pool.sets = sets.map(|(set, family)| (set, family.members)).collect();
-        let has_more = |entry: &Entry<'_>| entry.trouble.is_some() || entry.takes.is_some();
+        let has_more =
+            |entry: &SlicePoolDevice<'_>| entry.trouble.is_some() || entry.takes.is_some();
         if pool.devices.iter().any(has_more) {
             pool.per_slice = MOST_WITH_MORE;
         }
@@ -119,24 +120,24 @@ impl<'a> Pool<'a> {
         offer: &'a Offer,
         takes: Option<(PciAddress, u32)>,
         held: Option<&'static str>,
-        (features, most_slots): (Features, u32),
+        (features, most_slots): (DraFeatures, u32),
     ) {
-        let trouble = trouble(offer).or(held);
+        let trouble = taint_key(offer).or(held);
         // What cannot be marked is not offered.
         if trouble.is_some() && !features.taints {
             return;
         }
-        let entry = |form, trouble| Entry { offer, form, trouble, takes };
+        let entry = |form, trouble| SlicePoolDevice { offer, form, trouble, takes };
         if offer.sharing == Sharing::Exclusive {
-            self.devices.push(entry(Form::One, trouble));
+            self.devices.push(entry(DeviceForm::One, trouble));
             return;
         }
         let slots = offer.max_holders().unwrap_or(self.wanted.settings.slots.get()).max(1);
         // Where none is left, the whole device has a taint.
-        let left = offer.free_slots_excluding(is_of_a_claim);
+        let left = offer.free_slots_excluding(is_claim_lease);
         let left = left.map_or(slots, |(left, _)| if left == 0 { slots } else { left });
         if features.sharing {
-            self.devices.push(entry(Form::Shared(left), trouble));
+            self.devices.push(entry(DeviceForm::Shared(left), trouble));
             return;
         }
         if slots > most_slots {
@@ -149,7 +150,7 @@ impl<'a> Pool<'a> {
         let offered = if features.taints { slots } else { left };
         let slots = (0..offered.min(most_slots)).map(|slot| {
             let trouble = trouble.or((slot >= left).then_some(HELD));
-            entry(Form::Slot(slot), trouble)
+            entry(DeviceForm::Slot(slot), trouble)
         });
         self.devices.extend(slots);
     }
@@ -167,32 +168,32 @@ impl<'a> Pool<'a> {
         &self.left_out
     }
 
-    fn of_devices(&self) -> usize {
+    fn device_slice_count(&self) -> usize {
         self.devices.len().div_ceil(self.per_slice)
     }
 
     pub fn slices(&self) -> usize {
-        self.of_devices() + self.sets.len().div_ceil(MOST_SETS)
+        self.device_slice_count() + self.sets.len().div_ceil(MOST_SETS)
     }
 
     /// The name of one of them. It follows from node, class and number, so that nothing has to be remembered.
     pub fn slice_name(&self, at: usize) -> String {
         let class = self.class;
-        let end = match at.checked_sub(self.of_devices()) {
+        let end = match at.checked_sub(self.device_slice_count()) {
             None => format!("-onload-dev-{class}-{at}"),
             Some(at) => format!("-onload-dev-{class}-counters-{at}"),
         };
-        behind_node(self.wanted.node.as_str(), &end)
+        append_to_node(self.wanted.node.as_str(), &end)
     }
 
     pub fn slice(&self, at: usize, generation: i64) -> ResourceSlice {
-        let (devices, shared_counters) = match at.checked_sub(self.of_devices()) {
-            None => (Some(self.of_slice(at)), None),
+        let (devices, shared_counters) = match at.checked_sub(self.device_slice_count()) {
+            None => (Some(self.slice_devices(at)), None),
             Some(at) => (None, Some(self.counter_sets(at))),
         };
         let count = i64::try_from(self.slices()).unwrap_or(i64::MAX);
         ResourceSlice {
-            metadata: metadata(self.slice_name(at), self.wanted.node, self.wanted.uid),
+            metadata: slice_metadata(self.slice_name(at), self.wanted.node, self.wanted.uid),
             spec: ResourceSliceSpec {
                 driver: DRIVER.to_owned(),
                 node_name: Some(self.wanted.node.to_string()),
@@ -208,24 +209,24 @@ impl<'a> Pool<'a> {
         }
     }
 
-    fn of_slice(&self, at: usize) -> Vec<Device> {
+    fn slice_devices(&self, at: usize) -> Vec<Device> {
         let entries = self.devices.chunks(self.per_slice).nth(at);
         let entries = entries.unwrap_or_default().iter();
         entries.map(|entry| self.device(entry)).collect()
     }
 
-    fn device(&self, entry: &Entry<'_>) -> Device {
-        let name = self.wanted.names.device(self.class, &entry.offer.name, entry.slot());
+    fn device(&self, entry: &SlicePoolDevice<'_>) -> Device {
+        let name = self.wanted.names.device_name(self.class, &entry.offer.name, entry.slot());
         let consumes = entry.takes.map(|(set, number)| {
             vec![DeviceCounterConsumption {
                 counter_set: set_name(set),
                 counters: counters(number),
             }]
         });
-        let resource = resource_of(entry.offer, self.wanted.settings);
+        let resource = resource_name(entry.offer, self.wanted.settings);
         Device {
             consumes_counters: consumes,
-            ..device(name, entry.offer, entry.form, resource.as_ref(), entry.trouble)
+            ..slice_device(name, entry.offer, entry.form, resource.as_ref(), entry.trouble)
         }
     }
 
@@ -239,7 +240,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-pub(super) fn metadata(name: String, node: &NodeName, uid: &str) -> ObjectMeta {
+pub(super) fn slice_metadata(name: String, node: &NodeName, uid: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         owner_references: Some(vec![OwnerReference {
@@ -266,10 +267,10 @@ fn counters(number: u32) -> BTreeMap<String, Counter> {
 /// Physical functions that are offered beside functions that are made of them. Who has the one must not have
 /// the others. Only vfio gives a function away whole: interfaces and RDMA devices of both are independent.
 #[derive(Debug, Default)]
-struct Families(BTreeMap<PciAddress, Family>);
+struct PfFamilies(BTreeMap<PciAddress, PfFamily>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Family {
+struct PfFamily {
     /// How many functions are made of the physical one.
     members: u32,
     /// Whether somebody has the physical function.
@@ -282,9 +283,9 @@ struct Family {
     is_shared: bool,
 }
 
-impl Families {
-    fn of(class: Class, offers: &[&Offer]) -> Families {
-        let mut families = Families::default();
+impl PfFamilies {
+    fn new(class: Class, offers: &[&Offer]) -> PfFamilies {
+        let mut families = PfFamilies::default();
         if !class.is_iommu_group() {
             return families;
         }
@@ -306,7 +307,7 @@ impl Families {
         families
     }
 
-    fn family(&self, pf: Option<PciAddress>) -> Option<(PciAddress, Family)> {
+    fn family(&self, pf: Option<PciAddress>) -> Option<(PciAddress, PfFamily)> {
         let pf = pf?;
         Some((pf, *self.0.get(&pf)?))
     }
@@ -320,10 +321,10 @@ impl Families {
     }
 
     /// How many of which set it takes, if it is counted; why it is not offered.
-    fn takes(
+    fn counter_use(
         &self,
         offer: &Offer,
-        features: Features,
+        features: DraFeatures,
     ) -> Result<Option<(PciAddress, u32)>, String> {
         let own = self.family(offer.pci);
         let Some((pf, family)) = own.or_else(|| self.family(pf_of(offer))) else {
@@ -348,7 +349,7 @@ impl Families {
 }
 
 fn is_foreign(offer: &Offer) -> bool {
-    let is_known = |held: &DeviceLease| held.lease.as_ref().is_some_and(is_of_a_claim);
+    let is_known = |held: &DeviceLease| held.lease.as_ref().is_some_and(is_claim_lease);
     !offer.leases.iter().all(is_known)
 }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use onload_core::class::Class;
 use onload_host::offers::Offer;
-use onload_kubernetes::dra::amounts::Amounts;
-use onload_kubernetes::dra::api::{Access, Api};
-use onload_kubernetes::dra::classes::Told;
+use onload_kubernetes::dra::amounts::ResourceAmounts;
+use onload_kubernetes::dra::api::{Api, ApiAccess};
+use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::{Engine, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Publisher, WRITE_INTERVAL};
-use onload_kubernetes::dra::{Offered, Registered};
-use onload_kubernetes::host_state::Snapshot;
-use onload_kubernetes::observe::metrics::Metrics;
+use onload_kubernetes::dra::{DraClasses, DraRegistration};
+use onload_kubernetes::host_state::KubernetesSnapshot;
+use onload_kubernetes::observe::metrics::DaemonMetrics;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -24,23 +24,23 @@ use super::kubelet_files::ListeningKubelet;
 use super::offers::snapshot;
 
 pub(crate) struct Driver {
-    snapshots: watch::Sender<Arc<Snapshot>>,
-    registered: watch::Sender<Registered>,
-    offered: watch::Sender<Offered>,
-    device_classes: watch::Sender<Told>,
+    snapshots: watch::Sender<Arc<KubernetesSnapshot>>,
+    registered: watch::Sender<DraRegistration>,
+    offered: watch::Sender<DraClasses>,
+    device_classes: watch::Sender<DeviceClasses>,
     stop: watch::Sender<bool>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<DaemonMetrics>,
     task: JoinHandle<()>,
     kubelet: Option<ListeningKubelet>,
 }
 
-pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<Metrics>) -> Api {
-    let access = Access::of_kubeconfig(kubeconfig).unwrap();
+pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<DaemonMetrics>) -> Api {
+    let access = ApiAccess::from_kubeconfig(kubeconfig).unwrap();
     Api::new(access, Arc::clone(metrics))
 }
 
-fn offered(classes: &[Class], undecided: &[Class]) -> Offered {
-    Offered {
+fn offered(classes: &[Class], undecided: &[Class]) -> DraClasses {
+    DraClasses {
         classes: classes.iter().copied().collect(),
         undecided: undecided.iter().copied().collect(),
     }
@@ -75,7 +75,7 @@ impl Driver {
             refused: REFUSED,
             has_offered: false,
         };
-        let amounts = Amounts {
+        let amounts = ResourceAmounts {
             api: api(&server.kubeconfig, &driver.metrics),
             node: node.parse().unwrap(),
             snapshots: driver.snapshots.subscribe(),
@@ -116,11 +116,11 @@ impl Driver {
         write_interval: Duration,
     ) -> Driver {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers, ""));
-        let (registered, of_registered) = watch::channel(Registered::default());
+        let (registered, of_registered) = watch::channel(DraRegistration::default());
         let (offered, of_offered) = watch::channel(offered(&[], &Class::ALL));
         let (stop, stopped) = watch::channel(false);
-        let (device_classes, _) = watch::channel(Told::default());
-        let metrics = Arc::new(Metrics::default());
+        let (device_classes, _) = watch::channel(DeviceClasses::default());
+        let metrics = Arc::new(DaemonMetrics::default());
         let publisher = Publisher {
             api: api(&server.kubeconfig, &metrics),
             node: node.parse().unwrap(),
@@ -185,7 +185,7 @@ impl Driver {
     /// Waits until the metrics of this driver are so.
     pub(crate) async fn until_measured(&self, is_so: impl Fn(&str) -> bool) {
         let wait = async {
-            while !is_so(&self.metrics.text()) {
+            while !is_so(&self.metrics.render()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

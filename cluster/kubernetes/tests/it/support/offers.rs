@@ -10,9 +10,9 @@ use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Attributes, DeviceLease, Health, Offer, Sharing, Survey};
-use onload_kubernetes::host_state::Snapshot;
+use onload_kubernetes::host_state::KubernetesSnapshot;
 use onload_kubernetes::names::DeviceNames;
-use onload_kubernetes::resources::{Plan, WrittenBy};
+use onload_kubernetes::resources::{ResourcePlan, SpecAuthor};
 use onload_sys::processes::{Cgroup, ProcessId};
 use onload_test_tree::Tree;
 
@@ -100,14 +100,14 @@ pub(crate) fn captured(host: &str) -> Vec<Offer> {
     survey.offers()
 }
 
-pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
+pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<KubernetesSnapshot> {
     offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
-    Arc::new(Snapshot {
-        plan: Plan::default(),
-        names: DeviceNames::of(&offers),
+    Arc::new(KubernetesSnapshot {
+        plan: ResourcePlan::default(),
+        names: DeviceNames::new(&offers),
         offers,
         config: Config::parse(config).unwrap(),
-        written_by: WrittenBy::Operator,
+        written_by: SpecAuthor::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),

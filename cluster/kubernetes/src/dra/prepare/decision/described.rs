@@ -6,22 +6,22 @@ use onload_core::lease::{DeviceId as LeasedDevice, SavedState};
 use onload_host::offers::Offer;
 use onload_sys::netlink::link::format_hwaddr;
 
-use super::{Surroundings, interface};
-use crate::dra::own_resources::resource_of;
-use crate::dra::prepare::allocation::Allocated;
-use crate::dra::prepare::metadata::Described;
+use super::{PrepareContext, interface};
+use crate::dra::own_resources::resource_name;
+use crate::dra::prepare::allocation::AllocatedDevice;
+use crate::dra::prepare::metadata::DeviceMetadata;
 use crate::dra::prepare::own_spec::PreparedDevice;
-use crate::dra::slices::{Form, attributes};
-use crate::names::slot_of;
+use crate::dra::slices::{DeviceForm, attributes};
+use crate::names::parse_slot;
 
 /// The API server refuses a status with more (resource.k8s.io/v1, `NetworkDeviceData.ips`).
 const MOST_ADDRESSES: usize = 16;
 
-impl Surroundings<'_> {
-    pub(super) fn describe(&self, allocated: &Allocated, offer: &Offer) -> Described {
-        let resource = resource_of(offer, &self.snapshot.config.kubernetes);
-        let form = slot_of(&allocated.device).map_or(Form::One, Form::Slot);
-        Described {
+impl PrepareContext<'_> {
+    pub(super) fn describe(&self, allocated: &AllocatedDevice, offer: &Offer) -> DeviceMetadata {
+        let resource = resource_name(offer, &self.snapshot.config.kubernetes);
+        let form = parse_slot(&allocated.device).map_or(DeviceForm::One, DeviceForm::Slot);
+        DeviceMetadata {
             request: allocated.request.clone(),
             chosen: allocated.chosen.clone(),
             attributes: attributes(offer, form, resource.as_ref()),
@@ -29,20 +29,24 @@ impl Surroundings<'_> {
                 pool: allocated.pool.clone(),
                 device: allocated.device.clone(),
                 share_id: allocated.share_id.clone(),
-                network: self.network(allocated, offer),
+                network: self.network_data(allocated, offer),
             },
         }
     }
 
     /// What an interface will be in the pod, as far as that is known here. A CNI plugin does as it likes.
-    fn network(&self, allocated: &Allocated, offer: &Offer) -> Option<NetworkDeviceData> {
+    fn network_data(
+        &self,
+        allocated: &AllocatedDevice,
+        offer: &Offer,
+    ) -> Option<NetworkDeviceData> {
         if offer.class != Class::Netdev
             || allocated.is_admin
             || self.snapshot.is_moved_by_cni(offer)
         {
             return None;
         }
-        let moved = interface::moved(offer)?.name;
+        let moved = interface::netdev_argument(offer)?.name;
         let said = &allocated.parameters;
         let name = said.name.as_ref().map(|name| name.value.to_string());
         let configured = self.snapshot.config.netdev.get(offer.name.as_str());
@@ -56,20 +60,21 @@ impl Surroundings<'_> {
         Some(NetworkDeviceData {
             interface_name: Some(name.unwrap_or_else(|| moved.to_string())),
             ips: (!addresses.is_empty()).then_some(addresses),
-            hardware_address: moved_address(offer).or_else(|| set.map(|mac| mac.to_string())),
+            hardware_address: address_in_container(offer)
+                .or_else(|| set.map(|mac| mac.to_string())),
         })
     }
 }
 
 /// The hardware address of an interface that is in a container.
-fn moved_address(offer: &Offer) -> Option<String> {
+fn address_in_container(offer: &Offer) -> Option<String> {
     let leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
     let mut moved = leases.filter_map(|lease| lease.moved.as_ref());
-    moved.find_map(|moved| address(&moved.facts))
+    moved.find_map(|moved| saved_address(&moved.facts))
 }
 
 /// What an interface was given for its container, else what it had.
-fn address(facts: &SavedState) -> Option<String> {
+fn saved_address(facts: &SavedState) -> Option<String> {
     let SavedState::Interface(facts) = facts else {
         return None;
     };
@@ -90,9 +95,9 @@ mod tests {
             );
             serde_json::from_str(&json).unwrap()
         };
-        let given = address(&facts(r#"{"mac":"02:00:00:00:10:01"}"#));
+        let given = saved_address(&facts(r#"{"mac":"02:00:00:00:10:01"}"#));
         assert_eq!(given.as_deref(), Some("02:00:00:00:10:01"));
-        let kept = address(&facts(r#"{"spoofCheck":true}"#));
+        let kept = saved_address(&facts(r#"{"spoofCheck":true}"#));
         assert_eq!(kept.as_deref(), Some("02:00:00:00:00:01"));
     }
 }

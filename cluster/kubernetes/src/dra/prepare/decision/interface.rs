@@ -14,21 +14,21 @@ use onload_core::vf::VfConfig;
 use onload_host::offers::{Attribute, Offer};
 use onload_sys::text::ShortList;
 
-use crate::dra::prepare::allocation::Allocated;
-use crate::dra::prepare::own_spec::{Leased, PodInterface};
-use crate::dra::prepare::parameters::{Author, Said, misplaced};
-use crate::host_state::Snapshot;
+use crate::dra::prepare::allocation::AllocatedDevice;
+use crate::dra::prepare::own_spec::{ClaimDevice, PodInterface};
+use crate::dra::prepare::parameters::{Author, Parameter, misplaced_error};
+use crate::host_state::KubernetesSnapshot;
 
 /// The least MTU of a link with IPv6 (RFC 8200, 5); the kernel takes IPv6 from an interface with less.
 const LEAST_OF_IPV6: u32 = 1280;
 
 /// The interface with what a claim or its class says of it, if it says something.
-pub(super) fn in_pod(
-    snapshot: &Snapshot,
+pub(super) fn pod_interface(
+    snapshot: &KubernetesSnapshot,
     offer: &Offer,
-    allocated: &Allocated,
+    allocated: &AllocatedDevice,
 ) -> Result<Option<PodInterface>> {
-    let Some((parameter, is_of_request)) = first_said(offer.class, allocated) else {
+    let Some((parameter, is_of_request)) = first_interface_parameter(offer.class, allocated) else {
         return Ok(None);
     };
     if offer.class != Class::Netdev {
@@ -37,7 +37,7 @@ pub(super) fn in_pod(
                 "vlan" => "netdev or vfio",
                 _ => "netdev",
             };
-            return Err(misplaced(parameter, classes, offer));
+            return Err(misplaced_error(parameter, classes, offer));
         }
         return Ok(None);
     }
@@ -48,7 +48,7 @@ pub(super) fn in_pod(
         );
     }
     check(&snapshot.config.kubernetes, allocated)?;
-    let moved = moved(offer).with_context(|| {
+    let moved = netdev_argument(offer).with_context(|| {
         format!(
             "parameter {parameter}: which interface {device} is, is not known; run `onload-ctk discover` on the node"
         )
@@ -65,11 +65,11 @@ pub(super) fn in_pod(
 
 /// What the virtual function of a device is to be, if somebody says so. As any other container, a claim chooses from the
 /// VLANs that the operator lists for the device.
-pub(super) fn function(
-    snapshot: &Snapshot,
+pub(super) fn vf_config(
+    snapshot: &KubernetesSnapshot,
     device: &LeasedDevice,
     is_leased: bool,
-    allocated: &Allocated,
+    allocated: &AllocatedDevice,
 ) -> Result<Option<VfConfig>> {
     if !Class::OF_FUNCTIONS.contains(&device.class) {
         return Ok(None);
@@ -96,25 +96,28 @@ pub(super) fn function(
     Ok(vf)
 }
 
-fn value<T: Clone>(said: Option<&Said<T>>) -> Option<T> {
+fn value<T: Clone>(said: Option<&Parameter<T>>) -> Option<T> {
     said.map(|said| said.value.clone())
 }
 
 /// A parameter for interfaces alone that was said: one of this request, if there is one.
-fn first_said(class: Class, allocated: &Allocated) -> Option<(&'static str, bool)> {
+fn first_interface_parameter(
+    class: Class,
+    allocated: &AllocatedDevice,
+) -> Option<(&'static str, bool)> {
     let said = &allocated.parameters;
     // A function that is no interface has a VLAN too.
     let is_bare = class != Class::Netdev && Class::OF_FUNCTIONS.contains(&class);
     let vlan = said.vlan.as_ref().filter(|_| !is_bare);
-    fn of_request<T>(said: Option<&Said<T>>) -> Option<bool> {
+    fn is_request_parameter<T>(said: Option<&Parameter<T>>) -> Option<bool> {
         said.map(|said| said.is_of_request)
     }
     let all = [
-        ("name", of_request(said.name.as_ref())),
-        ("mtu", of_request(said.mtu.as_ref())),
-        ("vlan", of_request(vlan)),
-        ("address", of_request(said.address.as_ref())),
-        ("routes", of_request(said.routes.as_ref())),
+        ("name", is_request_parameter(said.name.as_ref())),
+        ("mtu", is_request_parameter(said.mtu.as_ref())),
+        ("vlan", is_request_parameter(vlan)),
+        ("address", is_request_parameter(said.address.as_ref())),
+        ("routes", is_request_parameter(said.routes.as_ref())),
     ];
     let said = all.into_iter();
     said.filter_map(|(parameter, is_of_request)| Some((parameter, is_of_request?)))
@@ -122,18 +125,18 @@ fn first_said(class: Class, allocated: &Allocated) -> Option<(&'static str, bool
 }
 
 /// A claim is written by whoever may make pods, so that its operator bounds it; a class by who runs the cluster.
-fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
+fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<()> {
     let said = &allocated.parameters;
     // A container that sets an address can impersonate any machine of its network.
-    for address in of_claim(said.address.as_ref()).into_iter().flatten() {
+    for address in claim_value(said.address.as_ref()).into_iter().flatten() {
         let contains = |network: &Network| network.contains(address);
-        within(&settings.addresses, contains, address, "address", "addresses")?;
+        check_within(&settings.addresses, contains, address, "address", "addresses")?;
     }
-    for route in of_claim(said.routes.as_ref()).into_iter().flatten() {
+    for route in claim_value(said.routes.as_ref()).into_iter().flatten() {
         let covers = |network: &Network| network.contains_network(&route.network);
-        within(&settings.routes, covers, route, "routes", "routes")?;
+        check_within(&settings.routes, covers, route, "routes", "routes")?;
     }
-    if let Some(mtu) = of_claim(said.mtu.as_ref())
+    if let Some(mtu) = claim_value(said.mtu.as_ref())
         && mtu.get() > settings.mtu.get()
     {
         bail!(
@@ -152,12 +155,12 @@ fn check(settings: &KubernetesSettings, allocated: &Allocated) -> Result<()> {
     }
 }
 
-fn of_claim<T>(said: Option<&Said<T>>) -> Option<&T> {
+fn claim_value<T>(said: Option<&Parameter<T>>) -> Option<&T> {
     let said = said?;
     (said.author == Author::Claim).then_some(&said.value)
 }
 
-fn within(
+fn check_within(
     networks: &[Network],
     has_it: impl Fn(&Network) -> bool,
     value: &impl Display,
@@ -174,7 +177,7 @@ fn within(
     )
 }
 
-pub(super) fn moved(offer: &Offer) -> Option<NetdevArgument> {
+pub(super) fn netdev_argument(offer: &Offer) -> Option<NetdevArgument> {
     let Some(Attribute::Text(name)) = offer.attributes.get("interface") else {
         return None;
     };
@@ -184,9 +187,9 @@ pub(super) fn moved(offer: &Offer) -> Option<NetdevArgument> {
 }
 
 /// Two interfaces of one address would answer for each other, and a pod cannot have two of one name.
-pub(super) fn refuse_twice(before: &[Leased], given: &[Leased]) -> Result<()> {
-    let mut taken: BTreeSet<(&str, String)> = before.iter().flat_map(unique).collect();
-    for (parameter, value) in given.iter().flat_map(unique) {
+pub(super) fn refuse_twice(before: &[ClaimDevice], given: &[ClaimDevice]) -> Result<()> {
+    let mut taken: BTreeSet<(&str, String)> = before.iter().flat_map(unique_values).collect();
+    for (parameter, value) in given.iter().flat_map(unique_values) {
         if !taken.insert((parameter, value.clone())) {
             bail!(
                 "parameter {parameter} sets {value} for two devices of the claim; name the request that it is for in requests of the configuration"
@@ -196,7 +199,7 @@ pub(super) fn refuse_twice(before: &[Leased], given: &[Leased]) -> Result<()> {
     Ok(())
 }
 
-fn unique(leased: &Leased) -> Vec<(&'static str, String)> {
+fn unique_values(leased: &ClaimDevice) -> Vec<(&'static str, String)> {
     let Some(interface) = &leased.interface else {
         return Vec::new();
     };
