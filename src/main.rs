@@ -8,8 +8,8 @@ use onload_ctk::cli::{
 };
 use onload_ctk::commands;
 use onload_ctk::exit::{ExitAnswer, FAILURE};
+use onload_ctk::permissions;
 use onload_ctk::printer::Printer;
-use onload_ctk::rights;
 
 fn main() -> ExitCode {
     match commands::completion::try_complete() {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Ok(answer) => answer.into(),
         Err(error) => {
             // With its causes, each of which says itself alone.
-            let advice = rights::permission_advice(error.as_ref());
+            let advice = permissions::permission_advice(error.as_ref());
             printer.error(format_args!("{error:#}{advice}"));
             ExitCode::from(FAILURE)
         }

@@ -60,6 +60,7 @@
 #![warn(missing_docs)]
 
 pub mod json;
+mod messages;
 mod name;
 pub mod oci;
 mod parse;
@@ -67,7 +68,6 @@ mod registry;
 mod spec;
 mod validate;
 mod version;
-mod wording;
 #[cfg(feature = "yaml")]
 mod yaml;
 

@@ -4,9 +4,9 @@
 
 use thiserror::Error;
 
-use crate::json::place::value_path;
+use crate::json::value_path::value_path;
+use crate::messages::reword;
 use crate::spec::Spec;
-use crate::wording::reword;
 #[cfg(feature = "yaml")]
 use crate::yaml::YamlValue;
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use crate::class::Class;
-use crate::wanted::{DeviceRef, MAX_NAMES};
+use crate::device_ref::{DeviceRef, MAX_NAMES};
 use onload_sys::cpu_list;
 use onload_sys::error::{Error, Result, bail, error};
 

@@ -9,14 +9,14 @@ use onload_cdi::DeviceName;
 
 use crate::class::Class;
 use crate::config::{Memlock, RdmaLibraries};
-use crate::expect::Expectation;
+use crate::device_ref::{MAX_NAMES, parse_numbered};
+use crate::expectation::Expectation;
 use crate::host_settings::InterfaceName;
 use crate::lease::{ClaimUid, DeviceId, Token};
 use crate::netdev::address::InterfaceAddress;
-use crate::netdev::name::NewInterfaceName;
+use crate::netdev::new_name::NewInterfaceName;
 use crate::netdev::settings::{InterfaceRoute, Mtu};
-use crate::vf::VfArgument;
-use crate::wanted::{MAX_NAMES, parse_numbered};
+use crate::vf_config::VfArgument;
 use onload_sys::error::{Context as _, Error, Result, bail, error, written_as_text};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;

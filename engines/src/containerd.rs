@@ -9,9 +9,9 @@ use anyhow::bail;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use crate::default_runtime;
-use crate::file::{KeptPart, NewText, OriginalText, RelatedFile, RelatedFiles};
+use crate::files::{KeptPart, NewText, OriginalText, RelatedFile, RelatedFiles};
 use crate::nri;
-use crate::ours::{
+use crate::our_runtime::{
     POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
 };
 use crate::settings::{EngineSettings, RuntimeNames};

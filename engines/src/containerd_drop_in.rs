@@ -15,13 +15,13 @@ use crate::containerd::{
     related_files as imports, replaced_runtime, set_default_name,
 };
 use crate::default_runtime;
-use crate::file::{KeptPart, NewText, RelatedFile, RelatedFiles};
+use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
-use crate::ours::{RUNTIME_NAME, warn_of_spec_dirs};
-use crate::place::EngineVariant;
+use crate::our_runtime::{RUNTIME_NAME, warn_of_spec_dirs};
 use crate::toml::{
     get, get_or_create_section, parse, parse_other, prune, remove_section, render, strings,
 };
+use crate::variant::EngineVariant;
 
 /// Where the file of containerd 2.2 and later imports them from (commit 9ca659a53).
 pub(crate) const FILE: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";

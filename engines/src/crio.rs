@@ -8,9 +8,9 @@ use std::path::Path;
 use toml_edit::{DocumentMut, Item, Value};
 
 use crate::default_runtime;
-use crate::file::{KeptPart, NewText, RelatedFile, RelatedFiles};
+use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
 use crate::nri;
-use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken_error};
+use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
     format_item, get, get_or_create_section, parse, parse_other, prune, read, remove_section,

@@ -3,8 +3,8 @@
 use anyhow::bail;
 use toml_edit::{DocumentMut, Item, Table};
 
-use crate::file::RelatedFile;
-use crate::ours::RUNTIME_NAME;
+use crate::files::RelatedFile;
+use crate::our_runtime::RUNTIME_NAME;
 use crate::toml::{format_item, get, get_or_create_section, remove};
 
 fn runtime_name<'a>(table: &'a Table, key: &[&str]) -> Option<&'a str> {

@@ -9,9 +9,11 @@ use anyhow::bail;
 use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
-use crate::file::{KeptPart, NewText, OriginalText};
+use crate::files::{KeptPart, NewText, OriginalText};
 use crate::json::JsonText;
-use crate::ours::{RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error};
+use crate::our_runtime::{
+    RUNTIME_NAME, RUNTIME_PATH, taken_error, warn_of_spec_dirs, wrong_form_error,
+};
 use crate::settings::EngineSettings;
 
 pub(crate) const FILE: &str = "/etc/docker/daemon.json";

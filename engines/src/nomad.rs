@@ -9,9 +9,9 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::file::{NewText, RelatedFile, RelatedFiles};
+use crate::files::{NewText, RelatedFile, RelatedFiles};
 use crate::hcl::{find_block, list_holds, tokenize};
-use crate::ours::{CHANGED, RUNTIME_NAME, WRITTEN};
+use crate::our_runtime::{CHANGED, RUNTIME_NAME, WRITTEN};
 
 pub(crate) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 

@@ -6,8 +6,8 @@
 use anyhow::bail;
 use toml_edit::{Decor, DocumentMut, Item, Value};
 
-use crate::file::RelatedFile;
-use crate::ours::WRITTEN;
+use crate::files::RelatedFile;
+use crate::our_runtime::WRITTEN;
 use crate::toml::{get, get_or_create_section, parse, parse_other, prune, remove, render, strings};
 
 pub(crate) type NriSwitch = (&'static [&'static str], bool);

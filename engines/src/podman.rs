@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
 use crate::default_runtime;
-use crate::file::{KeptPart, NewText, RelatedFile, RelatedFiles};
-use crate::ours::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken_error};
+use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
+use crate::our_runtime::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
     add_text, format_item, get, get_or_create_array, get_or_create_section, parse, parse_other,

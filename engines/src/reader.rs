@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use onload_host::host::{EntryKind, Host, HostError};
 
-use crate::file::RelatedFiles;
+use crate::files::RelatedFiles;
 use crate::kind::EngineKind;
 use crate::settings::EngineSettings;
 use crate::{containerd, crio, docker, nomad, podman};
@@ -101,8 +101,8 @@ fn is_kubelet_cdi_enabled(text: &str) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::engine::Engine;
-    use crate::file::{EngineFileAction, EngineFiles};
-    use crate::ours::HOOKS_DIR;
+    use crate::files::{EngineFileAction, EngineFiles};
+    use crate::our_runtime::HOOKS_DIR;
     use crate::setup::EngineSetup;
 
     fn heard(kind: EngineKind, file: &str, text: &str) -> Result<EngineSettings, String> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::Table;
 
-use crate::ours::RUNTIME_NAME;
+use crate::our_runtime::RUNTIME_NAME;
 use crate::toml::{get, list, strings};
 
 /// The format of containerd's file since containerd 2.

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use crate::engine::Engine;
-use crate::file::{
+use crate::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, NewText, OriginalText, RelatedFile,
     RelatedFiles,
 };
-use crate::ours::RUNTIME_NAME;
-use crate::place::EngineVariant;
+use crate::our_runtime::RUNTIME_NAME;
+use crate::variant::EngineVariant;
 use crate::{containerd, containerd_drop_in, crio, docker, nomad, nri, podman, template};
 
 /// The backup of a file that was not there. With no backup at all, a file is somebody else's, and what

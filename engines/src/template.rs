@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::containerd::{CRI_2, CRI_3, RUNTIME_TYPE};
-use crate::file::{NewText, OriginalText};
-use crate::ours::{CHANGED, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken_error};
+use crate::files::{NewText, OriginalText};
+use crate::our_runtime::{CHANGED, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, taken_error};
 
 const BASE: &str = "{{ template \"base\" . }}\n";
 const BEGIN: &str = "# onload-ctk: begin; \"runtime configure --remove\" takes it away\n";

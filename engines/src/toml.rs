@@ -3,8 +3,8 @@
 use anyhow::{Context, anyhow, bail};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
-use crate::file::RelatedFile;
-use crate::ours::wrong_form_error;
+use crate::files::RelatedFile;
+use crate::our_runtime::wrong_form_error;
 
 /// A document that is only read. The error has no lines of the file; people have those.
 pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {

@@ -7,9 +7,9 @@ use std::path::{Component, Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
+use onload_host::discover::installation::LIBRARY_LIMIT;
 use onload_host::discover::onload::release_strings;
 use onload_host::discover::pci;
-use onload_host::discover::program::LIBRARY_LIMIT;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
 use onload_host::host::recording::RecordedPath;
 use onload_host::host::{EntryKind, Host, NodeEntry};
@@ -17,7 +17,7 @@ use onload_sys::fs::open::MAX_LINKS;
 
 use super::filter;
 use super::mask::Masker;
-use super::standin::build_stub;
+use super::stub::build_stub;
 use super::vpd::{Uuids, is_vpd};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::onload::RUNTIMES;
 use onload_core::run_dir::RUN_DIR;
 use onload_hooks::entry::wrapper::configured_runtime;
-use onload_hooks::record::made_by::{self, RuntimeRecord};
+use onload_hooks::record::runtime_record::{self, RuntimeRecord};
 use onload_host::host::Host;
 use onload_sys::fs::regular;
 use onload_sys::text::format_count;
@@ -64,7 +64,7 @@ fn them(count: usize) -> &'static str {
 }
 
 fn count_by_runtime(host: &Host) -> anyhow::Result<RuntimeCounts> {
-    let dir = Path::new(RUN_DIR).join(made_by::NAME);
+    let dir = Path::new(RUN_DIR).join(runtime_record::NAME);
     let mut counts = RuntimeCounts::new();
     for name in host.list(&dir)?.names {
         // One that goes meanwhile is of a container that ended.

@@ -8,7 +8,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::drift::{Drift, DriftInput, find_drift};
 use onload_host::generate::InstalledFiles;
 use onload_host::specdir::{FileAction, RenumberedNode, SpecFormat, SpecPlan, find_renumbered};
-use onload_sys::numbers::DeviceNumber;
+use onload_sys::device_number::DeviceNumber;
 
 use super::generate::{directory_path, find_directory, read_existing};
 use super::{discover_host, open_host, unread_reasons};

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
+use onload_engines::allow;
 use onload_engines::engine::Engine;
 use onload_engines::installed::find_installed;
-use onload_engines::ours::RUNTIME_PATH;
-use onload_engines::policy;
+use onload_engines::our_runtime::RUNTIME_PATH;
 use onload_engines::setup::EngineSetup;
 use onload_engines::version::{DOCKER_CDI, EngineVersion};
 use onload_host::host::Host;
@@ -287,7 +287,7 @@ impl PolicyFile {
             printer.log_read(&policy.shown);
         }
         let old = policy.text().unwrap_or_default();
-        let new = policy::allow_classes(old, &args.allow).with_context(|| {
+        let new = allow::allow_classes(old, &args.allow).with_context(|| {
             let path = policy.shown.display();
             format!("allowing classes in {path}, which is left as it is")
         })?;

@@ -3,18 +3,18 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_engines::file::{
+use onload_engines::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, RelatedFile, RelatedFiles,
 };
-use onload_engines::holders::RuntimeUse;
 use onload_engines::installed::PROGRAM_DIRS;
-use onload_engines::ours::RUNTIME_NAME;
+use onload_engines::our_runtime::RUNTIME_NAME;
+use onload_engines::runtime_containers::RuntimeUse;
 use onload_engines::setup::EngineSetup;
 use onload_host::host::{EntryKind, Host};
 use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
-use super::{holders, print_diff, unchanged_message};
+use super::{print_diff, runtime_containers, unchanged_message};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
 use crate::printer::Printer;
 
@@ -154,7 +154,7 @@ impl EngineFile {
             return Ok(RuntimeUse::Default(key));
         }
         Ok(match self.setup.state_dir(&self.files) {
-            Ok(state) => holders::find_runtime_use(host, self.setup.engine, &state),
+            Ok(state) => runtime_containers::find_runtime_use(host, self.setup.engine, &state),
             Err(error) => RuntimeUse::Unknown(format!("{error:#}")),
         })
     }

@@ -9,7 +9,7 @@ use onload_cdi::oci::{HostNode, NodeLookup};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
 use onload_core::drain::DrainList;
-use onload_hooks::decide::host::{HookSettings, HostView, LocalHost, Privilege};
+use onload_hooks::decide::host_view::{HookSettings, HostView, LocalHost, Privilege};
 use onload_hooks::decide::specs::OnloadSpecs;
 use onload_hooks::decide::sysfs::Sysfs;
 use onload_hooks::entry::explain;
@@ -23,8 +23,8 @@ use super::inject::HostNodeLookup;
 use super::{open_host, print_diff};
 use crate::cli::{ExplainArgs, GlobalArgs};
 use crate::exit::ExitAnswer;
+use crate::permissions::is_error_kind;
 use crate::printer::Printer;
-use crate::rights::is_error_kind;
 
 pub fn run(
     global: &GlobalArgs,

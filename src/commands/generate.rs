@@ -10,7 +10,7 @@ use onload_core::class::Class;
 use onload_core::config;
 use onload_host::devices::exclude_without_hook;
 use onload_host::devices::inventory::Inventory;
-use onload_host::discover::not_offered::Exclusion;
+use onload_host::discover::exclusion::Exclusion;
 use onload_host::drift::render;
 use onload_host::generate::{
     GeneratedSpecs, InstalledFiles, bundle_exclusions, generate, warnings,

@@ -10,7 +10,6 @@ pub mod drain;
 mod engine_file;
 pub mod explain;
 pub mod generate;
-mod holders;
 pub mod host;
 pub mod inject;
 mod interrupt;
@@ -25,6 +24,7 @@ pub mod probe;
 mod process;
 mod reasons;
 mod restart;
+mod runtime_containers;
 pub mod show;
 pub mod status;
 pub mod topology;
@@ -48,8 +48,8 @@ use onload_host::{settings, specdir};
 use onload_sys::text::ErrorChain;
 
 use crate::cli::GlobalArgs;
+use crate::permissions;
 use crate::printer::{Printer, log_access};
-use crate::rights;
 
 /// Letters in which a device may differ from the one that was meant.
 const MOST_TYPING_ERRORS: usize = 3;
@@ -201,7 +201,7 @@ fn join_paths(dirs: &[PathBuf]) -> String {
 fn warn_of_files(registry: &Registry, printer: &mut Printer) {
     for (path, errors) in registry.errors() {
         for error in errors {
-            let advice = rights::permission_advice(error);
+            let advice = permissions::permission_advice(error);
             printer.warning(format_args!("{}: {}{advice}", path.display(), ErrorChain(error)));
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use onload_cdi::{DeviceName, Registry};
 use onload_core::class::Class;
 use onload_core::lease::{DeviceId, LeaseEntry as ListedLease};
-use onload_core::near::Nearness;
+use onload_core::nearness::Nearness;
 use onload_core::pool::{Pool, PoolMember, UNCOUNTED};
 use onload_host::host::Host;
 use onload_host::leases;

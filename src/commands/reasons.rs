@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onload_host::discover::not_offered::{Exclusion, ExclusionSubject};
+use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
 use onload_sys::pci::PciAddress;
 
 #[derive(Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use onload_host::drain;
 
-use super::drain::{format_targets, specs, update_drain, words};
+use super::drain::{format_targets, specs, targets, update_drain};
 use super::{discover_host, open_host};
 use crate::cli::{GlobalArgs, UndrainArgs};
 use crate::exit::ExitAnswer;
@@ -18,7 +18,7 @@ pub fn run(
     let targets = if args.all {
         before.iter().map(|one| one.target.clone()).collect()
     } else {
-        words::resolve_drained(&args.names, &before, || discover_host(&host, &config, printer))?
+        targets::resolve_drained(&args.names, &before, || discover_host(&host, &config, printer))?
     };
     if targets.is_empty() {
         let what = if args.all {

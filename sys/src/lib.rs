@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod cpu_list;
+pub mod device_number;
 pub mod elf;
 pub mod error;
 pub mod ethtool;
@@ -14,7 +15,6 @@ pub mod mount_api;
 pub mod mountinfo;
 pub mod netlink;
 pub mod netns;
-pub mod numbers;
 pub mod pci;
 pub mod processes;
 pub mod text;

@@ -26,7 +26,7 @@ const EXAMPLES: [(&str, &str, &str); 6] = [
     ("select.rs", "PoolSelector", "pools.NAME.select"),
     ("bundle.rs", "Bundle", "bundles.NAME"),
     ("netdev/settings.rs", "NetdevSettings", "netdev.NAME"),
-    ("vf.rs", "VfConfig", "netdev.NAME.vf"),
+    ("vf_config.rs", "VfConfig", "netdev.NAME.vf"),
     ("host_settings.rs", "SriovConfig", "[sriov]"),
 ];
 /// How many characters a line of a comment has at most, with its sign.

@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
-use super::text::{
+use super::slice::{
     Elements, JsonSlice, decode_string, find_members, is_key, key_spelling, measure, plain_content,
     value_range,
 };

@@ -17,18 +17,18 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::changes;
 use crate::cli::{KubernetesArgs, RunArgs};
 use crate::dra::driver::DraDriver;
 use crate::dra::node;
 use crate::dra::prepare::has_claims;
-use crate::host_state::{KubernetesSnapshot, SpecNames};
+use crate::health_changes;
 use crate::observe::metrics::DaemonMetrics;
 use crate::observe::{health, http, log};
 use crate::plugin::{
     KubeletState, PluginContext, PluginHost, serve_resource, watch as watch_directory,
 };
 use crate::resources::Resource;
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::spec_writer::{OFFER_LOCK, SpecWriter, try_lock};
 use crate::surveyor::KubernetesSurveyor;
 
@@ -227,7 +227,7 @@ impl OfferedResources {
     }
 
     fn begin(&mut self, resource: &Arc<Resource>) {
-        changes::log(None, resource);
+        health_changes::log(None, resource);
         let (sender, receiver) = watch::channel(Arc::clone(resource));
         let (end, stop) = watch::channel(false);
         let offering = PluginContext { stop, ..self.offering.clone() };
@@ -241,7 +241,7 @@ impl OfferedResources {
 fn replace_if_changed(before: &mut Arc<Resource>, now: &Arc<Resource>) -> bool {
     let differs = before != now;
     if differs {
-        changes::log(Some(before), now);
+        health_changes::log(Some(before), now);
     }
     *before = Arc::clone(now);
     differs

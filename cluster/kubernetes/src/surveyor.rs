@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use onload_agent::LastMessage;
-use onload_agent::survey::{self, HostWatch};
+use onload_agent::host_watch::{self, HostWatch};
 use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_host::host::Host;
@@ -18,9 +18,9 @@ use onload_host::watch::{WatchSources, Watcher};
 use onload_report::metrics::{MetricsInput, render_openmetrics};
 use tokio::sync::watch;
 
-use crate::host_state::{KubernetesSnapshot, SpecNames};
 use crate::observe::metrics::DaemonMetrics;
 use crate::resources::SpecAuthor;
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::spec_writer::{SpecWriter, WriteResult};
 
 /// The time between two looks at the host where changes cannot be waited for.
@@ -161,7 +161,7 @@ impl KubernetesSurveyor {
             watch.begin(|| self.new_watcher());
             self.survey_again(&to).then_some(UNTOLD)
         };
-        survey::start(look, log_watch_failure).context(STARTING)
+        host_watch::start(look, log_watch_failure).context(STARTING)
     }
 
     fn new_watcher(&self) -> io::Result<Watcher> {

@@ -6,10 +6,10 @@
 
 pub mod cli;
 pub mod devices;
-pub mod host_state;
 pub mod log;
 pub mod plugin;
 pub mod settings;
+pub mod snapshot;
 pub mod statistics;
 pub mod surveyor;
 pub mod tickets;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use onload_agent::LastMessage;
-use onload_agent::survey::{self, HostWatch};
+use onload_agent::host_watch::{self, HostWatch};
 use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_host::host::Host;
 use onload_host::settings;
@@ -18,9 +18,9 @@ use onload_host::watch::{Waker, WatchSources, Watcher};
 use tokio::sync::watch;
 
 use crate::cli::NomadCli;
-use crate::host_state::NomadSnapshot;
 use crate::log;
 use crate::settings::PluginSettings;
+use crate::snapshot::NomadSnapshot;
 
 /// The shortest time after which everything is looked at again: what changes is told anyway.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
@@ -89,7 +89,7 @@ impl NomadSurveyor {
                 left_out: BTreeSet::new(),
                 warnings: BTreeSet::new(),
             };
-            let started = survey::start(
+            let started = host_watch::start(
                 move |watch| Some(looking.survey_until_current(watch)),
                 log_watch_failure,
             );

@@ -3,7 +3,7 @@
 use memchr::memmem;
 use onload_core::request::DOMAIN;
 use onload_hooks::config::adjust::adjust;
-use onload_hooks::decide::host::HostView;
+use onload_hooks::decide::host_view::HostView;
 use onload_hooks::decide::pools::{Pools, Reservation};
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::to_one_line;

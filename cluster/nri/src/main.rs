@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use onload_core::config::CONFIG_PATH;
-use onload_hooks::decide::host::LocalHost;
+use onload_hooks::decide::host_view::LocalHost;
 use onload_hooks::entry::program;
 use onload_hooks::record::lease::Keeper;
 use onload_nri::cli::{self, HELP, NriCommand, NriOptions};

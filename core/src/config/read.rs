@@ -21,7 +21,7 @@ use crate::host_settings::{HostSettings, SriovConfig};
 use crate::kubernetes_settings::{KubernetesSettings, ResourceSettings};
 use crate::netdev::settings::NetdevSettings;
 use crate::select::PoolSelector;
-use crate::vf::VfConfig;
+use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail};
 
 impl Config {

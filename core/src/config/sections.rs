@@ -16,7 +16,7 @@ use crate::kubernetes_settings::KubernetesSettings;
 use crate::netdev::address::Network;
 use crate::netdev::settings::NetdevSettings;
 use crate::select::{Glob, PoolSelector};
-use crate::vf::VfConfig;
+use crate::vf_config::VfConfig;
 
 /// Where the configuration is looked for.
 pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";

@@ -8,7 +8,7 @@ use crate::host_settings::{SriovConfig, VfDriver, Vlan};
 use crate::kubernetes_settings::{ListenAddress, OfferMethod};
 use crate::netdev::settings::NetdevSettings;
 use crate::select::{HexId, PoolSelector};
-use crate::vf::VfConfig;
+use crate::vf_config::VfConfig;
 
 /// The sections of which there is one.
 fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {

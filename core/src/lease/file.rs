@@ -8,7 +8,7 @@ use std::str::FromStr;
 use onload_cdi::DeviceName;
 use serde::{Deserialize, Serialize};
 
-use super::moved::MoveRecord;
+use super::move_record::MoveRecord;
 use crate::class::Class;
 use crate::container_id::ContainerId;
 use crate::timestamp::format_rfc3339;

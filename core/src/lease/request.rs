@@ -6,7 +6,7 @@ use std::path::Path;
 use onload_cdi::DeviceName;
 
 use super::file::{ClaimUid, DeviceId, Holder, Lease, Token};
-use super::moved::MoveRecord;
+use super::move_record::MoveRecord;
 use crate::class::Class;
 use crate::container_id::ContainerId;
 use crate::pool::{Pool, PoolMember};

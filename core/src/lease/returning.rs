@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::choice::{HolderState, Slot, SlotChoice, in_use_error};
 use super::file::{DeviceId, Holder, Lease, Token};
-use super::moved::{MoveRecord, STAYS};
+use super::move_record::{MoveRecord, STAYS};
+use super::slot::{HolderState, Slot, SlotChoice, in_use_error};
 use super::store::Leases;
 use crate::class::Class;
 use crate::container_id::ContainerId;
@@ -255,7 +255,9 @@ fn with_returning(lease: &Lease) -> Lease {
 mod tests {
     use std::net::IpAddr;
 
-    use super::super::moved::{SavedFunction, SavedInterface, SavedRdma, SavedState, SavedVf};
+    use super::super::move_record::{
+        SavedFunction, SavedInterface, SavedRdma, SavedState, SavedVf,
+    };
     use super::*;
     use crate::lease::test_host::{Host, bundle, claimed, vfio};
     use crate::lease::{LeaseEntry, LeaseRequest, MemberRequest, Numa};

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::choice::{HolderState, Slot, SlotChoice, UnreadableLease};
 use super::file::{DeviceId, Holder, Lease, Token};
+use super::slot::{HolderState, Slot, SlotChoice, UnreadableLease};
 use crate::container_id::ContainerId;
 use crate::run_dir::{LEASES, RunDir, list_names, open_private};
 use crate::timestamp::since_boot_ms;

@@ -3,6 +3,6 @@
 //! ([`usage`]).
 
 pub mod address;
-pub mod name;
+pub mod new_name;
 pub mod settings;
 pub mod usage;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::address::{InterfaceAddress, Network};
 use crate::select::deserialize_one_or_more;
-use crate::vf::VfConfig;
+use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail, read_as_text};
 use onload_sys::text::{Quoted, parse_decimal};
 

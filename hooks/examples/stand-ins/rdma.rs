@@ -7,11 +7,11 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use onload_hooks::moves::{Netns, NetnsRdmaDevice, RdmaAccess, RdmaNode};
+use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::Result;
 use onload_sys::netlink::link::{self, Link, LinkChange};
 use onload_sys::netlink::nldev::RdmaNetnsMode;
 use onload_sys::netlink::socket::NetlinkSocket;
-use onload_sys::numbers::DeviceNumber;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 

@@ -7,7 +7,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use onload_hooks::entry::memory::BumpAllocator;
+use onload_hooks::entry::allocator::BumpAllocator;
 use onload_hooks::entry::{program, wrapper};
 
 #[global_allocator]

@@ -16,13 +16,13 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::request;
 use onload_sys::error::{Context, Result};
 
+use super::decision_input::DecisionInput;
 use super::filter::{APPLYING, Filter, FilterOutcome};
-use super::input::DecisionInput;
 use super::scan::ScanScope;
-use crate::decide::device::VerifiedNode;
-use crate::decide::host::{HostView, Privilege};
+use crate::decide::host_view::{HostView, Privilege};
 use crate::decide::pools::{Pools, Reservation};
 use crate::decide::subject::{CONFIG_JSON, ContainerRef};
+use crate::decide::verified_node::VerifiedNode;
 use crate::decide::{self, Decision, cpuset, variable_name};
 
 /// The variable by which the dynamic loader preloads libraries (ld.so(8)).

@@ -20,20 +20,20 @@ use onload_core::request::{self, Origin, Request};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 
-use super::input::DecisionInput;
+use super::decision_input::DecisionInput;
 use super::net_devices;
 use super::scan::{self, ScanScope};
+use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::cpuset;
-use crate::decide::device::VerifiedNode;
-use crate::decide::host::{HookSettings, HostView, Privilege};
-use crate::decide::host_root::{self, CAP_SETUID};
-use crate::decide::placement::CpuPlacement;
+use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::pools::{Pools, Reservation};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice};
 use crate::decide::report::ContainerReport;
+use crate::decide::root_access::{self, CAP_SETUID};
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::{ContainerRef, DecisionSubject, TicketUse};
 use crate::decide::variable;
+use crate::decide::verified_node::VerifiedNode;
 use crate::decide::{self, Decision, variable_name};
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, HostFile, PreloadContext};
@@ -188,12 +188,12 @@ impl Filter<'_> {
             && self.privilege.is_initial_namespace
             && self.request.requests_any(&Class::ONLOAD);
         if !self.outcome.guards_exec
-            || host_root::assess(config, self.host)? != HostRootAccess::ByCapability(CAP_SETUID)
+            || root_access::assess(config, self.host)? != HostRootAccess::ByCapability(CAP_SETUID)
         {
             return Ok(());
         }
         let in_process = |error: RawError| OciConfigError::Change(error.with_key("process"));
-        if host_root::drop_setuid(config.process_mut()).map_err(in_process)? {
+        if root_access::drop_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.report.warnings.push(format!(
                 "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
                 self.request_keys(&Class::ONLOAD)

@@ -8,13 +8,13 @@ use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{Hook, HookName};
 use onload_core::class::Class;
 use onload_core::hook_arguments::{HookArguments, InterfaceValue};
-use onload_core::netdev::name::NewInterfaceName;
+use onload_core::netdev::new_name::NewInterfaceName;
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 use onload_sys::netlink::link::Link;
 use onload_sys::text::Quoted;
 
-use crate::decide::host::{HostView, Privilege};
+use crate::decide::host_view::{HostView, Privilege};
 use crate::decide::subject::CONFIG_JSON;
 
 /// What such a failure begins with.

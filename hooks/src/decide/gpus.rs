@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use onload_cdi::oci::{MountEntry, NodeKind, NodeLookup, OciConfig, OciConfigError};
-use onload_core::near::Nearness;
+use onload_core::nearness::Nearness;
 use onload_core::pool::Pool;
 use onload_core::{gpu_name, kfd};
 use onload_sys::error::{Context, Result, bail, error};
@@ -346,7 +346,7 @@ mod tests {
 
     use onload_cdi::DeviceName;
     use onload_cdi::oci::HostNode;
-    use onload_core::near::{GpuNearness, NicRank};
+    use onload_core::nearness::{GpuNearness, NicRank};
     use onload_core::pool::PoolMember;
     use onload_test_tree::Tree;
     use serde_json::{Value, json};

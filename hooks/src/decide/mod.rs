@@ -2,23 +2,23 @@
 //! operator's policy and the host's specifications. The appliers only carry the decision out.
 
 mod addresses;
+pub(crate) mod cpu_placement;
 pub(crate) mod cpuset;
-pub mod device;
+pub(crate) mod existing;
 mod gpus;
-pub mod host;
-pub(crate) mod host_root;
-mod interface;
+pub mod host_view;
+mod interface_choice;
 mod library_dirs;
 pub(crate) mod nodes;
-pub(crate) mod placement;
 pub mod pools;
 pub(crate) mod preload_choice;
-pub(crate) mod present;
 pub mod report;
+pub(crate) mod root_access;
 pub mod specs;
 pub mod subject;
 pub mod sysfs;
 pub mod variable;
+pub mod verified_node;
 mod vlans;
 
 use onload_cdi::ContainerEdits;
@@ -32,15 +32,15 @@ use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::{Quoted, ShortList};
 
-use device::VerifiedNode;
-use host::{HookSettings, HostView};
-use placement::CpuPlacement;
+use cpu_placement::CpuPlacement;
+use host_view::{HookSettings, HostView};
 use pools::{Pools, Reservation};
 use preload_choice::PreloadChoice;
 use specs::OnloadSpecs;
 use subject::CONFIG_JSON;
 use subject::DecisionSubject;
 use sysfs::Sysfs;
+use verified_node::VerifiedNode;
 
 /// What one container gets.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ pub(crate) fn decide(
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Decision> {
-    let root = host_root::assess(subject.config, host).context(CONFIG_JSON)?;
+    let root = root_access::assess(subject.config, host).context(CONFIG_JSON)?;
     let policy = Policy {
         annotations: &settings.config.annotations,
         environment: &settings.config.environment,
@@ -108,7 +108,7 @@ pub(crate) fn decide_without_policy(
     // The entries are ordered by class, as the request is, and each file is of one class.
     for entries in entries.chunk_by(|one, other| one.class == other.class) {
         let mut own = specs.merge_edits(entries);
-        is_as_written &= !interface::drop_ambiguous(&mut own, entries, request);
+        is_as_written &= !interface_choice::drop_ambiguous(&mut own, entries, request);
         edits.append(&own);
         by_class.push((entries[0].class, own));
     }
@@ -117,7 +117,7 @@ pub(crate) fn decide_without_policy(
         let found = *nodes.get(node.source())?;
         Some(VerifiedNode { node, found })
     };
-    let own = present::deduplicate(std::mem::take(&mut edits.device_nodes));
+    let own = existing::deduplicate(std::mem::take(&mut edits.device_nodes));
     let mut devices = own.into_iter().filter_map(device).collect();
     let keys = format_keys(request);
     chosen.name_tokens(&mut edits);
@@ -125,7 +125,7 @@ pub(crate) fn decide_without_policy(
     vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take_from(&mut edits, request, &keys);
-    let is_held = present::drop_held(&mut edits, &mut devices, subject.config);
+    let is_held = existing::drop_held(&mut edits, &mut devices, subject.config);
     let is_held = is_held.context(CONFIG_JSON)?;
     // What a word chooses for a device, its specification does not say.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();
@@ -141,7 +141,7 @@ pub(crate) fn decide_without_policy(
         names: is_whole.then(|| names.collect()),
         preload,
         memlock: request.requests_any(&Class::PINNING).then_some(memlock),
-        placements: placement::read_placements(request, &chosen.given, &specs, &sysfs),
+        placements: cpu_placement::read_placements(request, &chosen.given, &specs, &sysfs),
         given: report::describe_request(request),
         reserved: chosen.reserved,
         warnings: Vec::new(),
@@ -161,7 +161,7 @@ fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec
         let moving = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
         names.extend(moving.flat_map(|(_, asked)| asked.rdma_netns).map(|rdma| rdma.ibdev));
     }
-    present::deduplicate(names)
+    existing::deduplicate(names)
 }
 
 /// The name of the variable in an entry of an environment.

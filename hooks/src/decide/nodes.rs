@@ -8,7 +8,7 @@ use std::io;
 use onload_cdi::DeviceNode;
 use onload_cdi::oci::{HostNode, NodeKind, NodeLookup};
 use onload_core::class::Class;
-use onload_core::expect::{Expectation, ExpectedDevice};
+use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_sys::bail;
 use onload_sys::error;

@@ -9,7 +9,7 @@ use onload_cdi::{
     RegistryError, ResolvedDevice, SpecSource,
 };
 use onload_core::class::Class;
-use onload_core::expect::{Expectation, ExpectedDevice};
+use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{DeviceRef, Origin, Request};

@@ -12,11 +12,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::expect::{DriverNode, Expectation, ExpectedDevice, NumberSource};
+use onload_core::expectation::{DriverNode, Expectation, ExpectedDevice, NumberSource};
 use onload_core::kfd;
 use onload_sys::bail;
+pub use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::{Context, Result};
-pub use onload_sys::numbers::DeviceNumber;
 use onload_sys::pci::PciAddress;
 use rustix::fs::{FileType, Stat, major, minor};
 

@@ -18,7 +18,7 @@ use onload_core::ticket::{Ticket, WORD};
 use onload_sys::bail;
 use onload_sys::error::{Context, Result};
 
-use super::host::HookSettings;
+use super::host_view::HookSettings;
 use super::subject::TicketUse;
 
 /// Tickets of one container: an engine reserves once for each kind of device that a task asks for.

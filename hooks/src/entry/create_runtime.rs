@@ -11,18 +11,18 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::slice;
 
-use onload_core::expect::Expectation;
+use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_sys::bail;
+use onload_sys::device_number::DeviceNumber;
 use onload_sys::error;
 use onload_sys::error::{Context, Result};
-use onload_sys::numbers::DeviceNumber;
 use rustix::fs::{Mode, OFlags};
 use serde_json::Deserializer;
 
-use crate::config::devices::ListedNodes;
+use crate::config::node_entries::ListedNodes;
 use crate::config::state::OciState;
-use crate::decide::host::LocalHost;
+use crate::decide::host_view::LocalHost;
 use crate::decide::sysfs::{self, Remedies, Sysfs};
 use crate::live::{self, limits};
 use crate::moves::{self, StandIns};

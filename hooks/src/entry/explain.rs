@@ -7,11 +7,11 @@ use memchr::memmem;
 use onload_sys::error::Result;
 use onload_sys::text::{escape_controls, to_one_line};
 
-use crate::config::bundle::{OciConfigFile, podman_container_id};
+use crate::config::config_file::{OciConfigFile, podman_container_id};
+use crate::config::decision_input::DecisionInput;
 use crate::config::filter::{self, FilterOutcome};
-use crate::config::input::DecisionInput;
 use crate::config::scan::ScanScope;
-use crate::decide::host::HostView;
+use crate::decide::host_view::HostView;
 use crate::decide::pools::Pools;
 use crate::decide::subject::ContainerRef;
 use crate::live;

@@ -15,13 +15,13 @@ use onload_sys::error::{Context, Error, Result};
 use onload_sys::text::Quoted;
 
 use super::caller;
+use super::config_edit::{self, StreamResult};
 use super::create_runtime;
-use super::edit::{self, StreamResult};
 use super::log_file::{self, LogLine};
 use super::program::{FAILURE, SUCCESS, USAGE, print_line};
 use super::system_log;
-use crate::config::bundle::podman_container_id;
-use crate::config::input;
+use crate::config::config_file::podman_container_id;
+use crate::config::decision_input;
 use crate::config::scan::{self, ScanScope};
 use crate::config::state::OciState;
 use crate::decide::report::ContainerReport;
@@ -197,7 +197,7 @@ fn run_by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result
         return Ok(());
     }
     if scanned.more {
-        return Err(input::too_large_error()).context(stage);
+        return Err(decision_input::too_large_error()).context(stage);
     }
     let mut state = OciState::read(&scanned.kept[..], true).context(stage)?;
     if state.is_stopped {
@@ -221,7 +221,7 @@ fn run_precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
     };
     let container = ContainerRef { bundle: &bundle, id: id.as_ref(), sees_exec: false };
     let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
-    let streamed = edit::edit_stream(stdin, &mut stdout, container, config);
+    let streamed = config_edit::edit_stream(stdin, &mut stdout, container, config);
     match streamed.context(&subject)? {
         StreamResult::Config(report) => report_all(&subject, &report, print_message),
         StreamResult::State(state) => return clean_up(&state, config, stand_ins),

@@ -17,7 +17,7 @@ use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::text::to_one_line;
 use rustix::process::{Resource, getrlimit};
 
-use crate::decide::host::{LocalHost, is_root};
+use crate::decide::host_view::{LocalHost, is_root};
 use crate::decide::report::ContainerReport;
 
 /// A line, and how severe it is.

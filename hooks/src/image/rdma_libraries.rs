@@ -5,13 +5,13 @@ use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError};
 use onload_cdi::{Hook, Mount};
 use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::providers::{
+use onload_core::rdma_providers::{
     self, ImageFiles, LibraryDecision, LibraryMount, MountMethod, VerbsDevice,
 };
 
 use super::preload::libc_check::ProgramFiles;
 use super::preload::{self, covered_by};
-use crate::decide::host::HostView;
+use crate::decide::host_view::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// What images do that bring libraries which nothing here can judge.
@@ -61,7 +61,7 @@ pub(crate) fn choose(
         program: &|| files.resolve_program(&program).ok(),
         covered,
     };
-    let judgement = providers::decide_libraries(&image, host.files(), &known);
+    let judgement = rdma_providers::decide_libraries(&image, host.files(), &known);
     choice.reasons = judgement.notes;
     let names = devices.join(", ");
     match judgement.verdict {

@@ -13,19 +13,19 @@ use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::devices;
-use super::identity::FileSystemUser;
+use super::fs_user::FileSystemUser;
 use super::inspect::Inspection;
 use super::limits;
 use super::plan::{BindMount, VARIABLES};
 use super::systemd::SOCKET;
 use super::target::TargetChecker;
 use super::undo::AppliedChanges;
-use crate::decide::host::LocalHost;
+use crate::decide::host_view::LocalHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::sysfs::{DeviceNumber, device_number};
-use crate::record::files::{self, LiveInjection};
-use crate::record::maker::CreatorStage;
-use crate::record::own_dir::ContainerDir;
+use crate::record::container_dir::ContainerDir;
+use crate::record::container_record::{self, LiveInjection};
+use crate::record::creator::CreatorStage;
 
 /// A node of the container's own, for the mount at this place in the plan.
 struct PrivateNode {
@@ -100,9 +100,14 @@ impl Inspection<'_> {
             trees.push(self.create_own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
         }
         if self.needs_variables_file() {
-            trees.push(self.create_own_file(own, files::VARIABLES, VARIABLES, &live.variables)?);
+            trees.push(self.create_own_file(
+                own,
+                container_record::VARIABLES,
+                VARIABLES,
+                &live.variables,
+            )?);
         } else if let Some(more) = &self.plan.variables {
-            own.append(files::VARIABLES, more.as_bytes())?;
+            own.append(container_record::VARIABLES, more.as_bytes())?;
         }
         Ok(trees)
     }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::cgroup::{CgroupDir, DeviceCgroup};
 use super::program;
 use super::systemd::Systemd;
-use crate::decide::device::CgroupRule;
+use crate::decide::verified_node::CgroupRule;
 
 /// What was changed, so that it can be undone.
 #[derive(Debug, Default)]

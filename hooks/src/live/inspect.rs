@@ -17,14 +17,14 @@ use super::cgroup::{self, DeviceCgroup};
 use super::plan::{BindMount, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
 use super::target::{MountTarget, TargetChecker};
 use crate::config::state::OciState;
-use crate::decide::host::{HostView, LocalHost};
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::report::ContainerReport;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext};
 use crate::moves::RdmaNode;
-use crate::record::files::{CreatedPath, LiveInjection, TargetType};
+use crate::record::container_record::{CreatedPath, LiveInjection, TargetType};
 use crate::record::init::{InitProcess, RootUser, read_whole};
 use onload_sys::fs::container_root::ContainerRoot;
 

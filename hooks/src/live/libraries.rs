@@ -12,11 +12,11 @@ use onload_sys::error::{Context, Result};
 use onload_sys::mount_api::attr;
 
 use super::plan::{BindMount, InjectionPlan, Requester};
-use crate::decide::host::{HostView, LocalHost};
-use crate::decide::placement::rdma_in_arguments;
+use crate::decide::cpu_placement::rdma_in_arguments;
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::{self, rdma_libraries};
-use onload_core::providers::LibraryMount;
+use onload_core::rdma_providers::LibraryMount;
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// What the hook of a specification does for its devices.

@@ -8,7 +8,7 @@
 mod apply;
 pub mod cgroup;
 pub mod devices;
-pub(crate) mod identity;
+pub(crate) mod fs_user;
 mod inspect;
 mod libraries;
 pub(crate) mod limits;
@@ -29,19 +29,19 @@ use onload_sys::error::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::config::bundle::OciConfigFile;
-use crate::config::input::{self, DecisionInput};
+use crate::config::config_file::OciConfigFile;
+use crate::config::decision_input::{self, DecisionInput};
 use crate::config::scan::ScanScope;
 use crate::config::state::OciState;
-use crate::decide::host::{HostView, LocalHost};
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::report::ContainerReport;
 use crate::decide::subject::{ContainerRef, DecisionSubject};
 use crate::moves::{self, StandIns};
-use crate::record::files::{self, LiveInjection};
+use crate::record::container_dir::ContainerDir;
+use crate::record::container_record::{self, LiveInjection};
+use crate::record::creator::CreatorStage;
 use crate::record::init::InitProcess;
 use crate::record::lease::{self, Keeper};
-use crate::record::maker::CreatorStage;
-use crate::record::own_dir::ContainerDir;
 use crate::record::sweep;
 use inspect::Inspection;
 use libraries::HookLibraries;
@@ -260,7 +260,7 @@ pub(crate) fn move_rdma(
 
 fn read_config(bundle: &Path) -> Result<OciConfig> {
     let file = OciConfigFile::open(bundle, None)?;
-    let text = input::into_text(file.scan(ScanScope::Annotations)?.kept)?;
+    let text = decision_input::into_text(file.scan(ScanScope::Annotations)?.kept)?;
     OciConfig::parse_text(text).context("config.json")
 }
 
@@ -314,7 +314,7 @@ fn earlier_injection(
         Err(Errno::NOENT) => return Ok(None),
         own => own.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
     };
-    let record = files::read_known(&own, warnings)?;
+    let record = container_record::read_known(&own, warnings)?;
     let Some(live) = record.and_then(|record| record.live) else {
         return Ok(None);
     };

@@ -18,19 +18,19 @@ use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 use onload_sys::mount_api::attr;
 
+use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::cpuset;
-use crate::decide::device::{CgroupRule, DeviceAccess};
-use crate::decide::host::{HookSettings, HostView, Privilege};
-use crate::decide::placement::CpuPlacement;
+use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::pools::{Pools, Reservation};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::subject::CONFIG_JSON;
 use crate::decide::subject::DecisionSubject;
 use crate::decide::sysfs::DeviceNumber;
+use crate::decide::verified_node::{CgroupRule, DeviceAccess};
 use crate::decide::{self, Decision, variable_name};
 use crate::image::preload::PreloadListError;
 use crate::moves::{self, RdmaNode};
-use crate::record::files::LiveInjection;
+use crate::record::container_record::LiveInjection;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
 /// environment.

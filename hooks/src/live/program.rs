@@ -4,7 +4,7 @@
 
 use onload_sys::bpf::cgroup::Insn;
 
-use crate::decide::device::{CgroupRule, DeviceAccess};
+use crate::decide::verified_node::{CgroupRule, DeviceAccess};
 
 /// `BPF_DEVCG_DEV_CHAR`.
 const CHARACTER: i32 = 2;

@@ -12,9 +12,9 @@ use rustix::fs::stat;
 use super::devices;
 use super::inspect::own_device_cgroup;
 use super::systemd::SOCKET;
-use crate::decide::host::{HostView, LocalHost};
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::sysfs::{DeviceNumber, device_number};
-use crate::record::files;
+use crate::record::container_record;
 use crate::record::init::InitProcess;
 
 /// Opens the devices of a container again. Returns warnings.
@@ -23,7 +23,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
     let settings = host.settings()?;
     let path = Path::new(RUN_DIR).join(id.as_str());
     let record = match host.trusted().open_dir(&path) {
-        Ok(dir) => files::read(&dir)?,
+        Ok(dir) => container_record::read(&dir)?,
         Err(error) if error.is_absent() => None,
         Err(error) => return Err(error.into()),
     };

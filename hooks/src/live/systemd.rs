@@ -10,7 +10,7 @@ use std::time::Duration;
 use onload_sys::error;
 use onload_sys::error::{Context, Error, Result};
 
-use crate::decide::device::CgroupRule;
+use crate::decide::verified_node::CgroupRule;
 
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 

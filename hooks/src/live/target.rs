@@ -19,7 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::image::overmount::TargetFileSystem;
-use crate::record::files::{CreatedPath, TargetType};
+use crate::record::container_record::{CreatedPath, TargetType};
 use crate::record::targets::unlink_flags;
 use onload_sys::fs::container_root::ContainerRoot;
 

@@ -8,7 +8,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::devices::CgroupChanges;
 use super::target::CreatedTarget;
-use crate::record::own_dir::ContainerDir;
+use crate::record::container_dir::ContainerDir;
 use crate::record::sweep;
 
 #[derive(Default)]

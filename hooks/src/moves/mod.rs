@@ -1,12 +1,12 @@
 //! Devices of the host that move into a container's network namespace, and come back: interfaces, and RDMA devices in
 //! netns mode exclusive; and virtual functions that are set up for a container. What happens to one, and in which order, is [`journey`]; here are its doors.
 
-mod function;
 mod interface;
-mod journey;
+mod lifecycle;
 mod netns;
-mod passing;
 mod rdma;
+mod transit_name;
+mod vf;
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::host_settings::InterfaceName;
 use onload_core::lease::{DeviceId, Leases};
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::vf::VfArgument;
+use onload_core::vf_config::VfArgument;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::pci::PciAddress;
 
-pub use function::{VfAccess, VfStandIns};
 pub use interface::InterfaceOps;
-pub(crate) use journey::ExitedContainer;
-pub use journey::RestoreResult;
-use journey::{ContainerDevices, DYING_PATIENCE, MoveOps, MoveRequest};
+pub(crate) use lifecycle::ExitedContainer;
+pub use lifecycle::RestoreResult;
+use lifecycle::{ContainerDevices, DYING_PATIENCE, MoveOps, MoveRequest};
 pub use netns::Netns;
 pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
+pub use vf::{VfAccess, VfStandIns};
 
-use crate::decide::host::{HostView, LocalHost};
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
 
 /// How devices are found that move: tests on machines without any have others stand in for them, the programs know none.
@@ -325,7 +325,7 @@ fn return_leftovers<K: MoveOps>(
         // Most of those that stay on the host are as they were, and a lock leaves a file.
         if K::MOVES || leases.has_moved(device)? {
             let _moving = leases.lock_device(device)?;
-            settled |= journey::return_leftovers(&leases, device, kind, patience)?;
+            settled |= lifecycle::return_leftovers(&leases, device, kind, patience)?;
         }
     }
     Ok(settled)
@@ -339,9 +339,9 @@ pub(crate) fn release_devices(
     gone: &ExitedContainer<'_>,
     stand_ins: &StandIns,
 ) -> Result<()> {
-    let devices = journey::release_devices(rdma, gone, &stand_ins.rdma);
-    let functions = journey::release_devices(others, gone, &stand_ins.interfaces.functions);
-    journey::release_devices(others, gone, &stand_ins.interfaces)?;
+    let devices = lifecycle::release_devices(rdma, gone, &stand_ins.rdma);
+    let functions = lifecycle::release_devices(others, gone, &stand_ins.interfaces.functions);
+    lifecycle::release_devices(others, gone, &stand_ins.interfaces)?;
     devices.and(functions)
 }
 
@@ -352,10 +352,10 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
     let StandIns { interfaces, rdma } = stand_ins;
     let all = |_: &DeviceId| Some(Duration::MAX);
     let (functions, now) = (&interfaces.functions, Duration::ZERO);
-    let rdma = journey::restore(leases, &all, rdma, now).context("restoring RDMA devices")?;
+    let rdma = lifecycle::restore(leases, &all, rdma, now).context("restoring RDMA devices")?;
     let interfaces =
-        journey::restore(leases, &all, interfaces, now).context("restoring interfaces")?;
-    let functions = journey::restore(leases, &all, functions, now);
+        lifecycle::restore(leases, &all, interfaces, now).context("restoring interfaces")?;
+    let functions = lifecycle::restore(leases, &all, functions, now);
     let functions = functions.context("restoring virtual functions")?;
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
@@ -364,9 +364,9 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
 pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
     move |leases, left_for| {
-        let _ = journey::restore(leases, left_for, &interfaces.functions, Duration::ZERO);
-        let _ = journey::restore(leases, left_for, rdma, DYING_PATIENCE);
-        let _ = journey::restore(leases, left_for, interfaces, DYING_PATIENCE);
+        let _ = lifecycle::restore(leases, left_for, &interfaces.functions, Duration::ZERO);
+        let _ = lifecycle::restore(leases, left_for, rdma, DYING_PATIENCE);
+        let _ = lifecycle::restore(leases, left_for, interfaces, DYING_PATIENCE);
     }
 }
 

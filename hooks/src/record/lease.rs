@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
 use onload_core::container_id::ContainerId;
-use onload_core::expect::{Expectation, ExpectedDevice};
+use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::lease::{
     DeviceId, Holder, LeaseError, LeaseRequest, LeaseSnapshot, Leases, MemberRequest, MoveRecord,
@@ -25,11 +25,11 @@ use onload_sys::text::Quoted;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::container_dir::open_run;
 use super::init::ended_error;
-use super::made_by;
-use super::own_dir::open_run;
 use super::pod;
-use crate::decide::host::{HostView, LocalHost};
+use super::runtime_record;
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::pools::{PoolRequest, Pools, Reservation};
 use crate::decide::subject;
 
@@ -261,7 +261,7 @@ impl Pools for Keeper<'_> {
             container: id_of_container.clone(),
             bundle: canonical(container.bundle)?,
             maker: processes.find(own)?.ok_or_else(|| ended_error(own))?,
-            state: made_by::state_directories(root, id_of_container.as_str()).collect(),
+            state: runtime_record::state_directories(root, id_of_container.as_str()).collect(),
             task: task.map(Path::to_owned),
             ended_ms: None,
         };

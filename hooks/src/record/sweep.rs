@@ -17,13 +17,14 @@ use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::files::{self, ContainerRecord, CreatedPaths, LiveInjection};
+use super::container_record::{self, ContainerRecord, CreatedPaths, LiveInjection};
 use super::init::has_ended;
 use super::lease;
 use super::targets;
 use onload_sys::fs::container_root::ContainerRoot;
 
-pub(crate) const FILES: [&str; 3] = ["ld.so.preload", files::VARIABLES, files::RECORD];
+pub(crate) const FILES: [&str; 3] =
+    ["ld.so.preload", container_record::VARIABLES, container_record::RECORD];
 
 /// Containers that one sweep examines, however many there are. The choice is random, so that each has its turn.
 const LOOKS: usize = 8;
@@ -96,7 +97,7 @@ fn is_stale(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(dir) = run.open(id.as_str()) else {
         return false;
     };
-    let Ok(Some(record)) = files::read(&dir) else {
+    let Ok(Some(record)) = container_record::read(&dir) else {
         return false;
     };
     let Some(maker) = &record.maker else {
@@ -130,9 +131,9 @@ pub(crate) fn remove_preload_list(run_dir: &Path, id: &ContainerId) -> bool {
         return false;
     };
     let has_hook = |record: ContainerRecord| record.created.is_some();
-    if files::read(&own).is_ok_and(|record| !record.is_some_and(has_hook)) {
+    if container_record::read(&own).is_ok_and(|record| !record.is_some_and(has_hook)) {
         // The runtime that follows reports its own errors, and what stays is small.
-        for name in ["ld.so.preload", files::RECORD] {
+        for name in ["ld.so.preload", container_record::RECORD] {
             let _ = unlinkat(&own, name, AtFlags::empty());
         }
         remove_temporary(&own);
@@ -151,16 +152,16 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
         own => own.with_context(|| remove_context(&path))?,
     };
     // What is not understood says nothing of what there is to do.
-    let record = files::read(&own).ok().flatten().unwrap_or_default();
+    let record = container_record::read(&own).ok().flatten().unwrap_or_default();
     let created = record.created.filter(|created| !created.made.is_empty());
     let created = created.filter(|created| !remove_created(run, created, id, lock));
     let stays = created.is_some();
     if stays {
         let left = ContainerRecord { created, ..ContainerRecord::default() };
-        files::write(&own, &left)?;
+        container_record::write(&own, &left)?;
     }
     for name in FILES {
-        if stays && name == files::RECORD {
+        if stays && name == container_record::RECORD {
             continue;
         }
         match unlinkat(&own, name, AtFlags::empty()) {
@@ -193,7 +194,7 @@ pub(crate) fn recorded_leases(
 ) -> Option<(Vec<DeviceId>, PathBuf)> {
     let run = RunDir::find(run_dir).ok()??;
     let own = run.open(id.as_str()).ok()?;
-    let live = files::read(&own).ok()??.live?;
+    let live = container_record::read(&own).ok()??.live?;
     Some((live.leases, live.bundle))
 }
 
@@ -230,7 +231,7 @@ fn hand_over_targets(run: &RunDir, id: &ContainerId, created: &CreatedPaths) -> 
     if let Some(theirs) = &mut record.created {
         theirs.made.splice(0..0, created.made.iter().cloned());
     }
-    files::write(&dir, &record).is_ok()
+    container_record::write(&dir, &record).is_ok()
 }
 
 /// Another container with the same root: its directory, and its record. Without the lock, one may be about to appear.
@@ -242,7 +243,7 @@ pub(crate) fn find_same_root(
     let others = list_entries(run).into_iter().filter(|name| name != id.as_str());
     let mut records = others.filter_map(|name| {
         let dir = run.open(&name).ok()?;
-        let record = files::read(&dir).ok()??;
+        let record = container_record::read(&dir).ok()??;
         Some((dir, record))
     });
     records.find(|(_, record)| {
@@ -280,7 +281,7 @@ fn list_entries(dir: impl AsFd) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::maker::{Creator, CreatorStage};
+    use crate::record::creator::{Creator, CreatorStage};
     use onload_core::lease::{
         Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, Numa, SavedRdma,
     };
@@ -430,7 +431,7 @@ mod tests {
                 created: None,
                 live: Some(live),
             };
-            files::write(&self.dir().open(id).unwrap(), &record).unwrap();
+            container_record::write(&self.dir().open(id).unwrap(), &record).unwrap();
             leases
         }
 

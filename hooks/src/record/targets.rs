@@ -3,7 +3,7 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::files::{CreatedPath, TargetType};
+use super::container_record::{CreatedPath, TargetType};
 use onload_sys::fs::container_root::ContainerRoot;
 
 pub(crate) fn unlink_flags(kind: TargetType) -> AtFlags {

@@ -18,7 +18,7 @@ use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
 use onload_hooks::config::filter::{FilterOutcome, apply};
 use onload_hooks::config::state::OciState;
-use onload_hooks::decide::host::{HookSettings, HostView, Privilege};
+use onload_hooks::decide::host_view::{HookSettings, HostView, Privilege};
 use onload_hooks::decide::pools::{PoolRequest, Pools, Reservation};
 use onload_hooks::decide::specs::OnloadSpecs;
 use onload_hooks::decide::subject::ContainerRef;

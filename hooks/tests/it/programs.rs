@@ -12,7 +12,7 @@ use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onload_hooks::decide::device::CgroupRule;
+use onload_hooks::decide::verified_node::CgroupRule;
 use onload_hooks::live::cgroup::{CgroupDir, DeviceCgroup};
 use onload_hooks::live::devices::{self, CgroupChanges};
 use onload_hooks::live::program::{constant_program, extend};

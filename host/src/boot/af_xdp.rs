@@ -12,7 +12,7 @@ use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
 use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, DebugfsNic, RESOURCE_MODULE};
 use crate::host::{Host, HostError};
-use crate::netlink::abilities::InterfaceFeatures;
+use crate::netlink::features::InterfaceFeatures;
 
 /// The module that brings sfc_resource with it, and /dev/onload.
 const MODULE: &str = "onload";

@@ -8,10 +8,10 @@ use anyhow::bail;
 use onload_core::config::Config;
 
 use super::af_xdp;
+use super::function_users::FunctionUsers;
 use super::kernel::HostKernel;
 use super::plan::plan;
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
-use super::users::FunctionUsers;
 use crate::discover::nic::DEBUGFS_NICS;
 use crate::discover::pci::DEVICES;
 use crate::host::Host;

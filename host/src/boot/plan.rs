@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use onload_core::config::Config;
 use onload_sys::text::ErrorChain;
 
+use super::function_users::FunctionUsers;
 use super::kernel::HostKernel;
 use super::step::{HostPlan, StepSubject};
-use super::users::FunctionUsers;
 use super::{af_xdp, hugepages, rdma_netns, sriov};
 use crate::host::{Host, HostError};
 

@@ -11,9 +11,9 @@ use onload_sys::netlink::vf::VlanTag;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::format_count;
 
+use super::function_users::FunctionUsers;
 use super::kernel::{HostKernel, VfChange, VfSettings};
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
-use super::users::FunctionUsers;
 use crate::discover::netdev::{SYS_CLASS_NET, is_representor_port_name};
 use crate::discover::pci::DEVICES;
 use crate::host::{Host, HostError};

@@ -13,7 +13,7 @@ use onload_sys::netlink::link::format_hwaddr;
 use onload_sys::netlink::vf::VlanTag;
 
 use super::kernel::{HostKernel, VfChange, VfSettings};
-use super::running::netns_busy_error;
+use super::running_kernel::netns_busy_error;
 use super::{ApplyOutcome, HostPlan, HostStep, OfflineKernel, StepStage, apply, plan};
 use crate::discover::test_tree::{AsHost, Tree};
 use crate::host::Host;

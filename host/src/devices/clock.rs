@@ -1,11 +1,11 @@
 //! The classes ptp and pps.
 
 use onload_core::class::Class;
-use onload_core::expect::ExpectedDevice;
+use onload_core::expectation::ExpectedDevice;
 
 use super::attributes::{Attributes, text};
 use super::device::{HostDevice, build_devices};
-use super::places::FunctionIndex;
+use super::function_index::FunctionIndex;
 use crate::discover::clock::Clock;
 use crate::discover::node::OfferedNode;
 

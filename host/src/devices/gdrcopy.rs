@@ -4,7 +4,7 @@ use onload_core::class::Class;
 
 use super::attributes::{Attributes, text};
 use super::device::{HostDevice, build_devices};
-use super::places::FunctionIndex;
+use super::function_index::FunctionIndex;
 use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::node::OfferedNode;
 

@@ -3,11 +3,11 @@
 use onload_core::class::Class;
 use onload_core::gpu_name;
 
-use super::choice::choose;
 use super::device::GpuAlias;
 use super::inventory::Inventory;
+use super::nearest_nics::choose;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::gpu_index::GpuIndexes;
-use crate::discover::not_offered::Exclusion;
 
 pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
     let (mut near, mut not_offered) = (Vec::new(), Vec::new());

@@ -2,26 +2,26 @@
 //! a family of what [`crate::discover`] has read, and of what the leases say of devices that are with containers.
 
 mod attributes;
-mod choice;
+mod class_functions;
 mod clock;
 mod device;
-mod drained;
-mod family;
+mod drain;
+mod function_index;
 mod gdrcopy;
 mod gpu;
+pub mod gpu_nics;
 mod hugepages;
+mod interfaces;
 pub mod inventory;
-mod look;
-mod moving;
-pub mod near;
+mod nearest_nics;
 mod netdev;
 mod nic;
-mod places;
 mod profile;
 mod rdma;
-mod rdma_away;
+mod rdma_in_containers;
+mod read_host;
 mod selection;
-mod set_up;
+mod vf_configs;
 mod vfio;
 
 use std::collections::BTreeSet;
@@ -30,21 +30,20 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
 
-use crate::discover::movable::may_offer_interfaces;
-use crate::drain;
+use crate::discover::movable_interface::may_offer_interfaces;
 use crate::host::Host;
 use crate::leases::{self, LeaseComparison};
 pub use attributes::{Attribute, Attributes};
-pub(crate) use choice::pool_nearness;
+pub(crate) use class_functions::{attributes, missing_device};
 pub(crate) use device::group_inseparable;
 pub use device::{DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, Sharing};
-pub(crate) use family::{attributes, missing_device};
+pub(crate) use function_index::FunctionIndex;
+pub use interfaces::{BRING_BACK, HELD, RETURNING, lost_reason};
 use inventory::Inventory;
-use look::read_host;
-pub use moving::{BRING_BACK, HELD, RETURNING, lost_reason};
-pub(crate) use places::FunctionIndex;
+pub(crate) use nearest_nics::pool_nearness;
+use read_host::read_host;
 pub(crate) use selection::{Selection, select};
-pub use set_up::exclude_without_hook;
+pub use vf_configs::exclude_without_hook;
 
 /// Discovers everything that a host has. What cannot be read becomes a warning of the inventory,
 /// and appears in its `unread` if it would have decided something.
@@ -55,14 +54,14 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     let mut inventory = read_host(host, config);
     if may_offer_interfaces(config) || inventory.is_rdma_exclusive() {
         let leases = leases::list(host).map(|now| LeaseComparison::new(before, now));
-        moving::add_interfaces(&leases, &mut inventory, config);
-        rdma_away::add_away_devices(&leases, &mut inventory);
+        interfaces::add_interfaces(&leases, &mut inventory, config);
+        rdma_in_containers::add_away_devices(&leases, &mut inventory);
     }
-    moving::warn_of_absent(&mut inventory, config);
+    interfaces::warn_of_absent(&mut inventory, config);
     leave_bundles_open(&mut inventory, config);
     inventory.devices = devices(&inventory);
-    drained::apply_drain(drain::read(host), &mut inventory);
-    set_up::apply_vf_configs(&mut inventory, config);
+    drain::apply_drain(crate::drain::read(host), &mut inventory);
+    vf_configs::apply_vf_configs(&mut inventory, config);
     gpu::add_gpu_aliases(&mut inventory);
     inventory.not_offered.sort();
     inventory.unread.sort();
@@ -74,7 +73,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
 pub(crate) fn devices(inventory: &Inventory) -> Vec<HostDevice> {
     let places = FunctionIndex::from_inventory(inventory);
     let classes = Class::ALL.into_iter();
-    classes.flat_map(|class| family::devices(class, &places)).collect()
+    classes.flat_map(|class| class_functions::devices(class, &places)).collect()
 }
 
 /// Whether devices may be in containers that this host does not see: a device that is not there has a lease, and one

@@ -6,8 +6,8 @@ use onload_sys::pci::PciAddress;
 
 use super::attributes::{Attributes, int, text};
 use super::device::{Health, HostDevice, build_devices};
-use super::places::FunctionIndex;
-use crate::discover::movable::Netdev;
+use super::function_index::FunctionIndex;
+use crate::discover::movable_interface::Netdev;
 
 pub(super) fn devices(_: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
     build_devices(&places.inventory.netdevs, |netdev| device(netdev, places))

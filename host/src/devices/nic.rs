@@ -5,8 +5,8 @@ use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, Attributes, count, int, text, version};
 use super::device::{Health, HostDevice, LOOPBACK, build_devices};
-use super::moving::{HELD, RETURNING};
-use super::places::{FunctionIndex, link_layer};
+use super::function_index::{FunctionIndex, link_layer};
+use super::interfaces::{HELD, RETURNING};
 use crate::discover::netdev::NetworkInterface;
 
 pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {

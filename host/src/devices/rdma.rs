@@ -8,7 +8,7 @@ use onload_sys::text::parse_digits;
 
 use super::attributes::{Attributes, count, int, text, version};
 use super::device::{Health, HostDevice, build_devices};
-use super::places::FunctionIndex;
+use super::function_index::FunctionIndex;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
 pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {

@@ -8,7 +8,7 @@ use onload_core::select::{self, PoolSelector};
 use onload_sys::pci::PciAddress;
 
 use super::device::HostDevice;
-use super::places::{FunctionIndex, FunctionPlace};
+use super::function_index::{FunctionIndex, FunctionPlace};
 
 pub(crate) struct Selection {
     /// Whether each candidate belongs to the pool, in their order.

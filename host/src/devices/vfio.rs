@@ -4,7 +4,7 @@ use onload_core::class::Class;
 
 use super::attributes::{Attribute, Attributes, count, int};
 use super::device::{HostDevice, build_devices};
-use super::places::FunctionIndex;
+use super::function_index::FunctionIndex;
 
 pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
     let inventory = places.inventory;

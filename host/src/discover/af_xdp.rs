@@ -5,7 +5,7 @@ use std::fmt;
 
 use onload_sys::text::quote_for_shell;
 
-use crate::netlink::abilities::{FlowFilters, InterfaceFeatures};
+use crate::netlink::features::{FlowFilters, InterfaceFeatures};
 
 /// Whether Onload sets a filter for each socket that listens; a parameter of the module, 1 where nobody sets it.
 pub const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";

@@ -9,9 +9,9 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_digits;
 use serde::Serialize;
 
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{NetworkInterface, group_without_representors};
 use crate::discover::node::NumberedNode;
-use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 

@@ -2,11 +2,11 @@
 //! version 2.6, so that `/proc/devices` says the number of the node, which a script of its packages makes.
 
 use onload_core::class::Class;
-use onload_core::expect::ExpectedDevice;
+use onload_core::expectation::ExpectedDevice;
 use serde::Serialize;
 
+use crate::discover::exclusion::Exclusion;
 use crate::discover::node::NumberedNode;
-use crate::discover::not_offered::Exclusion;
 use crate::discover::probe::Probe;
 
 const NAME: &str = "gdrdrv";

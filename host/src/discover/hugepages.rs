@@ -10,10 +10,10 @@ use onload_sys::mountinfo::{parse_mounts_line, unescape};
 use onload_sys::text::parse_digits;
 use serde::Serialize;
 
-#[cfg(fuzzing)]
-use crate::discover::names;
-use crate::discover::not_offered::Exclusion;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::probe::Probe;
+#[cfg(fuzzing)]
+use crate::discover::taken_names;
 
 pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
 pub const NODES: &str = "/sys/devices/system/node";
@@ -229,7 +229,7 @@ pub(super) fn fuzz(text: &str) {
         // The kernel accepts the name of a size as a page size, and CDI as a device name.
         let name = format_size(size);
         assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
-        assert!(names::check_name(&name).is_ok());
+        assert!(taken_names::check_name(&name).is_ok());
     }
 }
 

@@ -14,13 +14,13 @@ use onload_sys::text::parse_digits;
 use serde::Serialize;
 
 use crate::discover::af_xdp::{AfXdpTrouble, PARAMETER};
-use crate::discover::names::TakenNames;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, Backing, NetworkInterface};
-use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
+use crate::discover::taken_names::TakenNames;
 use crate::discover::unread::INTERFACES;
-use crate::netlink::abilities::InterfaceFeatures;
+use crate::netlink::features::InterfaceFeatures;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
 pub(crate) const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onload_core::expect::{DriverNode, ExpectedDevice, NumberSource};
-use onload_sys::numbers::DeviceNumber;
+use onload_core::expectation::{DriverNode, ExpectedDevice, NumberSource};
+use onload_sys::device_number::DeviceNumber;
 use serde::Serializer;
 
 use crate::discover::probe::Probe;

@@ -10,11 +10,11 @@ use onload_core::onload::LIBRARY;
 use onload_sys::elf::GlibcVersion;
 use serde::{Serialize, Serializer};
 
+use crate::discover::exclusion::{Exclusion, ExclusionSubject};
+use crate::discover::installation::{self, ContainerLibraries, Installation, Tool};
 use crate::discover::node::{NumberedNode, OfferedNode};
-use crate::discover::not_offered::{Exclusion, ExclusionSubject};
 use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
-use crate::discover::program::{self, ContainerLibraries, Installation, Tool};
 use crate::host::EntryKind;
 
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
@@ -170,7 +170,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
 }
 
 fn unread_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> Option<String> {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
     let places = dirs.iter().map(PathBuf::as_path);
     places
         .chain([Path::new(DRIVER_VERSION), Path::new("/sys/module")])
@@ -215,8 +215,8 @@ fn read_library(
     cdi: &CdiConfig,
     driver: &DriverVersion,
 ) -> Option<OnloadLibrary> {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
-    let found = program::find_installations(probe, &dirs, LIBRARY, is_onload_library);
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
+    let found = installation::find_installations(probe, &dirs, LIBRARY, is_onload_library);
     let mut copies: Vec<OnloadLibrary> =
         found.into_iter().map(|copy| inspect_library(probe, copy, driver)).collect();
     if copies.is_empty() {
@@ -254,9 +254,9 @@ fn inspect_library(
     driver: &DriverVersion,
 ) -> OnloadLibrary {
     let path = installation.library_dir.join(LIBRARY);
-    let content = program::read_library(probe, &path);
+    let content = installation::read_library(probe, &path);
     let text = content.as_deref();
-    let summary = text.and_then(|content| program::library_summary(probe, &path, content));
+    let summary = text.and_then(|content| installation::library_summary(probe, &path, content));
     let checksum = driver.interface.as_ref();
     let has_interface =
         checksum.zip(text).map(|(checksum, content)| contains(content, checksum.as_bytes()));
@@ -406,9 +406,9 @@ pub(crate) fn read_tools(
         return Vec::new();
     };
     let own = Some(installation.library_dir.as_path());
-    let search = || program::search_dirs(own, &cdi.host_library_dirs);
+    let search = || installation::search_dirs(own, &cdi.host_library_dirs);
     let supply = ContainerLibraries {
-        mounted: program::needed_libraries(probe, installation),
+        mounted: installation::needed_libraries(probe, installation),
         search: cdi.tool_libraries.then(search),
     };
     let mut tools = Vec::new();
@@ -416,7 +416,7 @@ pub(crate) fn read_tools(
         let path = dir.join(name);
         let closure = match probe.entry(&path) {
             None => continue,
-            Some(EntryKind::File { .. }) => program::find_closure(probe, &path, &supply),
+            Some(EntryKind::File { .. }) => installation::find_closure(probe, &path, &supply),
             Some(_) => Err("it is no regular file".to_owned()),
         };
         let name = (*name).to_owned();

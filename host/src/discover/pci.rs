@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_digits;
 
-use crate::discover::link::{self, PcieLink};
+use crate::discover::pcie_link::{self, PcieLink};
 use crate::discover::probe::Probe;
 
 pub const DEVICES: &str = "/sys/bus/pci/devices";
@@ -108,7 +108,7 @@ impl PciFunctions {
         let all: BTreeSet<PciAddress> = above.chain(addresses).copied().collect();
         let links = all.into_iter().filter_map(|address| {
             let directory = Path::new(DEVICES).join(address.to_string());
-            let link = probe.ok_or_warn(link::read(probe.host(), &directory, "max"))?;
+            let link = probe.ok_or_warn(pcie_link::read(probe.host(), &directory, "max"))?;
             Some((address, link))
         });
         self.links = links.collect();

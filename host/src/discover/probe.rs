@@ -11,7 +11,7 @@ use std::str::FromStr;
 use onload_core::class::Class;
 use onload_sys::text::ErrorChain;
 
-use crate::discover::not_offered::Exclusion;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::unread::{UnreadEntry, as_root};
 use crate::host::{EntryKind, Host, HostError, NodeEntry};
 

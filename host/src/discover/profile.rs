@@ -8,9 +8,9 @@ use std::path::Path;
 
 use onload_core::class::Class;
 
-use crate::discover::names;
-use crate::discover::not_offered::Exclusion;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::probe::Probe;
+use crate::discover::taken_names;
 
 /// Depth of nested imports; the longest chain that Onload ships has three.
 const MAX_IMPORT_DEPTH: usize = 16;
@@ -47,7 +47,7 @@ fn read_profile(
     files: &[String],
     name: &str,
 ) -> Result<Profile, String> {
-    names::check_name(name).map_err(|problem| format!("{problem}; rename its file"))?;
+    taken_names::check_name(name).map_err(|problem| format!("{problem}; rename its file"))?;
     let mut settings = BTreeMap::new();
     let mut importing = BTreeSet::new();
     collect(probe, dir, files, &format!("{name}.opf"), &mut importing, &mut settings)?;

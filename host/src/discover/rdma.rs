@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::config::DiscoverConfig;
-use onload_core::expect::ExpectedDevice;
+use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
 use onload_core::netdev::usage::{ExtraUses, NetworkState};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, parse_digits};
 use serde::Serialize;
 
-use crate::discover::names::TakenNames;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, NetworkInterface, group_without_representors};
 use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
-use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
+use crate::discover::taken_names::TakenNames;
 
 const CLASS: &str = "infiniband";
 /// Where it lists the character devices for user space: uverbs, and umad and issm.

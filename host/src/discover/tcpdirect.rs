@@ -7,14 +7,14 @@ use onload_core::class::Class;
 use onload_core::config::CdiConfig;
 use serde::Serialize;
 
+use crate::discover::exclusion::Exclusion;
+use crate::discover::installation::{self, Installation, Tool};
 use crate::discover::nic::Nic;
 use crate::discover::node::OfferedNode;
-use crate::discover::not_offered::Exclusion;
 use crate::discover::onload::{
     DriverNodes, is_shared_object, other_copy_reason, read_tools, serialize_tool_names,
 };
 use crate::discover::probe::Probe;
-use crate::discover::program::{self, Installation, Tool};
 
 const LIBRARY: &str = "libonload_zf.so";
 /// The control plane client that TCPDirect 9 and later opens with dlopen(3).
@@ -50,7 +50,7 @@ pub(crate) fn read(
         return None;
     };
     let path = installation.library_dir.join(LIBRARY);
-    let content = program::read_library(probe, &path);
+    let content = installation::read_library(probe, &path);
     if let Some(reason) = probe.unread_reason(&path) {
         let reason = format!("what it needs is not known: {reason}");
         probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", reason));
@@ -60,7 +60,8 @@ pub(crate) fn read(
     let nodes = find_nodes(nodes, &installation, &content)
         .map_err(|reason| probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;
-    let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
+    let machine =
+        installation::library_summary(probe, &path, &content).map(|summary| summary.machine);
     let tools = read_tools(probe, cdi, &installation, &TOOLS);
     Some(TcpDirect { tools, nodes, installation, machine })
 }
@@ -68,8 +69,8 @@ pub(crate) fn read(
 /// The copy beside the Onload library in use, or else the first one: both products contain libefcp,
 /// which has to fit the driver, and one container may request both.
 fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option<Installation> {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
-    let mut copies = program::find_installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
+    let mut copies = installation::find_installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
     if copies.is_empty() {
         return None;
     }
@@ -84,7 +85,7 @@ fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option
 }
 
 fn absent_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> String {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
+    let dirs = installation::library_dirs(&cdi.host_library_dirs);
     match dirs.iter().find_map(|dir| probe.unread_reason(dir)) {
         Some(reason) => format!("whether it is installed is not known: {reason}"),
         None => format!("{LIBRARY} is in none of the library directories; install TCPDirect"),

@@ -5,8 +5,8 @@ use onload_test_tree::sample;
 
 pub(crate) use onload_test_tree::Tree;
 
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev;
-use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::host::Host;

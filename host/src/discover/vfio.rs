@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use onload_core::class::Class;
 use onload_core::config::DiscoverConfig;
-use onload_core::expect::ExpectedDevice;
-use onload_core::vf::OWN_GROUPS;
+use onload_core::expectation::ExpectedDevice;
+use onload_core::vf_config::OWN_GROUPS;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{format_count, quote_for_shell};
 use serde::Serialize;
 
+use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, NetworkInterface};
 use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
-use crate::discover::not_offered::Exclusion;
 use crate::discover::pci::{PciFunction, PciFunctions};
 use crate::discover::probe::Probe;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use onload_core::config::CdiConfig;
-use onload_core::expect::ExpectedDevice;
+use onload_core::expectation::ExpectedDevice;
 
 use crate::discover::node::{NumberedNode, OfferedNode};
 use crate::discover::probe::Probe;

@@ -15,10 +15,10 @@ use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
 use onload_core::request::DeviceRef;
 use onload_sys::text::ShortList;
 
-use super::edits::new_device;
+use super::edit_builder::new_device;
 use crate::devices::LOOPBACK;
-use crate::discover::names::check_name;
-use crate::discover::not_offered::Exclusion;
+use crate::discover::exclusion::Exclusion;
+use crate::discover::taken_names::check_name;
 use crate::spec_name::SpecName;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use onload_cdi::{ContainerEdits, Device, DeviceName};
 use onload_core::class::Class;
 
-use super::edits::new_device;
+use super::edit_builder::new_device;
 use crate::devices::GpuAlias;
 use crate::pools::NamedPool;
 

@@ -2,8 +2,8 @@
 
 use onload_cdi::{ContainerEdits, Mount};
 
-use super::edits::{EditBuilder, path_text};
-use super::offer::{ClassEdits, DeviceEdits};
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::{EditBuilder, path_text};
 use crate::devices::HostDevice;
 
 pub(super) fn class_edits(devices: &[&HostDevice], writer: &EditBuilder<'_>) -> ClassEdits {

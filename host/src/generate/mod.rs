@@ -2,16 +2,16 @@
 //! with pools. Bundles are made of these.
 
 mod bundle;
-mod edits;
+mod class_edits;
+mod edit_builder;
 mod gpu;
 mod hugepages;
+mod installed_files;
 mod netdev;
 mod nodes;
-mod offer;
 mod onload;
 mod profile;
 mod rdma;
-mod surroundings;
 mod variable;
 mod zf;
 
@@ -27,15 +27,15 @@ use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
 use crate::devices::{HostDevice as Offered, LOOPBACK};
-use crate::discover::not_offered::Exclusion;
+use crate::discover::exclusion::Exclusion;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
-use edits::{EditBuilder, new_device};
-use offer::ClassEdits;
+use class_edits::ClassEdits;
+use edit_builder::{EditBuilder, new_device};
 use variable::DeviceVariables;
 pub use variable::parse_assignment;
 
-pub use surroundings::{InstalledFiles, ONLOAD_SOCKET_DIR};
+pub use installed_files::{InstalledFiles, ONLOAD_SOCKET_DIR};
 
 /// The specifications of a host. A class without devices has none, and one without pools has none for these.
 pub type GeneratedSpecs = BTreeMap<SpecName, Spec>;

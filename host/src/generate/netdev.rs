@@ -7,8 +7,8 @@ use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
 use onload_core::host_settings::InterfaceName;
 
-use super::edits::EditBuilder;
-use super::offer::{ClassEdits, DeviceEdits};
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::EditBuilder;
 use crate::devices::HostDevice;
 use crate::pools::NamedPool;
 

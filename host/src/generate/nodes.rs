@@ -7,8 +7,8 @@ use onload_cdi::{ContainerEdits, DeviceNode as Given};
 use onload_core::class::Class;
 use onload_core::hook_arguments::HookArguments;
 
-use super::edits::{EditBuilder, nodes_only};
-use super::offer::{ClassEdits, DeviceEdits};
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::{EditBuilder, nodes_only};
 use crate::devices::HostDevice;
 use crate::discover::node::OfferedNode;
 

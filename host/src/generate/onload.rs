@@ -9,9 +9,9 @@ use onload_core::config::Preload;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
-use super::edits::{EditBuilder, READ_WRITE, nodes_only, path_text, read_only};
-use super::offer::{ClassEdits, DeviceEdits};
-use super::surroundings::ONLOAD_SOCKET_DIR;
+use super::class_edits::{ClassEdits, DeviceEdits};
+use super::edit_builder::{EditBuilder, READ_WRITE, nodes_only, path_text, read_only};
+use super::installed_files::ONLOAD_SOCKET_DIR;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 use crate::discover::node::OfferedNode;

@@ -2,8 +2,8 @@
 
 use onload_cdi::ContainerEdits;
 
-use super::edits::EditBuilder;
-use super::offer::ClassEdits;
+use super::class_edits::ClassEdits;
+use super::edit_builder::EditBuilder;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 

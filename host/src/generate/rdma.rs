@@ -5,8 +5,8 @@ use onload_core::class::Class;
 use onload_core::hook_arguments::{HookArguments, RdmaArgument};
 use onload_core::lease;
 
-use super::edits::EditBuilder;
-use super::offer::ClassEdits;
+use super::class_edits::ClassEdits;
+use super::edit_builder::EditBuilder;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 

@@ -1,7 +1,7 @@
 //! The class zf: TCPDirect for each interface that it works on.
 
-use super::edits::EditBuilder;
-use super::offer::ClassEdits;
+use super::class_edits::ClassEdits;
+use super::edit_builder::EditBuilder;
 use super::onload;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;

@@ -21,8 +21,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::netlink::abilities::{self, InterfaceFeatures};
-use crate::netlink::namespace;
+use crate::netlink::features::{self, InterfaceFeatures};
+use crate::netlink::netns_links;
 
 mod entry;
 pub mod recording;
@@ -190,13 +190,13 @@ impl Host {
     /// a container with a network of its own.
     pub fn network(&self) -> Result<Option<NetworkState>, HostError> {
         let (text, parse) = (NetworkState::to_text, NetworkState::parse);
-        self.kernel_table(NETWORK_TABLE, namespace::read, text, parse)
+        self.kernel_table(NETWORK_TABLE, netns_links::read, text, parse)
     }
 
     /// As for [`Host::network`]. What is not known is not there.
     pub fn interface_features(&self) -> Result<BTreeMap<String, InterfaceFeatures>, HostError> {
-        let (text, parse) = (abilities::to_text, abilities::parse);
-        let told = self.kernel_table(ABILITY_TABLE, abilities::read, text, parse)?;
+        let (text, parse) = (features::to_text, features::parse);
+        let told = self.kernel_table(ABILITY_TABLE, features::read, text, parse)?;
         Ok(told.unwrap_or_default())
     }
 

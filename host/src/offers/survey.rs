@@ -6,7 +6,7 @@ use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_core::lease::LeaseEntry;
 
-use super::offering;
+use super::build;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
 use crate::host::Host;
@@ -36,6 +36,6 @@ impl Survey {
     }
 
     pub fn offers(&self) -> Vec<HostDevice> {
-        offering::build_offers(&self.inventory, &self.specs, &self.pools, &self.leases)
+        build::build_offers(&self.inventory, &self.specs, &self.pools, &self.leases)
     }
 }

@@ -7,19 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::{CdiVersion, DeviceName};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, LeasesConfig, PoolConfig, Share};
-use onload_core::near::{GpuNearness, Nearness};
+use onload_core::nearness::{GpuNearness, Nearness};
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Pool, PoolMember, UNCOUNTED};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{ShortList, format_count};
 
+use crate::devices::gpu_nics::GpuNicMap;
 use crate::devices::inventory::Inventory;
-use crate::devices::near::GpuNicMap;
 use crate::devices::{
     FunctionIndex, HostDevice, Selection, discover, group_inseparable, pool_nearness, select,
 };
-use crate::discover::names::check_name;
-use crate::discover::not_offered::Exclusion;
+use crate::discover::exclusion::Exclusion;
 use crate::discover::pci::PciFunction;
+use crate::discover::taken_names::check_name;
 use crate::host::Host;
 
 /// The first version of CDI in which a device has annotations, which list the members.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::{ContainerEdits, Hook, Spec};
-use onload_core::expect::Expectation;
-use onload_sys::numbers::DeviceNumber;
+use onload_core::expectation::Expectation;
+use onload_sys::device_number::DeviceNumber;
 
 use super::manifest::SpecFormat;
 use super::read::read;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_host::devices::near::GpuNicMap;
+use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::discover::gpu::bridges_between;
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
@@ -12,7 +12,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::{ShortList, format_count};
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 use super::kernel_line;
 
 /// All of a function's configuration space; users other than root are shown its first 64 bytes.

@@ -6,7 +6,7 @@ use onload_host::discover::hugepages::NODES;
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 use super::kernel_line;
 use onload_sys::cpu_list;
 use onload_sys::text::format_count;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::providers::{LIBIBVERBS, LIBRDMACM};
+use onload_core::rdma_providers::{LIBIBVERBS, LIBRDMACM};
 use onload_host::host::{Host, HostError};
 
 use super::check::Remedy;

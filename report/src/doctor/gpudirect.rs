@@ -1,7 +1,7 @@
 //! What keeps RDMA from the memory of a GPU (GPUDirect RDMA), beside ACS: the way to register it, the IOMMU, a NIC that is
 //! far away, and Data Direct.
 
-use onload_host::devices::near::GpuNicMap;
+use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::discover::gpu::{self, Distance};
 use onload_host::discover::pci::DEVICES;
 use onload_host::host::HostError;
@@ -10,7 +10,7 @@ use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::acs;
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings, RELEASE};
+use super::context::{CheckContext, Findings, RELEASE};
 use super::kernel_line;
 
 const PEERMEM: &str = "/sys/module/nvidia_peermem";

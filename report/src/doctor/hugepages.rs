@@ -9,7 +9,7 @@ use onload_host::discover::nic::Nic;
 use onload_sys::text::{format_count, join_first};
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 /// 2 MiB.
 const SMALLEST_KIB: u64 = 2048;

@@ -1,6 +1,6 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
-use onload_core::vf::OWN_GROUPS;
+use onload_core::vf_config::OWN_GROUPS;
 use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::discover::vfio::{
     NEEDS_TOKEN, NO_LINK, any_has_interface, can_be_spared, find_blockers, is_bound_to_vfio,
@@ -8,7 +8,7 @@ use onload_host::discover::vfio::{
 use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 use super::kernel_line;
 
 const DRIVERCTL: &str = "driverctl";

@@ -4,8 +4,8 @@
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
+use super::context::CheckContext;
 use super::distribution::Distribution;
-use super::examined::CheckContext;
 
 /// Edits the entries of the boot loader, where Red Hat's are.
 const GRUBBY: &str = "/usr/sbin/grubby";

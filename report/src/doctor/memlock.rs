@@ -7,7 +7,7 @@ use onload_core::config::{CONFIG_PATH, Memlock};
 use onload_core::policy::LEAST_MEMLOCK;
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 fn is_needed(examined: &CheckContext<'_>) -> bool {
     let inventory = examined.inventory;

@@ -3,10 +3,10 @@
 
 mod acs;
 mod check;
+mod context;
 mod cpu;
 mod distribution;
 mod engines;
-mod examined;
 mod gpudirect;
 mod hugepages;
 mod iommu;
@@ -27,8 +27,8 @@ use engines::InstalledEngine;
 use onload_host::host::HostError;
 
 pub use check::{Check, CheckFamily, CheckVerdict, Finding, Remedy};
-pub use examined::CheckContext;
-use examined::Findings;
+pub use context::CheckContext;
+use context::Findings;
 
 /// The check that engines are looked for in, which names those that nobody uses, too.
 const ENGINE: &str = "engine";

@@ -5,11 +5,11 @@ use onload_host::devices::{HELD, RETURNING};
 use onload_host::discover::af_xdp::{AfXdpTrouble, PARAMETER, SWITCH_OFF};
 use onload_host::discover::nic::Datapath;
 use onload_host::host::HostError;
-use onload_host::netlink::abilities::{FlowFilters, InterfaceFeatures};
+use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
 use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 /// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
 /// programs of TCPDirect and ef_vi find no node.

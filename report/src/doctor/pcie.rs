@@ -4,27 +4,27 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use onload_host::discover::link;
 use onload_host::discover::pci::DEVICES;
+use onload_host::discover::pcie_link;
 use onload_sys::pci::PciAddress;
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 pub(super) fn check_links(examined: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
     for address in offered_cards(examined) {
         let directory = Path::new(DEVICES).join(address.to_string());
-        let Some(now) = link::read(examined.host, &directory, "current")? else {
+        let Some(now) = pcie_link::read(examined.host, &directory, "current")? else {
             continue;
         };
-        let Some(card) = link::read(examined.host, &directory, "max")? else {
+        let Some(card) = pcie_link::read(examined.host, &directory, "max")? else {
             continue;
         };
         let above = examined.host.resolve(&directory)?;
         let above = above.as_deref().and_then(Path::parent);
         let slot = match above {
-            Some(above) => link::read(examined.host, above, "max")?,
+            Some(above) => pcie_link::read(examined.host, above, "max")?,
             None => None,
         };
         let best = slot.map_or(card, |slot| card.with(slot));

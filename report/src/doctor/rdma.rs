@@ -5,14 +5,14 @@ use std::slice;
 
 use onload_core::config::RdmaLibraries;
 use onload_core::host_settings::RdmaNetns;
-use onload_core::providers::{
+use onload_core::rdma_providers::{
     LIBIBVERBS, LIBRDMACM, LibraryMisfit, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
 use onload_sys::fs::trust::TrustedTree;
 
 use super::check::{Finding, Remedy};
+use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
-use super::examined::{CheckContext, Findings};
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 /// The file that `host apply` names too, where the mode can change at boot alone.

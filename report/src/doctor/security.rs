@@ -1,7 +1,7 @@
 //! SELinux and AppArmor, where they keep containers from devices or from starting.
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
 /// Without it the domain of containers may use nodes that the runtime makes in the container's /dev, which have the container's

@@ -13,7 +13,7 @@ use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
 use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 const MOST_DRAINED: usize = 16;
 const OTHERS_READ: u32 = 0o004;

@@ -14,7 +14,7 @@ use onload_sys::fs::trust::TrustError;
 use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 

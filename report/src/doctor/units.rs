@@ -6,7 +6,7 @@ use onload_core::host_settings::HostSettings;
 use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 const INSTALLED: &str = "/usr/lib/systemd/system";
 const CONFIGURED: &str = "/etc/systemd/system";

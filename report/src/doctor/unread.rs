@@ -4,7 +4,7 @@ use onload_core::config::CONFIG_PATH;
 use onload_host::discover::nic::absent_warnings;
 
 use super::check::{Finding, Remedy};
-use super::examined::{CheckContext, Findings};
+use super::context::{CheckContext, Findings};
 
 pub(super) fn check_configuration(examined: &CheckContext<'_>) -> Findings {
     let edit = || Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));

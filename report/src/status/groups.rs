@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use onload_core::lease::{Holder, Lease, LeaseEntry};
-use onload_host::bundles;
 use onload_host::host::{Host, HostError};
+use onload_host::oci_bundles;
 
 use super::cgroup::{self, ContainerEngine};
 use super::process;
@@ -40,8 +40,8 @@ struct ContainerdTasks<'h> {
 impl<'h> ContainerdTasks<'h> {
     fn new(host: &'h Host) -> Self {
         // What cannot be read is not known.
-        let list = |path: &Path| bundles::list(host, path).unwrap_or_default();
-        ContainerdTasks { host, directories: bundles::list_containerd(list) }
+        let list = |path: &Path| oci_bundles::list(host, path).unwrap_or_default();
+        ContainerdTasks { host, directories: oci_bundles::list_containerd(list) }
     }
 
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.

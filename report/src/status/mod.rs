@@ -2,15 +2,15 @@
 //! cgroups of processes, by their namespaces, and by leases. What a container, or a user's engine, says of
 //! itself is shown and decides nothing.
 
-mod asks;
-mod by_kernel;
 mod cgroup;
-mod container;
+mod container_reader;
+mod container_view;
+mod facts;
 mod groups;
-mod inside;
+mod input;
 mod kernel_log;
-mod look;
-mod looked;
+mod kernel_sockets;
+mod link_judge;
 mod mounts;
 mod names;
 mod network;
@@ -18,21 +18,21 @@ mod onload;
 mod patience;
 mod process;
 mod rdma;
+mod requests;
 mod stack;
 mod state;
-mod uppers;
 mod verdict;
 
 #[cfg(test)]
-mod test_asks;
-#[cfg(test)]
 mod test_host;
+#[cfg(test)]
+mod test_hostile_containers;
 #[cfg(test)]
 mod test_mounts;
 #[cfg(test)]
 mod test_onload;
 #[cfg(test)]
-mod test_strangers;
+mod test_requests;
 #[cfg(test)]
 mod tests;
 
@@ -41,25 +41,25 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use asks::parse_grants;
-pub use asks::{Evidence, Grant};
-pub use by_kernel::has_kernel_socket;
 pub use cgroup::ContainerEngine;
-use container::ContainerFacts;
+use container_reader::ContainerReader;
+use facts::ContainerFacts;
 use groups::{ContainerGroup, group_processes};
-use look::ContainerReader;
-pub use looked::{GuardedRead, NetworkLookup, StatusInput};
+pub use input::{GuardedRead, NetworkLookup, StatusInput};
+pub use kernel_sockets::has_kernel_socket;
 use names::ContainerNames;
 pub use network::read_network;
 pub use onload::START_AGAIN;
 use onload_host::host::{Host, HostError};
 use process::Budget;
 pub(crate) use process::boot_time;
+use requests::parse_grants;
+pub use requests::{Evidence, Grant};
 use state::HostFacts;
 pub use state::{Verdict, VerdictState};
 use verdict::{decide, hidden_verdict};
 
-pub use onload_host::netlink::namespace::NetnsLinks as Network;
+pub use onload_host::netlink::netns_links::NetnsLinks as Network;
 
 const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 

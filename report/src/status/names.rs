@@ -7,8 +7,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use onload_core::pod::pod_keys;
-use onload_host::bundles::{self, DOCKER};
 use onload_host::host::Host;
+use onload_host::oci_bundles::{self, DOCKER};
 use onload_sys::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
@@ -145,14 +145,14 @@ impl<'h> ContainerNames<'h> {
 
     fn bundle_dirs(&self, engine: ContainerEngine, id: &str) -> Vec<PathBuf> {
         // What cannot be read is not known.
-        let list = |path: &Path| bundles::list(self.host, path).unwrap_or_default();
+        let list = |path: &Path| oci_bundles::list(self.host, path).unwrap_or_default();
         match engine {
             ContainerEngine::Docker | ContainerEngine::Containerd => {
-                let namespaces = bundles::list_containerd(list).into_iter();
+                let namespaces = oci_bundles::list_containerd(list).into_iter();
                 namespaces.map(|namespace| namespace.join(id)).collect()
             }
             ContainerEngine::Podman | ContainerEngine::Crio => {
-                let drivers = bundles::list_storage(list).into_iter();
+                let drivers = oci_bundles::list_storage(list).into_iter();
                 drivers.map(|driver| driver.join(id).join("userdata")).collect()
             }
             ContainerEngine::Unknown => Vec::new(),

@@ -7,13 +7,13 @@ use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
-use onload_host::netlink::namespace::{NetnsLinks as Network, list_links};
+use onload_host::netlink::netns_links::{NetnsLinks as Network, list_links};
 use onload_sys::netlink::link::{self, Link, format_hwaddr};
 
-use super::looked::StatusInput;
+use super::input::StatusInput;
+use super::link_judge::{Acceleration, LowerPath, PortId, judge_links, with_uppers};
 use super::patience::{PATIENCE, patiently};
 use super::process::proc_dir;
-use super::uppers::{Acceleration, LowerPath, PortId, judge_links, with_uppers};
 
 /// Interfaces of one network that are judged; of more nothing is said. Who owns a network can make 100,000.
 const MOST: usize = 4096;

@@ -3,7 +3,7 @@
 
 use onload_sys::text::join_first;
 
-use super::container::{
+use super::facts::{
     ContainerFacts, KernelSocketCause, KernelSocketProgram, NodeState, PreloadEnvironment,
     ProgramLinkage,
 };
@@ -30,7 +30,7 @@ pub(super) fn incomplete_verdict(facts: &ContainerFacts, what: &str) -> Verdict 
 
 pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     let has_onload = facts.has_node("/dev/onload") || facts.maps_library();
-    let is_broken = |node: &super::container::NodeFact| {
+    let is_broken = |node: &super::facts::NodeFact| {
         node.path.starts_with("/dev/onload") && node.state != NodeState::Good
     };
     if !has_onload || facts.within.nodes.iter().any(is_broken) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_core::providers::{
+use onload_core::rdma_providers::{
     LIBRARY_DIRS, LibraryMisfit, RunningFiles, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
 use onload_core::run_dir::RUN_DIR;

@@ -1,6 +1,6 @@
 //! Whether a program has a stack of Onload, and whether Onload's log keeps a descriptor of the device beside it.
 
-use super::container::find_variable;
+use super::facts::find_variable;
 use super::process::{ContainerProcess, is_onload_descriptor};
 
 /// Whether it has a stack, its own, one that it inherited or one that it shares. Who made one and has no socket of it has the

@@ -1,9 +1,9 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
 use onload_core::host_settings::RdmaNetns;
-use onload_host::bundles;
 use onload_host::devices::BRING_BACK;
 use onload_host::devices::inventory::Inventory;
+use onload_host::oci_bundles;
 use onload_sys::netlink::link::Link;
 use onload_test_tree::MULTIARCH;
 use onload_test_tree::elf::SharedLibrary;
@@ -532,11 +532,11 @@ fn names_come_from_what_engines_keep() {
 #[test]
 fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing() {
     let annotations = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
-    for state in bundles::CONTAINERD {
+    for state in oci_bundles::CONTAINERD {
         let made = preloaded();
         made.file("/proc/77/cgroup", format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"));
         let other = ID.replace('3', "4");
-        let tasks = format!("{state}/{}/k8s.io", bundles::TASKS);
+        let tasks = format!("{state}/{}/k8s.io", oci_bundles::TASKS);
         made.file(&format!("{tasks}/{other}/config.json"), annotations);
         assert_eq!(made.status().containers[0].name, None, "{state}");
         made.file(&format!("{tasks}/{ID}/config.json"), annotations);

@@ -2,11 +2,11 @@
 //! anything, and what is not known never becomes a bad verdict.
 
 use onload_core::policy::LEAST_MEMLOCK;
-use onload_core::providers::LIBRDMACM;
+use onload_core::rdma_providers::LIBRDMACM;
 use onload_host::devices::BRING_BACK;
 use onload_sys::text::{join_first, quote_for_shell};
 
-use super::container::{ContainerFacts, NodeState};
+use super::facts::{ContainerFacts, NodeState};
 use super::onload::{incomplete_verdict, onload_verdict};
 use super::process::MemlockLimit;
 use super::rdma::LibraryUse;

@@ -1,7 +1,7 @@
 //! How far GPUs and NICs are from each other, in the form of `nvidia-smi topo -m`.
 
+use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::near::GpuNicMap;
 use onload_sys::pci::PciAddress;
 
 use super::model::Topology;

@@ -2,30 +2,30 @@
 //! a [`Drawing`] places it as boxes (pure), and [`render_svg()`] draws these. [`build_matrix()`] is the
 //! distance of GPUs and NICs.
 
+mod build;
 mod canvas;
 mod card;
+mod device_index;
+mod gpu_nic_lines;
 mod groups;
 mod layout;
 mod matrix;
 mod model;
-mod node_facts;
-mod pairs;
+mod numa_facts;
 mod panel;
-mod places;
-mod read;
 mod svg;
 #[cfg(test)]
 mod tests;
 mod text;
 
+pub use build::read;
 pub use canvas::{Drawing, Item, Rect, Shape, TextStyle};
+pub use device_index::TopologyInput;
 pub use layout::draw;
 pub use matrix::build_matrix;
 pub use model::{
     Bridge, Bus, NearestNics, NumaMemory, Occupancy, PageTotals, PcieRoot, Topology,
     TopologyDevice, TopologyFunction, TopologyGpu, TopologyInterface, TopologyNumaNode,
 };
-pub use places::TopologyInput;
-pub use read::read;
 pub use svg::render_svg;
 pub use text::{LineKind, TextLine, render_lines};

@@ -2,8 +2,8 @@
 
 use super::canvas::{Canvas, Rect, Shape, TextStyle};
 use super::card;
+use super::gpu_nic_lines::{self, CardAnchors};
 use super::model::{Bus, NumaMemory, PageTotals, TopologyDevice, TopologyNumaNode};
-use super::pairs::{self, CardAnchors};
 use onload_sys::cpu_list;
 
 const PAD: i32 = 18;
@@ -25,13 +25,13 @@ pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node
 /// Gives its height. The lines between GPUs and their NICs stand beside the cards, which are narrower for it.
 pub(super) fn draw_panel(node: &TopologyNumaNode, width: i32) -> (Canvas, i32) {
     let without = layout_panel(node, width, 0);
-    let lanes = pairs::count_lanes(&without.cards);
+    let lanes = gpu_nic_lines::count_lanes(&without.cards);
     let mut inside = match lanes {
         0 => without,
-        _ => layout_panel(node, width, lanes * pairs::LANE),
+        _ => layout_panel(node, width, lanes * gpu_nic_lines::LANE),
     };
     let (panel, right) = (inside.panel, inside.right);
-    pairs::draw(&mut inside.canvas, panel, right, &inside.cards);
+    gpu_nic_lines::draw(&mut inside.canvas, panel, right, &inside.cards);
     let height = inside.y + PAD - GAP;
     let mut canvas = inside.canvas;
     canvas.end(panel, height);

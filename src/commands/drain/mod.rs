@@ -2,7 +2,7 @@
 
 mod holders;
 pub(super) mod specs;
-pub(super) mod words;
+pub(super) mod targets;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,10 +38,10 @@ pub fn run(
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
     let targets = if args.all {
-        words::all_classes()
+        targets::all_classes()
     } else {
         let (inventory, pools) = discover_host(&host, &config, printer);
-        words::resolve_targets(&args.names, &inventory, &pools, printer)?
+        targets::resolve_targets(&args.names, &inventory, &pools, printer)?
     };
     let is_asked = !targets.is_empty();
     let entries = targets.iter().map(|target| new_entry(target, args, &host));

@@ -5,7 +5,7 @@ use std::path::Path;
 use onload_report::doctor::{Check, CheckVerdict};
 
 use super::super::doctor::{checks_named, find_obstacle};
-use super::asked::TrialDevice;
+use super::device::TrialDevice;
 use super::names::TrialNames;
 pub(crate) use crate::cli::TryEngine as Engine;
 

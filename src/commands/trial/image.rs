@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use onload_host::discover::program::{ProgramClosure, find_host_closure};
+use onload_host::discover::installation::{ProgramClosure, find_host_closure};
 use onload_host::host::Host;
 use onload_host::specdir::sha256;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! `try`: a container of an image of ours that uses a device, and whether that works. Nothing of it is left.
 
-mod asked;
 mod client;
+mod device;
 mod engine;
 mod image;
 mod names;
@@ -26,8 +26,8 @@ use crate::cli::{GlobalArgs, TryArgs};
 use crate::exit::ExitAnswer;
 use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{ERROR, GOOD, Printer, WARNING};
-use asked::TrialDevice;
 use client::{ForegroundContainer, run as run_client};
+use device::TrialDevice;
 pub(crate) use engine::Engine;
 use image::ImageTree;
 pub(super) use image::PINGPONG;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onload_core::netdev::usage::{NetworkLink, NetworkState};
 use onload_core::onload::LIBRARY;
-use onload_host::netlink::namespace::route_interface;
+use onload_host::netlink::netns_links::route_interface;
 use onload_report::status::{START_AGAIN, VerdictState, has_kernel_socket};
 use onload_sys::text::quote_for_shell;
 

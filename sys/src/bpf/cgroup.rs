@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::call::{
+use super::syscall::{
     self, BpfAttr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgLoadAttr, ProgQueryAttr,
     ProgramInfo, address, bpf, number, read_info,
 };
@@ -86,7 +86,7 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<AttachedPrograms, Errno> {
 
 /// ENOENT if the program is gone.
 pub fn open_program(id: u32) -> Result<OwnedFd, Errno> {
-    call::open_by_id(PROG_GET_FD_BY_ID, id)
+    syscall::open_by_id(PROG_GET_FD_BY_ID, id)
 }
 
 /// E2BIG for a program that no runtime would write.
@@ -131,7 +131,7 @@ pub fn load(program: &BpfProgram) -> Result<OwnedFd, Errno> {
         expected_attach_type: ATTACH_DEVICE,
         ..ProgLoadAttr::default()
     };
-    call::load(&mut attr)
+    syscall::load(&mut attr)
 }
 
 /// Replaces an attached program with another in one step, so the cgroup is never without a program.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::call::{
+use super::syscall::{
     BpfAttr, NumberAttr, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, ProgQueryAttr, ProgramInfo,
     address, bpf, number, open_by_id, read_info, word,
 };
@@ -152,7 +152,7 @@ fn detach_link(link: &OwnedFd) -> Result<(), Errno> {
 mod tests {
     use onload_test_tree::network::{self, Child};
 
-    use super::super::call::{self, ProgLoadAttr, descriptor};
+    use super::super::syscall::{self, ProgLoadAttr, descriptor};
     use super::*;
     use crate::netlink::link;
     use crate::netlink::socket::NetlinkSocket;
@@ -188,7 +188,7 @@ mod tests {
             expected_attach_type: place,
             ..ProgLoadAttr::default()
         };
-        call::load(&mut attr).unwrap()
+        syscall::load(&mut attr).unwrap()
     }
 
     #[test]

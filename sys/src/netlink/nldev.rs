@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::message::{
     encode_attribute, encode_text, find_attribute, parse_attributes, u32_at, u64_at, until_nul,
 };
-use crate::numbers::DeviceNumber;
+use crate::device_number::DeviceNumber;
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, …)`.
 const fn message_type(command: u16) -> u16 {

@@ -18,10 +18,10 @@ use tokio::time::sleep;
 
 use super::api::{Api, ApiError};
 use super::classes::send;
-use super::own_resources::other_resources;
+use super::resource_names::other_resources;
 use super::{DraClasses, DraRegistration};
-use crate::host_state::KubernetesSnapshot;
 use crate::names::NodeName;
+use crate::snapshot::KubernetesSnapshot;
 
 /// When the Node is read after kubelet has started, and after DRA has got other classes. Kubelet writes what it counts
 /// when it has reached the API server, and then every ten seconds.

@@ -11,8 +11,8 @@ use onload_core::kubernetes_settings::{
 use super::DraRegistration;
 use super::classes::DeviceClasses;
 use super::kubelet::Findings;
-use super::own_resources::{device_class_manifest, other_resources};
-use crate::host_state::KubernetesSnapshot;
+use super::resource_names::{device_class_manifest, other_resources};
+use crate::snapshot::KubernetesSnapshot;
 
 /// Who offers a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -25,12 +25,12 @@ use super::api::{Api, ApiError, pools_of};
 use super::choice::{Choice, Moment, Way, Why, classes_of, missing, say};
 use super::classes::{DeviceClasses, is_refused, send, watch_classes};
 use super::kubelet::{Findings, KubeletFiles, against};
-use super::own_resources::is_offered;
 use super::prepare::{has_claims, may_have_claims};
+use super::resource_names::is_offered;
 use super::{DraClasses, DraRegistration};
-use crate::host_state::KubernetesSnapshot;
 use crate::names::NodeName;
 use crate::serve::sleep_until;
+use crate::snapshot::KubernetesSnapshot;
 
 /// How long is waited for kubelet to ask who the driver is, before the device plugin offers what is "auto". A pod that
 /// gets a device from the device plugin meanwhile keeps DRA away from this node, and kubelet may be slow: it waits up to

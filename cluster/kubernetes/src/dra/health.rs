@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_host::offers::{Health, Offer, Sharing};
 
-use crate::host_state::KubernetesSnapshot;
 use crate::names::{NodeName, is_allocatable, truncate};
+use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
 };

@@ -8,9 +8,9 @@ use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attributes, Offer};
 
-use crate::host_state::KubernetesSnapshot;
 use crate::names::DeviceNames;
 use crate::resources::{ResourcePlan, SpecAuthor};
+use crate::snapshot::KubernetesSnapshot;
 
 pub(crate) fn offer(class: Class, name: &str) -> Offer {
     Offer {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_sys::fs::attributes::copy_label;
 
-use super::place::{HOOK_MODE, HookDirectory, TrustedRoot};
+use super::directory::{HOOK_MODE, HookDirectory, TrustedRoot};
 use super::plan::{InstallInput, InstallPlan, InstallReport, InstallStep};
 use crate::spec_writer::{HOOK_NAME, VERSION};
 

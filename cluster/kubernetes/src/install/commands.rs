@@ -17,11 +17,11 @@ use onload_sys::fs::trust::TrustedOwners;
 use rustix::fs::StatVfsMountFlags;
 
 use super::apply::{InstallTarget, remove_directory, try_hook};
-use super::place::{HOOK_LIMIT, HookDirectory, TrustedRoot};
+use super::directory::{HOOK_LIMIT, HookDirectory, TrustedRoot};
+use super::hook_users;
 use super::plan::{
     self, ConfigInput, InstallInput, InstallPlan, InstallReport, InstalledState, foreign_message,
 };
-use super::users;
 use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
 /// Bytes of a configuration.
@@ -198,7 +198,7 @@ fn read_config(path: &Path) -> Result<ConfigInput> {
 fn read_installed(place: &InstallSite<'_>, tree: &TrustedRoot) -> Result<InstalledState> {
     let content = tree.read_content(place.directory)?;
     let versions: Vec<&str> = content.record.hooks.keys().map(String::as_str).collect();
-    let users = users::find(place.host, place.directory, &versions);
+    let users = hook_users::find(place.host, place.directory, &versions);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Ok(InstalledState {
         directory: place.directory.to_owned(),

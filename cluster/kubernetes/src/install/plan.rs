@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use onload_core::config::CONFIG_PATH;
 
-use super::place::{HOOK_MODE, InstalledContent};
+use super::directory::{HOOK_MODE, InstalledContent};
+use super::hook_users::HookUsers;
 use super::record::{InstallRecord, InstalledHook};
-use super::users::HookUsers;
 use crate::spec_writer::HOOK_NAME;
 
 /// How long a version has to have been the current one before another may go: a container of the other may be
@@ -191,7 +191,7 @@ impl InstallPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::install::place::HookFile;
+    use crate::install::directory::HookFile;
     use std::collections::BTreeMap;
 
     const NOW: u64 = 1_000_000;

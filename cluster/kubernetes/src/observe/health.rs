@@ -18,8 +18,8 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::metrics::DaemonMetrics;
-use crate::host_state::KubernetesSnapshot;
 use crate::resources::Resource;
+use crate::snapshot::KubernetesSnapshot;
 use crate::socket;
 
 /// The host is looked at more often; a daemon that has not for so long is stuck.

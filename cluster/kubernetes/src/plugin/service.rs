@@ -11,9 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
-use crate::host_state::{KubernetesSnapshot, SpecNames};
 use crate::observe::metrics::DaemonMetrics;
 use crate::resources::{AllocateContext, Resource, allocate, choose_preferred};
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::wire::device_plugin::device_plugin_server::DevicePlugin;
 use crate::wire::device_plugin::registration_client::RegistrationClient;
 use crate::wire::device_plugin::{

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pcidevice::{VariableDevice, pci_variables};
+use super::pci_variables::{VariableDevice, pci_variables};
 use super::resource::{PluginDevice, Resource};
 use onload_host::offers::GENERATE;
 use onload_sys::text::{Quoted, ShortList};

@@ -17,7 +17,7 @@ use onload_host::offers::Offer;
 use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::Engine;
 use onload_kubernetes::dra::{DraClasses, DraRegistration};
-use onload_kubernetes::host_state::KubernetesSnapshot;
+use onload_kubernetes::snapshot::KubernetesSnapshot;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

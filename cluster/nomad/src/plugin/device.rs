@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::go_plugin::Messages;
-use crate::host_state::NomadSnapshot;
+use crate::snapshot::NomadSnapshot;
 use crate::statistics;
 use crate::surveyor::NomadSurveyor;
 use crate::wire::device::device_plugin_server::DevicePlugin;

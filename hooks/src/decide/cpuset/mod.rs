@@ -13,7 +13,7 @@ use onload_sys::error::{Context as _, Result};
 use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
 
-use crate::decide::placement::CpuPlacement;
+use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::sysfs::Sysfs;
 use ancestor::AncestorCgroup;
 

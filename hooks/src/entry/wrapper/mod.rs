@@ -24,19 +24,19 @@ use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::config::bundle::OciConfigFile;
+use crate::config::config_file::OciConfigFile;
+use crate::config::decision_input;
 use crate::config::filter::FilterOutcome;
-use crate::config::input;
 use crate::config::scan::ScanScope;
-use crate::decide::host::{HostView, LocalHost};
+use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::report::ContainerReport;
 use crate::decide::subject::{CONFIG_JSON, ContainerRef};
-use crate::entry::edit;
+use crate::entry::config_edit;
 use crate::entry::log_file::{self, LogLine};
 use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{CreateArguments, Invocation};
-use crate::record::made_by;
-use crate::record::made_by::{ContainerKey, RuntimeRecord, StateOwner, StoredRecord};
+use crate::record::runtime_record;
+use crate::record::runtime_record::{ContainerKey, RuntimeRecord, StateOwner, StoredRecord};
 use crate::record::sweep;
 
 const PROGRAM: &str = "onload-container-runtime";
@@ -100,7 +100,7 @@ struct PreparedContainer {
 impl PreparedContainer {
     /// Removes what was prepared: nobody will start the container.
     fn undo(&self) {
-        edit::undo(&self.edited);
+        config_edit::undo(&self.edited);
         if let Some(remembered) = &self.remembered {
             remembered.undo();
         }
@@ -191,7 +191,7 @@ fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> R
     if memmem::find(&kept, HOOK.as_bytes()).is_none() {
         return Ok(());
     }
-    let config = OciConfig::parse_text(input::into_text(kept)?).context(CONFIG_JSON)?;
+    let config = OciConfig::parse_text(decision_input::into_text(kept)?).context(CONFIG_JSON)?;
     let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
     // What this version does not understand may be a check.
     let is_needed = |args: &Vec<String>| {
@@ -210,7 +210,7 @@ fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> R
 /// Whether the later processes of a restored container are checked: as before its checkpoint if
 /// there is a record, and otherwise as the policy says.
 fn was_exec_guarded(container: Option<ContainerKey<'_>>, host: &LocalHost) -> bool {
-    if let Some(found) = container.and_then(|named| made_by::read(host.trusted(), named)) {
+    if let Some(found) = container.and_then(|named| runtime_record::read(host.trusted(), named)) {
         return found.record.is_guarded;
     }
     host.is_initial_namespace()
@@ -230,13 +230,13 @@ fn record_runtime(
     let record = RuntimeRecord { runtime: runtime.to_owned(), is_guarded: edited.guards_exec };
     let written = match container {
         Some(container) if host.is_initial_namespace() => {
-            made_by::write(host.trusted(), container, record)
+            runtime_record::write(host.trusted(), container, record)
         }
         _ => Err(Errno::PERM),
     };
     match written {
         Err(error) if edited.guards_exec => {
-            edit::undo(edited);
+            config_edit::undo(edited);
             let error = std::io::Error::from(error);
             bail!(
                 "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {error}; root-with-onload = \"refuse\" needs that record"
@@ -259,14 +259,14 @@ fn find_runtime(
             sweep::remove_stale(run, Some(container.id));
         }
     }
-    let found = container.and_then(|named| made_by::read(host.trusted(), named));
+    let found = container.and_then(|named| runtime_record::read(host.trusted(), named));
     let Some(found) = found else {
         return runtime_without_record(invocation, container, host);
     };
     let record = &found.record;
     if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
         let id = container.map(|named| named.id);
-        edit::drop_setuid(process).with_context(|| describe_container(id))?;
+        config_edit::drop_setuid(process).with_context(|| describe_container(id))?;
     }
     if invocation.is_delete {
         found.forget();
@@ -327,7 +327,7 @@ fn runtime_without_settings(
         return Err(error);
     }
     let named = salvage_configured(host).filter(|named| !named.as_os_str().is_empty());
-    let found = named.or_else(|| made_by::read_configured(host.trusted()));
+    let found = named.or_else(|| runtime_record::read_configured(host.trusted()));
     let Some(runtime) = found.and_then(|found| check_runtime(host, &found).ok()) else {
         return Err(error);
     };
@@ -342,7 +342,7 @@ fn runtime_without_settings(
 fn has_request(create: &CreateArguments) -> Result<bool> {
     match open(create)? {
         None => Ok(false),
-        Some(file) => Ok(edit::read_request(&file)?.is_some()),
+        Some(file) => Ok(config_edit::read_request(&file)?.is_some()),
     }
 }
 
@@ -368,7 +368,7 @@ fn edit(
     };
     let container = ContainerRef { bundle: &create.bundle, id, sees_exec: true };
     let root = invocation.root.as_deref().map(Path::new);
-    edit::edit(&file, container, root, host)
+    config_edit::edit(&file, container, root, host)
 }
 
 /// The runtime that the configuration names; empty if it names none. Where it fails, the configuration itself

@@ -11,7 +11,7 @@ use onload_sys::elf::{self, ElfError, ElfSummary, GlibcVersion};
 use onload_sys::fs::open::PATH_MAX;
 use onload_sys::text::ErrorChain;
 
-use onload_core::providers::LIBRARY_DIRS;
+use onload_core::rdma_providers::LIBRARY_DIRS;
 use onload_sys::fs::container_root::{ContainerRoot, FileError};
 
 /// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).

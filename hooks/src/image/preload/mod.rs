@@ -19,9 +19,9 @@ use onload_sys::error;
 use onload_sys::error::{Error, Result};
 use onload_sys::text::ErrorChain;
 
-use crate::decide::host::{HookSettings, HostView, Privilege};
+use crate::decide::existing::drop_held_hooks;
+use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decide::present::drop_held_hooks;
 use crate::decide::report::ContainerReport;
 use libc_check::{ContainerProgram, LibcCompatibility};
 use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};

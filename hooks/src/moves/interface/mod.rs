@@ -1,18 +1,18 @@
 //! What an interface does on its [journey](super::journey): what is looked at before it moves, what it has in the
 //! container, and in [`take`] and [`restore`] how it comes back.
 
-mod facts;
-mod function;
-mod identity;
-mod inside;
-mod leftovers;
+mod in_container;
+mod move_home;
 mod onload;
+mod ops;
 mod queues;
 mod rebind;
 mod restore;
+mod saved;
 mod sysctl;
-mod take;
+mod uppers;
 mod usage;
+mod vf;
 
 use std::path::Path;
 
@@ -25,11 +25,11 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 use onload_sys::{bail, error};
 
-pub use identity::InterfaceOps;
+pub use ops::InterfaceOps;
 use rebind::RebindableFunction;
 pub(super) use usage::{check as check_unused, find_opener};
 
-use super::journey::{
+use super::lifecycle::{
     ContainerDevice, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice,
 };
 use super::netns::{Netns, SearchDepth};
@@ -97,8 +97,8 @@ impl MoveOps for InterfaceOps {
         check_names(link, request, &way.to)?;
         let home = &way.home.netns;
         let warning = usage::check(home, link, Some(*pci), SearchDepth::Processes)?;
-        let facts = facts::save_interface(link, *pci);
-        let vf = function::check_vf(self, home, request)?;
+        let facts = saved::save_interface(link, *pci);
+        let vf = vf::check_vf(self, home, request)?;
         let sysctls = sysctl::save_sysctls(home, link);
         let facts = SavedInterface {
             vf: vf.map(Box::new),
@@ -112,7 +112,7 @@ impl MoveOps for InterfaceOps {
     }
 
     fn check_there(&self, there: &Netns, link: &Link, request: &MoveRequest<'_>) -> Result<()> {
-        match inside::find_difference(there, link, request)? {
+        match in_container::find_difference(there, link, request)? {
             Some(otherwise) => bail!(
                 "{}: another container has it too, and it is set up otherwise: {otherwise}; ask for the same, or for another device",
                 request.device
@@ -137,15 +137,15 @@ impl MoveOps for InterfaceOps {
         let (link, request) = (&grant.seen, &grant.request);
         // It may have come into use since the first look. Nobody but root can do that.
         usage::check(&way.home.netns, link, Some(request.pci), SearchDepth::Root)?;
-        function::set_up_vf(&way.home, link, facts)?;
+        vf::set_up_vf(&way.home, link, facts)?;
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
         let moved = way.home.netns.move_link(link.index, &way.to, new_name);
-        moved.with_context(|| leftovers::move_context(&link.name, "into the container"))?;
+        moved.with_context(|| uppers::move_context(&link.name, "into the container"))?;
         let there = self.find_requested(&way.to, request)?;
         let there = there.ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
-        inside::set(&way.to, &there, request)?;
+        in_container::set(&way.to, &there, request)?;
         if request.settings.af_xdp {
-            let facts = facts::save_interface(&there, request.pci);
+            let facts = saved::save_interface(&there, request.pci);
             register(&facts, request.device, way)?;
         }
         Ok(())
@@ -175,7 +175,7 @@ impl MoveOps for InterfaceOps {
         home: &HostNetns<'_, Self>,
         facts: &SavedInterface,
     ) -> Result<InterfacePreparation> {
-        take::delete_impostors(home)?;
+        move_home::delete_impostors(home)?;
         let function = RebindableFunction::find(Path::new(rebind::PCI), facts.pci);
         // If this fails, the interface is not on the host, which is what is said then.
         let is_bound_again =
@@ -193,7 +193,7 @@ impl MoveOps for InterfaceOps {
         home: &HostNetns<'_, Self>,
         facts: &SavedInterface,
     ) -> Result<()> {
-        take::move_home(from, link, home, facts)
+        move_home::move_home(from, link, home, facts)
     }
 
     fn restore(
@@ -212,7 +212,7 @@ impl MoveOps for InterfaceOps {
     }
 
     fn search_context(name: &str) -> String {
-        leftovers::search_context(name)
+        uppers::search_context(name)
     }
 
     fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {

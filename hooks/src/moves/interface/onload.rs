@@ -166,7 +166,7 @@ mod tests {
     use onload_sys::netlink::link::Link;
 
     use super::*;
-    use crate::moves::interface::facts;
+    use crate::moves::interface::saved;
 
     fn listed(name: &str, address: &str, since: u64) -> AfXdpInterface {
         let (name, address) = (name.to_owned(), address.to_owned());
@@ -204,7 +204,7 @@ mod tests {
             permanent_address: vec![2, 0, 0, 0, 0, 2],
             ..Link::default()
         };
-        let facts = facts::save_interface(&link, "0000:03:10.0".parse().unwrap());
+        let facts = saved::save_interface(&link, "0000:03:10.0".parse().unwrap());
         for (name, address, is_it) in [
             ("ens1v0", "02:00:00:00:00:01", true),
             ("ens1v0", "02:00:00:00:00:02", true),

@@ -15,9 +15,9 @@ use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::Quoted;
 
-use super::identity::InterfaceHostNetns;
+use super::ops::InterfaceHostNetns;
 use super::usage::{find_vdpa, list_names};
-use crate::moves::journey::PAUSE;
+use crate::moves::lifecycle::PAUSE;
 
 /// Where the kernel has PCI functions and their drivers.
 pub(super) const PCI: &str = "/sys/bus/pci";

@@ -7,13 +7,13 @@ use onload_sys::error;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP, format_hwaddr};
 
-use super::facts::{self, RestoreStep};
-use super::identity::{InterfaceHostNetns, InterfaceOps};
+use super::ops::{InterfaceHostNetns, InterfaceOps};
 use super::rebind::{RebindableFunction, wait_for_interface};
-use super::{function, leftovers, onload, queues, sysctl};
-use crate::moves::journey::{RestoreError, ReturningDevice};
+use super::saved::{self, RestoreStep};
+use super::{onload, queues, sysctl, uppers, vf};
+use crate::moves::lifecycle::{RestoreError, ReturningDevice};
 use crate::moves::netns::SearchDepth;
-use crate::moves::passing::{is_transit_name, transit_name};
+use crate::moves::transit_name::{is_transit_name, transit_name};
 
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
@@ -32,9 +32,9 @@ pub(super) fn clear(
         return Ok(());
     }
     let has_other_way = function.is_some_and(|own| !own.has_other_devices());
-    let patience = if has_other_way { leftovers::SHORT } else { leftovers::LONG };
-    leftovers::detach_programs(link)?;
-    let cleared = leftovers::delete_uppers(&home.netns, link, SearchDepth::Descriptors, patience);
+    let patience = if has_other_way { uppers::SHORT } else { uppers::LONG };
+    uppers::detach_programs(link)?;
+    let cleared = uppers::delete_uppers(&home.netns, link, SearchDepth::Descriptors, patience);
     let (Err(unseen), Some(function)) = (&cleared, function) else {
         return Ok(cleared?);
     };
@@ -76,7 +76,7 @@ pub(super) fn clear_and_restore(
     if !left.is_empty() {
         return Err(not_restored_error(facts, &left.join(", "), ""));
     }
-    function::restore_vf(home, facts)?;
+    vf::restore_vf(home, facts)?;
     let link = reread(home, facts)?;
     clear_promiscuous(home, &link, facts);
     restore(home, link, facts)?;
@@ -119,7 +119,7 @@ fn restore(
         link = reread(home, facts)?;
     }
     for _ in 0..ROUNDS {
-        let plan = facts::plan_restore(&link, facts);
+        let plan = saved::plan_restore(&link, facts);
         if plan.is_empty() {
             return Ok(());
         }
@@ -134,7 +134,7 @@ fn restore(
         }
         link = reread(home, facts)?;
     }
-    let plan = facts::plan_restore(&link, facts);
+    let plan = saved::plan_restore(&link, facts);
     if plan.is_empty() {
         return Ok(());
     }
@@ -221,7 +221,7 @@ mod tests {
     use onload_test_tree::network::{self, Child};
 
     use super::*;
-    use crate::moves::interface::take::{delete_impostors, move_home};
+    use crate::moves::interface::move_home::{delete_impostors, move_home};
     use crate::moves::netns::Netns;
     use crate::moves::netns::test_namespace::netns;
     use crate::moves::rdma::RdmaOps;
@@ -265,7 +265,7 @@ mod tests {
 
         /// The interface, whatever it is called.
         fn find(&self) -> Link {
-            let found = self.home().find(&facts::save_interface(&seen(), pci()));
+            let found = self.home().find(&saved::save_interface(&seen(), pci()));
             found.unwrap().unwrap()
         }
     }
@@ -288,7 +288,7 @@ mod tests {
         let Some(host) = Host::new() else { return };
         let (home, container) = (host.home(), Child::of_root());
         let seen = seen();
-        let facts = facts::save_interface(&seen, pci());
+        let facts = saved::save_interface(&seen, pci());
         for (came_as, kind, other) in [
             ("ens1v0", "veth", None),
             ("eth7", "veth", None),
@@ -320,7 +320,7 @@ mod tests {
         let (home, container) = (host.home(), Child::of_root());
         container.ip("link add eth7 index 77 type veth");
         let seen = seen();
-        let facts = facts::save_interface(&seen, pci());
+        let facts = saved::save_interface(&seen, pci());
         move_home(&netns(&container), &seen, &home, &facts).unwrap();
         assert_eq!(names(&home.netns), ["lo", "eth3", "end"]);
     }
@@ -336,7 +336,7 @@ mod tests {
             let here = home.netns.links().unwrap();
             here.into_iter().find(|link| link.display_name() == name).unwrap()
         };
-        let facts = facts::save_interface(&find("ens1v0"), pci());
+        let facts = saved::save_interface(&find("ens1v0"), pci());
         host.ip("link set ens1v0 down");
         host.ip("link set ens1v0 name eth7");
         host.ip("link set eth7 up");
@@ -376,7 +376,7 @@ mod tests {
         let link = host.find();
         let facts = SavedInterface {
             sysctls: sysctl::save_sysctls(&home.netns, &link).unwrap(),
-            ..facts::save_interface(&link, pci())
+            ..saved::save_interface(&link, pci())
         };
         let from = netns(&container);
         home.netns.move_link(link.index, &from, None).unwrap();
@@ -401,7 +401,7 @@ mod tests {
         host.make("ens1v0", "address 02:00:00:00:10:01 ");
         host.ip("link set ens1v0 mtu 1400");
         let before = host.find();
-        let facts = facts::save_interface(&before, pci());
+        let facts = saved::save_interface(&before, pci());
         // What its driver does, and a macvlan that no search has found goes with it.
         host.ip("link add link ens1v0 name mac0 type macvlan");
         let anew = |_: &Link| {
@@ -413,7 +413,7 @@ mod tests {
         let after = host.find();
         assert_eq!(after.display_name(), "ens1v0");
         assert_eq!(
-            (after.mtu, facts::save_interface(&after, pci()).mac),
+            (after.mtu, saved::save_interface(&after, pci()).mac),
             (1400, facts.mac.clone())
         );
         assert!(!names(&home.netns).contains(&"mac0".to_owned()));
@@ -440,7 +440,7 @@ mod tests {
         let home = host.home();
         let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
         let device: DeviceId = "netdev:ens1v0".parse().unwrap();
-        let leases = leased(dir.path(), &device, facts::save_interface(&host.find(), pci()));
+        let leases = leased(dir.path(), &device, saved::save_interface(&host.find(), pci()));
         let moved = || {
             let listed = leases.list().unwrap().remove(0).lease.unwrap();
             listed.moved.unwrap()

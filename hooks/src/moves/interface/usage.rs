@@ -13,7 +13,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::{bail, bpf};
 
-use super::leftovers;
+use super::uppers;
 use crate::moves::netns::{FoundNetns, Netns, SearchDepth};
 use crate::record::lease::{OPENERS, PCI_FUNCTIONS, shown};
 
@@ -55,7 +55,7 @@ pub(in crate::moves) fn check(
         }));
         Ok(())
     };
-    let unseen = leftovers::visit_uppers(netns, link, depth, leftovers::SHORT, &mut say)?;
+    let unseen = uppers::visit_uppers(netns, link, depth, uppers::SHORT, &mut say)?;
     if !uses.is_empty() {
         bail!("interface {name} is in use on this host: {}", uses.join("; "));
     }

@@ -1,8 +1,8 @@
 //! What an RDMA device does on its [journey](super::journey), in netns mode exclusive. A move makes its nodes anew, so
 //! which nodes a container gets is known only after the move.
 
-mod devices;
 mod kernel;
+mod ops;
 mod usage;
 
 use std::io;
@@ -15,14 +15,14 @@ use onload_sys::netlink::nldev::RdmaNetnsMode;
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
-pub use devices::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
+pub use ops::{NetnsRdmaDevice, RdmaAccess, RdmaNode, RdmaOps};
 
-use super::journey::{
+use super::lifecycle::{
     ContainerDevice, ContainerDevices, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError,
     ReturnedDevice,
 };
 use super::netns::Netns;
-use super::passing::{is_transit_name, transit_name};
+use super::transit_name::{is_transit_name, transit_name};
 
 impl MoveOps for RdmaOps {
     const CLASS: Class = Class::Rdma;

@@ -4,7 +4,7 @@
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 
-use super::devices::{NetnsRdmaDevice, RdmaOps};
+use super::ops::{NetnsRdmaDevice, RdmaOps};
 use crate::moves::interface::{check_unused, find_opener};
 use crate::moves::netns::{Netns, SearchDepth};
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use onload_engines::kind::EngineKind;
-use onload_engines::ours::RUNTIME_NAME;
+use onload_engines::our_runtime::RUNTIME_NAME;
 use onload_engines::settings::EngineSettings;
 use onload_host::host::{Host, HostError};
 use onload_sys::processes::start_time;
 
-use crate::doctor::examined::CheckContext;
+use crate::doctor::context::CheckContext;
 use crate::status::boot_time;
 
 const PROC: &str = "/proc";

@@ -4,10 +4,10 @@ use onload_engines::kind::EngineKind;
 use onload_engines::settings::{CONTAINERD_2, EngineSettings, RuntimeNames};
 use onload_engines::version::EngineVersion;
 
-use super::found::{InstalledEngine, check_each};
+use super::installed::{InstalledEngine, check_each};
 use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::context::{CheckContext, Findings};
 use crate::doctor::distribution::Distribution;
-use crate::doctor::examined::{CheckContext, Findings};
 
 /// The runtime that containerd has by itself, and its default one where no file names another.
 const BUILT_IN: &str = "runc";

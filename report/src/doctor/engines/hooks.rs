@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use onload_engines::kind::EngineKind;
-use onload_engines::ours::HOOKS_DIR;
+use onload_engines::our_runtime::HOOKS_DIR;
 use onload_host::host::HostError;
 use onload_sys::text::quote_for_shell;
 
-use super::found::InstalledEngine;
+use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings};
 
 /// Directories of hooks that podman shares with CRI-O and buildah.
 const SHARED: [&str; 2] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"];

@@ -3,8 +3,8 @@
 
 mod daemon;
 mod default_runtime;
-mod found;
 mod hooks;
+mod installed;
 mod nri;
 mod restarts;
 mod spec_dirs;
@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use onload_core::config::CONFIG_PATH;
 use onload_engines::kind::EngineKind;
-use onload_engines::ours::RUNTIME_PATH;
+use onload_engines::our_runtime::RUNTIME_PATH;
 use onload_engines::reader::K3S;
 use onload_engines::settings::{CONTAINERD_2, EngineSettings, K3S_TEMPLATES};
 use onload_engines::template;
@@ -24,12 +24,12 @@ use onload_host::specdir::OUTPUT_DIR;
 use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
+use super::context::{CheckContext, Findings};
 use super::distribution::Distribution;
-use super::examined::{CheckContext, Findings};
 pub(super) use default_runtime::default_runtime;
-use found::check_each;
-pub(super) use found::{InstalledEngine, find_engines};
 pub(super) use hooks::check_hook_dirs;
+use installed::check_each;
+pub(super) use installed::{InstalledEngine, find_engines};
 pub(super) use nri::check_plugin;
 pub(super) use restarts::check_restarts;
 pub(super) use spec_dirs::check_spec_dirs;

@@ -9,9 +9,9 @@ use onload_engines::version::EngineVersion;
 use onload_host::host::HostError;
 
 use super::daemon;
-use super::found::InstalledEngine;
+use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings};
 
 const PROGRAM: &str = "/usr/bin/onload-nri";
 const PROCESS: &str = "onload-nri";

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use onload_core::container_id;
 use onload_engines::kind::EngineKind;
-use onload_engines::ours::RUNTIME_NAME;
+use onload_engines::our_runtime::RUNTIME_NAME;
 use onload_engines::version::EngineVersion;
-use onload_host::bundles::DOCKER;
+use onload_host::oci_bundles::DOCKER;
 use serde_json::Value;
 
-use super::found::InstalledEngine;
+use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings};
 
 const LIMIT: u64 = 1024 * 1024;
 /// The first docker that knows CDI, and the first that knows it before it restores containers.

@@ -7,9 +7,9 @@ use onload_engines::reader::K3S;
 use onload_engines::settings::{EngineSettings, EngineSpecDirs};
 use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 
-use super::found::InstalledEngine;
+use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::examined::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings};
 
 pub(in super::super) fn check_spec_dirs(
     _: &CheckContext<'_>,

@@ -17,7 +17,7 @@ use onload_core::lease::ClaimUid;
 use onload_sys::text::Quoted;
 use serde_json::{Value, json};
 
-use super::own_spec::{PreparedClaim, PreparedDevice};
+use super::claim_spec::{PreparedClaim, PreparedDevice};
 use crate::dra::DRIVER;
 use crate::names::is_label;
 

@@ -5,23 +5,23 @@
 //! this claim may have, and [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left.
 
 mod allocation;
+mod claim_locks;
+mod claim_spec;
 mod decision;
 mod metadata;
-mod own_spec;
 mod parameters;
 mod preparer;
 mod sweep;
-mod turns;
 
 use std::path::Path;
 
 use onload_core::class::Class;
 
+pub(super) use claim_locks::ClaimLocks;
+pub(super) use claim_spec::{ClaimSpecs, PreparedClaim, PreparedDevice};
 pub(super) use metadata::MetadataFiles;
-pub(super) use own_spec::{ClaimSpecs, PreparedClaim, PreparedDevice};
 pub(super) use preparer::{ClaimReport, Preparer};
 pub(super) use sweep::sweep;
-pub(super) use turns::ClaimLocks;
 
 use crate::names::NodeName;
 

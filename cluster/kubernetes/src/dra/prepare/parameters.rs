@@ -9,7 +9,7 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::host_settings::Vlan;
 use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::name::NewInterfaceName;
+use onload_core::netdev::new_name::NewInterfaceName;
 use onload_core::netdev::settings::{InterfaceRoute, Mtu};
 use onload_host::offers::Offer;
 use onload_sys::text::Quoted;

@@ -14,14 +14,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::allocation::allocated_devices;
+use super::claim_locks::ClaimLocks;
+use super::claim_spec::{ClaimDevice, ClaimSpecs, PreparedClaim};
 use super::decision::{PrepareContext, decide};
 use super::metadata::{DeviceMetadata, MetadataFiles, read_hardware_address};
-use super::own_spec::{ClaimDevice, ClaimSpecs, PreparedClaim};
-use super::turns::ClaimLocks;
 use crate::dra::api::Api;
 use crate::dra::classes::DeviceClasses;
-use crate::host_state::{KubernetesSnapshot, SpecNames};
 use crate::names::{NodeName, is_label};
+use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::wire::dra::{Claim, Device};
 
 /// kubelet waits for 45 s, and its next attempt is a minute later.

@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use onload_core::lease::ClaimUid;
 use tokio::time::sleep;
 
-use super::own_spec::PreparedClaim;
+use super::claim_spec::PreparedClaim;
 use super::preparer::{ClaimReport, Preparer};
 
 /// How long to wait for an API server that does not answer.

@@ -23,10 +23,10 @@ use crate::dra::slices::{
     DraFeatures, SliceInput, SlicePool, SliceSummary, fingerprint, lost_features, probe,
 };
 use crate::dra::{DraClasses, DraRegistration};
-use crate::host_state::KubernetesSnapshot;
 use crate::names::{NodeName, parse_slot};
 use crate::observe::metrics::DaemonMetrics;
 use crate::serve::sleep_until;
+use crate::snapshot::KubernetesSnapshot;
 
 /// Requests that are under way at once: a change of 4096 devices is 64 of them.
 const AT_ONCE: usize = 4;

@@ -18,8 +18,8 @@ use super::status;
 use crate::dra::api::{Api, ApiError};
 use crate::dra::engine::REFUSED;
 use crate::dra::prepare::{ClaimReport, PreparedClaim, Preparer};
-use crate::host_state::KubernetesSnapshot;
 use crate::serve::sleep_until;
+use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Claim;
 
 /// Requests that are under way at once.
@@ -405,7 +405,7 @@ mod tests {
     use crate::dra::prepare::{ClaimLocks, ClaimSpecs, MetadataFiles};
     use crate::dra::service::DraService;
     use crate::dra::test_offers::snapshot;
-    use crate::host_state::SpecNames;
+    use crate::snapshot::SpecNames;
     use crate::wire::dra::NodePrepareResourcesRequest;
     use crate::wire::dra::dra_plugin_server::DraPlugin;
 

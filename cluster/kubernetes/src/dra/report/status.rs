@@ -9,8 +9,8 @@ use onload_host::offers::{Health, Offer};
 use crate::dra::DRIVER;
 use crate::dra::prepare::{PreparedClaim, PreparedDevice};
 use crate::dra::slices::is_claim_lease;
-use crate::host_state::KubernetesSnapshot;
 use crate::names::{NodeName, truncate};
+use crate::snapshot::KubernetesSnapshot;
 
 /// The condition of each device: whether a container of the claim can use it.
 pub(super) const READY: &str = "Ready";

@@ -16,7 +16,7 @@ use onload_sys::pci::PciAddress;
 use super::device::{DeviceForm, HELD, is_claim_lease, slice_device, taint_key};
 use super::features::DraFeatures;
 use crate::dra::DRIVER;
-use crate::dra::own_resources::{is_offered, resource_name};
+use crate::dra::resource_names::{is_offered, resource_name};
 use crate::names::{DeviceNames, NodeName, append_to_node, is_allocatable};
 
 /// The most devices of a slice (`ResourceSliceMaxDevices`).

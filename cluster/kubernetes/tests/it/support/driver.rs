@@ -13,8 +13,8 @@ use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::{Engine, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Publisher, WRITE_INTERVAL};
 use onload_kubernetes::dra::{DraClasses, DraRegistration};
-use onload_kubernetes::host_state::KubernetesSnapshot;
 use onload_kubernetes::observe::metrics::DaemonMetrics;
+use onload_kubernetes::snapshot::KubernetesSnapshot;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -10,9 +10,9 @@ use onload_core::config::Config;
 use onload_core::lease::{Holder, Lease};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Attributes, DeviceLease, Health, Offer, Sharing, Survey};
-use onload_kubernetes::host_state::KubernetesSnapshot;
 use onload_kubernetes::names::DeviceNames;
 use onload_kubernetes::resources::{ResourcePlan, SpecAuthor};
+use onload_kubernetes::snapshot::KubernetesSnapshot;
 use onload_sys::processes::{Cgroup, ProcessId};
 use onload_test_tree::Tree;
 

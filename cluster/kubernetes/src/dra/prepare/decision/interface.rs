@@ -10,14 +10,14 @@ use onload_core::host_settings::InterfaceName;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_core::lease::DeviceId as LeasedDevice;
 use onload_core::netdev::address::{InterfaceAddress, Network};
-use onload_core::vf::VfConfig;
+use onload_core::vf_config::VfConfig;
 use onload_host::offers::{Attribute, Offer};
 use onload_sys::text::ShortList;
 
 use crate::dra::prepare::allocation::AllocatedDevice;
-use crate::dra::prepare::own_spec::{ClaimDevice, PodInterface};
+use crate::dra::prepare::claim_spec::{ClaimDevice, PodInterface};
 use crate::dra::prepare::parameters::{Author, Parameter, misplaced_error};
-use crate::host_state::KubernetesSnapshot;
+use crate::snapshot::KubernetesSnapshot;
 
 /// The least MTU of a link with IPv6 (RFC 8200, 5); the kernel takes IPv6 from an interface with less.
 const LEAST_OF_IPV6: u32 = 1280;

@@ -1,7 +1,7 @@
 //! What containers of a claim get. Nothing is read or written here.
 
-mod described;
 mod interface;
+mod network_data;
 #[cfg(test)]
 mod tests;
 
@@ -16,13 +16,13 @@ use onload_host::offers::{Health, Offer, Sharing};
 use onload_sys::text::{Quoted, ShortList};
 
 use super::allocation::AllocatedDevice;
+use super::claim_spec::{ClaimDevice, VariablesByRequest, cdi_device_name, cdi_request_name};
 use super::metadata::DeviceMetadata;
-use super::own_spec::{ClaimDevice, VariablesByRequest, cdi_device_name, cdi_request_name};
 use super::parameters::misplaced_error;
 use crate::dra::slices::pf_of;
-use crate::host_state::KubernetesSnapshot;
 use crate::names::{DeviceNames, NodeName};
 use crate::resources::{VariableDevice, pci_variables};
+use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Device;
 
 #[derive(Clone, Copy, Debug)]

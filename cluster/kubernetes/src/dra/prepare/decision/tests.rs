@@ -3,12 +3,12 @@ use std::time::Instant;
 
 use onload_cdi::Hook;
 use onload_core::config::Config;
-use onload_core::vf::VfConfig;
-use onload_host::discover::not_offered::Exclusion;
+use onload_core::vf_config::VfConfig;
+use onload_host::discover::exclusion::Exclusion;
 use onload_host::offers::{Attribute, Sharing};
 use serde_json::json;
 
-use super::super::own_spec::PodInterface;
+use super::super::claim_spec::PodInterface;
 use super::super::parameters::{Author, Parameters};
 use super::*;
 use crate::dra::test_offers::offer;

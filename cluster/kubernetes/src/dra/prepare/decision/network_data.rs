@@ -1,0 +1,103 @@
+//! What is said of a device that a claim gets: to programs in its pods, and in the status of the claim.
+
+use k8s_openapi::api::resource::v1::NetworkDeviceData;
+use onload_core::class::Class;
+use onload_core::lease::{DeviceId as LeasedDevice, SavedState};
+use onload_host::offers::Offer;
+use onload_sys::netlink::link::format_hwaddr;
+
+use super::{PrepareContext, interface};
+use crate::dra::prepare::allocation::AllocatedDevice;
+use crate::dra::prepare::claim_spec::PreparedDevice;
+use crate::dra::prepare::metadata::DeviceMetadata;
+use crate::dra::resource_names::resource_name;
+use crate::dra::slices::{DeviceForm, attributes};
+use crate::names::parse_slot;
+
+/// The API server refuses a status with more (resource.k8s.io/v1, `NetworkDeviceData.ips`).
+const MOST_ADDRESSES: usize = 16;
+
+impl PrepareContext<'_> {
+    pub(super) fn describe(&self, allocated: &AllocatedDevice, offer: &Offer) -> DeviceMetadata {
+        let resource = resource_name(offer, &self.snapshot.config.kubernetes);
+        let form = parse_slot(&allocated.device).map_or(DeviceForm::One, DeviceForm::Slot);
+        DeviceMetadata {
+            request: allocated.request.clone(),
+            chosen: allocated.chosen.clone(),
+            attributes: attributes(offer, form, resource.as_ref()),
+            prepared: PreparedDevice {
+                pool: allocated.pool.clone(),
+                device: allocated.device.clone(),
+                share_id: allocated.share_id.clone(),
+                network: self.network_data(allocated, offer),
+            },
+        }
+    }
+
+    /// What an interface will be in the pod, as far as that is known here. A CNI plugin does as it likes.
+    fn network_data(
+        &self,
+        allocated: &AllocatedDevice,
+        offer: &Offer,
+    ) -> Option<NetworkDeviceData> {
+        if offer.class != Class::Netdev
+            || allocated.is_admin
+            || self.snapshot.is_moved_by_cni(offer)
+        {
+            return None;
+        }
+        let moved = interface::netdev_argument(offer)?.name;
+        let said = &allocated.parameters;
+        let name = said.name.as_ref().map(|name| name.value.to_string());
+        let configured = self.snapshot.config.netdev.get(offer.name.as_str());
+        let configured = configured.map(|configured| &configured.addresses);
+        let addresses = said.address.as_ref().map(|said| &said.value);
+        let addresses = addresses.or(configured);
+        let addresses = addresses.into_iter().flatten().map(ToString::to_string);
+        let addresses: Vec<String> = addresses.take(MOST_ADDRESSES).collect();
+        let device = LeasedDevice { class: offer.class, name: offer.name.clone() };
+        let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
+        Some(NetworkDeviceData {
+            interface_name: Some(name.unwrap_or_else(|| moved.to_string())),
+            ips: (!addresses.is_empty()).then_some(addresses),
+            hardware_address: address_in_container(offer)
+                .or_else(|| set.map(|mac| mac.to_string())),
+        })
+    }
+}
+
+/// The hardware address of an interface that is in a container.
+fn address_in_container(offer: &Offer) -> Option<String> {
+    let leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
+    let mut moved = leases.filter_map(|lease| lease.moved.as_ref());
+    moved.find_map(|moved| saved_address(&moved.facts))
+}
+
+/// What an interface was given for its container, else what it had.
+fn saved_address(facts: &SavedState) -> Option<String> {
+    let SavedState::Interface(facts) = facts else {
+        return None;
+    };
+    let given = facts.vf.as_ref().and_then(|vf| vf.given.mac);
+    Some(given.map_or_else(|| facts.mac.clone(), |mac| format_hwaddr(&mac)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hardware_address_is_that_in_the_container() {
+        let facts = |vf: &str| -> SavedState {
+            let json = format!(
+                r#"{{"interface":{{"name":"ens1v0","mac":"02:00:00:00:00:01","mtu":1500,"queueLength":1000,
+                "flags":0,"pci":"0000:81:11.0","vf":{{"given":{vf},"before":{{"mac":"02:00:00:00:00:01"}}}}}}}}"#
+            );
+            serde_json::from_str(&json).unwrap()
+        };
+        let given = saved_address(&facts(r#"{"mac":"02:00:00:00:10:01"}"#));
+        assert_eq!(given.as_deref(), Some("02:00:00:00:10:01"));
+        let kept = saved_address(&facts(r#"{"spoofCheck":true}"#));
+        assert_eq!(kept.as_deref(), Some("02:00:00:00:00:01"));
+    }
+}
