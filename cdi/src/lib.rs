@@ -4,7 +4,7 @@
 //! the container's configuration. This crate has
 //!
 //! - the data model of version 1.1.0: [`Spec`] and its parts, its names ([`Kind`], [`DeviceName`],
-//!   [`QualifiedName`], [`HookName`]) and versions ([`Version`], [`minimum_version`]);
+//!   [`QualifiedName`], [`HookName`]) and versions ([`CdiVersion`], [`minimum_version`]);
 //! - reading and writing a specification ([`from_json`], [`to_json`]) and its rules ([`validate`](validate()),
 //!   [`lint`]), each of which reports everything that is wrong and where;
 //! - the [`Registry`] of the directories that engines read;

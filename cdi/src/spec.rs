@@ -1,7 +1,7 @@
 //! The data model of a CDI specification, version 1.1.0, with all its fields.
 //!
 //! The structs define what can be written, not what is valid: see [`crate::validate()`]. A file
-//! with a wrong name is read, stored as it is ([`Lenient`]) and written back unchanged, so that
+//! with a wrong name is read, stored as it is ([`LenientName`]) and written back unchanged, so that
 //! `validate` can report everything that is wrong with it. Empty values are not written, unknown
 //! fields are refused, and `null` counts as absent, as does a YAML key without a value.
 

@@ -93,7 +93,7 @@ pub struct Requirement {
     /// The version.
     pub version: CdiVersion,
     /// The fields that need it, such as `devices[2].containerEdits.mounts[0].type`; empty for
-    /// [`Version::EARLIEST`].
+    /// [`CdiVersion::EARLIEST`].
     pub fields: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ pub fn minimum_version(spec: &Spec) -> Requirement {
     Requirement { version, fields }
 }
 
-/// Every field of `spec` that a reader of [`Version::EARLIEST`] does not know, with the version
+/// Every field of `spec` that a reader of [`CdiVersion::EARLIEST`] does not know, with the version
 /// that introduced it, in file order.
 fn list_requirements(spec: &Spec) -> Vec<(CdiVersion, String)> {
     let mut found = Vec::new();

@@ -3,10 +3,10 @@
 //! Words: the classes of devices ([`class`]), container ids ([`container_id`]), names of pods ([`pod`]). Contracts between
 //! two programs of ours: the operator's configuration ([`config`], [`select`], [`bundle`], [`host_settings`],
 //! [`kubernetes_settings`]), what a container asks for ([`request`]) and may have ([`policy`]), the arguments that the
-//! generator writes and the hook reads ([`hook_arguments`], [`expect`]), which devices stand for each other ([`pool`]) or go
-//! with a GPU ([`gpu_name`], [`near`], [`kfd`]), which are given to nobody new ([`drain`]), who has those that only so many
+//! generator writes and the hook reads ([`hook_arguments`], [`expectation`]), which devices stand for each other ([`pool`]) or go
+//! with a GPU ([`gpu_name`], [`nearness`], [`kfd`]), which are given to nobody new ([`drain`]), who has those that only so many
 //! may have ([`lease`]), and what cluster engines have reserved for their tasks ([`ticket`]). Whether programs of a container
-//! can use RDMA devices ([`providers`]). Interfaces that containers get for themselves ([`netdev`]), and where all of it is
+//! can use RDMA devices ([`rdma_providers`]). Interfaces that containers get for themselves ([`netdev`]), and where all of it is
 //! kept while containers live ([`run_dir`]).
 
 pub mod bundle;

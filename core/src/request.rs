@@ -114,7 +114,7 @@ pub struct Request {
     pub addresses: Option<RequestEntry<Vec<DeviceValue<InterfaceAddress>>>>,
     /// The VLANs of virtual functions of classes netdev and vfio, one of each.
     pub vlans: Option<RequestEntry<Vec<DeviceValue<Vlan>>>>,
-    /// The bundles whose devices are among the above ([`Request::open_bundles`]).
+    /// The bundles whose devices are among the above ([`Request::expand_bundles`]).
     pub bundles: Option<RequestEntry<Vec<ExpandedBundle>>>,
 }
 

@@ -1,5 +1,5 @@
 //! The files of container engines: what stands in them, and how they are edited. [`reader`] says what those of a host
-//! say, [`setup`] makes of the old text of a file the new one and back, [`holders`] knows the containers that have recorded our runtime, and [`policy`] edits our own
+//! say, [`setup`] makes of the old text of a file the new one and back, [`runtime_containers`] knows the containers that have recorded our runtime, and [`allow`] edits our own
 //! `config.toml`. Nothing here writes a file.
 
 pub mod allow;

@@ -20,7 +20,10 @@ fuzz_target!(|text: &str| {
     match Request::parse(&annotations) {
         Ok(None) => {}
         Ok(Some(mut request)) => {
-            assert!(scan::may_contain_request(&json, ScanScope::Annotations), "what asks is seen in the bytes");
+            assert!(
+                scan::may_contain_request(&json, ScanScope::Annotations),
+                "what asks is seen in the bytes"
+            );
             let wanted = request.devices.values().flat_map(|asked| &asked.value);
             let counts = wanted.clone().map(|wanted| wanted.count.unwrap_or(1));
             assert!(counts.sum::<u32>() <= MAX_NAMES);

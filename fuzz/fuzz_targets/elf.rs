@@ -6,7 +6,7 @@ use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
 use onload_sys::elf::{
-    each_symbol, block_reader, find_numbers_after_name, find_strings, summarize, summarize_file,
+    block_reader, each_symbol, find_numbers_after_name, find_strings, summarize, summarize_file,
 };
 
 fuzz_target!(|bytes: &[u8]| {

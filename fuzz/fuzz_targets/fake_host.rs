@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use onload_cdi::SpecSource;
-use onload_cdi::oci::{HostNode, NodeLookup, NodeKind};
+use onload_cdi::oci::{HostNode, NodeKind, NodeLookup};
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::drain::DrainList;
 use onload_core::lease::{Token, take_unleased};
 use onload_core::ticket::{self, Ticket};
-use onload_hooks::decide::host::{HostView, Privilege, HookSettings};
+use onload_hooks::decide::host_view::{HookSettings, HostView, Privilege};
 use onload_hooks::decide::pools::{PoolRequest, Pools, Reservation};
 use onload_hooks::decide::specs::OnloadSpecs;
 use onload_hooks::decide::subject::ContainerRef;
@@ -62,7 +62,11 @@ impl HostView for FakeHost {
 
     fn specs(&self, _: &[Class]) -> Result<OnloadSpecs> {
         let content = onload_cdi::from_json(NIC.as_bytes()).map_err(Into::into);
-        Ok(OnloadSpecs::from_sources(vec![SpecSource { path: "/nic.json".into(), priority: 0, content }]))
+        Ok(OnloadSpecs::from_sources(vec![SpecSource {
+            path: "/nic.json".into(),
+            priority: 0,
+            content,
+        }]))
     }
 
     fn sysfs(&self) -> Sysfs {

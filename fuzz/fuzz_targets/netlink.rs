@@ -8,7 +8,7 @@ use onload_core::hook_arguments::{InterfaceValue, NetdevArgument, RdmaArgument};
 use onload_core::netdev::address::{InterfaceAddress, Network};
 use onload_core::netdev::settings::InterfaceRoute;
 use onload_core::netdev::usage::{ExtraUses, NetworkState};
-use onload_core::vf::VfArgument;
+use onload_core::vf_config::VfArgument;
 
 fuzz_target!(|bytes: &[u8]| {
     onload_sys::netlink::fuzz(bytes);

@@ -8,7 +8,7 @@ use std::io;
 use libfuzzer_sys::fuzz_target;
 use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawObject;
-use onload_cdi::oci::{CapabilitySet, HostNode, NodeLookup, NodeKind, OciConfig, Rlimit, apply};
+use onload_cdi::oci::{CapabilitySet, HostNode, NodeKind, NodeLookup, OciConfig, Rlimit, apply};
 
 struct OneNode;
 

@@ -10,7 +10,7 @@ use std::error::Error;
 
 use libfuzzer_sys::fuzz_target;
 use onload_core::hook_arguments::TakeArgument;
-use onload_core::near::{NEAR, NICS, Nearness};
+use onload_core::nearness::{NEAR, NICS, Nearness};
 use onload_core::pool::{MAX_MEMBERS, MEMBERS, Pool, SHARE};
 use onload_core::request::MAX_NAMES;
 use onload_sys::text::ErrorChain;

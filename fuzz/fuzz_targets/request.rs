@@ -16,7 +16,10 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let env = vec![format!("{VARIABLE}={text}")];
     let json = serde_json::to_vec(&env).expect("a list of strings");
-    assert!(scan::may_contain_request(&json, ScanScope::VariableToo), "what asks is seen in the bytes");
+    assert!(
+        scan::may_contain_request(&json, ScanScope::VariableToo),
+        "what asks is seen in the bytes"
+    );
     if let Some(hex) = text.strip_prefix(WORD)
         && let Ok(token) = hex.parse::<Token>()
     {

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use libfuzzer_sys::fuzz_target;
-use onload_core::expect::Expectation;
+use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_hooks::config::state::OciState;
 use onload_hooks::entry::wrapper::args;

@@ -150,7 +150,7 @@ use ElfError::Malformed;
 
 const TOO_MANY: ElfError = Malformed("too many versions");
 
-/// Opens a file by its class, and calls a method of [`File`].
+/// Opens a file by its class, and calls a method of [`ElfFile`].
 macro_rules! with_file {
     ($data:expr, $method:ident($($argument:expr),*)) => {
         if is_64($data)? {

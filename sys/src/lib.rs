@@ -1,6 +1,6 @@
 //! The kernel as we speak to it: files opened with care ([`fs`]), processes and their cgroups ([`processes`]), mounts
 //! ([`mountinfo`], [`mount_api`]), network interfaces and their namespaces ([`netlink`], [`ethtool`], [`netns`]), programs that
-//! the kernel runs ([`bpf`]), PCI addresses ([`pci`]) and device numbers ([`numbers`]), ELF files ([`elf`]) and where
+//! the kernel runs ([`bpf`]), PCI addresses ([`pci`]) and device device_number ([`device_number`]), ELF files ([`elf`]) and where
 //! the loader finds them ([`ld_cache`]); and how a failure is said ([`mod@error`]).
 
 pub mod bpf;

@@ -55,7 +55,7 @@ pub fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
     text.parse().ok().filter(|_| is_number)
 }
 
-/// As [`digits`], in the one way to write it: without leading zeros too.
+/// As [`parse_digits`], in the one way to write it: without leading zeros too.
 pub fn parse_decimal(text: &str) -> Option<u32> {
     parse_digits(text).filter(|number: &u32| number.to_string() == text)
 }
@@ -116,7 +116,7 @@ pub fn to_one_line(message: &str) -> String {
     line
 }
 
-/// As [`one_line`], of a text of several lines, which stay as they are.
+/// As [`to_one_line`], of a text of several lines, which stay as they are.
 pub fn escape_controls(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(to_one_line).collect();
     lines.join("\n")

@@ -318,7 +318,7 @@ impl RawObject {
         Ok(())
     }
 
-    /// As [`Self::each`], for an array of strings, which are copied only if they contain escapes.
+    /// As [`Self::each_element`], for an array of strings, which are copied only if they contain escapes.
     ///
     /// # Errors
     /// [`RawError::Value`] if it is not an array, or an element is not a string.

@@ -306,7 +306,7 @@ struct KeyReader<'t> {
 }
 
 impl KeyReader<'_> {
-    /// Reads a table of [`tables`], which messages call `name` and whose head is at that byte.
+    /// Reads a table of [`config_tables`], which messages call `name` and whose head is at that byte.
     fn check_table(&mut self, pattern: &str, name: &str, at: usize, value: &Spanned<DeValue<'_>>) {
         let any = format!("{pattern}.*");
         let has_names = self.tables.iter().any(|(table, _)| *table == any);

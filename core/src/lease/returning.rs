@@ -36,7 +36,7 @@ impl Leases {
     }
 
     /// Ends what a container that is gone has of a device, and says what of it is to come back: the last container of a
-    /// network namespace leaves the lease `returning`; [`Leases::returned`] ends it.
+    /// network namespace leaves the lease `returning`; [`Leases::end_returned`] ends it.
     pub fn release_exited(
         &self,
         device: &DeviceId,
@@ -188,7 +188,7 @@ impl Leases {
     }
 
     /// Whether a device is with a container, or on its way back. Whoever ends what a container has of such a device takes
-    /// its lock first ([`Leases::lock_moving`]).
+    /// its lock first ([`Leases::lock_device`]).
     pub fn has_moved(&self, device: &DeviceId) -> Result<bool> {
         let _lock = self.lock()?;
         let found = self.read_slots(device)?;

@@ -217,7 +217,7 @@ fn is_automatic(one: &Address) -> bool {
 }
 
 impl NetworkState {
-    /// Reads what [`Namespace::to_text`] writes. The error names the line.
+    /// Reads what [`NetworkState::to_text`] writes. The error names the line.
     pub fn parse(text: &str) -> Result<NetworkState> {
         let mut namespace = NetworkState::default();
         for (number, line) in (1..).zip(text.lines()) {

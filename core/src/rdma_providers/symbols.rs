@@ -136,7 +136,7 @@ fn find_missing_version(needs: &[&VersionNeed], library: &NativeLibrary) -> Opti
         .filter(|need| need.library == name && !defined.contains(&need.version))
         .max_by_key(|need| version_numbers(&need.version))?;
     let kind = version_prefix(&missing.version);
-    let same = defined.iter().filter(|version| self::version_prefix(version) == kind);
+    let same = defined.iter().filter(|version| version_prefix(version) == kind);
     let has = same.max_by_key(|version| version_numbers(version));
     let has = has.map_or("no such version", String::as_str);
     let (version, path) = (&missing.version, &library.path);

@@ -26,7 +26,7 @@ pub struct Ticket {
     pub since: u64,
     /// The same in milliseconds after boot (CLOCK_BOOTTIME), which is judged by: the host's clock may be set.
     pub made_ms: u64,
-    /// What it is good for, as [`Request::of_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
+    /// What it is good for, as [`Request::parse_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
     pub request: String,
     /// The devices of it that one task has for itself.
     #[serde(default)]

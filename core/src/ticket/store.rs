@@ -47,7 +47,7 @@ const MAX_STATE_BYTES: u64 = 1024 * 1024;
 /// What a new ticket is to be good for.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTicket<'a> {
-    /// What is asked for, as [`Request::of_text`] reads it.
+    /// What is asked for, as [`Request::parse_text`] reads it.
     pub request: &'a str,
     /// The devices of it that one task has for itself.
     pub exclusive: &'a [DeviceId],
@@ -64,7 +64,7 @@ pub struct StartingContainer<'a> {
     pub bundle: &'a Path,
     /// The process that becomes its runtime, where it is known.
     pub maker: Option<ProcessId>,
-    /// As [`User::task`].
+    /// As [`TicketUser::task`].
     pub task: Option<&'a Path>,
 }
 
@@ -198,7 +198,7 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// As [`Tickets::take`], where nothing is written.
+    /// As [`Tickets::redeem`], where nothing is written.
     pub fn check_redeemable(&self, id: &Token, starting: StartingContainer<'_>) -> Result<Ticket> {
         let ticket = self.read(id)?;
         self.check_user(id, &ticket, starting)?;

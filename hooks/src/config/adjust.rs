@@ -127,7 +127,7 @@ fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjus
     let limits = changed_limits(config, &limited).context(CONFIG_JSON)?;
     let hugepage_limits = changed_hugepage_limits(config, &limited).context(CONFIG_JSON)?;
     let nodes = to_container_nodes(&devices, config).context(CONFIG_JSON)?;
-    let edits = self::split_edits(edits)?;
+    let edits = split_edits(edits)?;
     let report = std::mem::take(&mut filter.outcome.report);
     Ok(Adjustment {
         keys,

@@ -35,7 +35,7 @@ impl OciConfigFile {
         opened.with_context(|| read_context(&path))?.check_regular()
     }
 
-    /// As [`ConfigFile::open`]; `None` if there is no file.
+    /// As [`OciConfigFile::open`]; `None` if there is no file.
     pub(crate) fn find(bundle: &Path, config: Option<&Path>) -> Result<Option<Self>> {
         let path = config_path(bundle, config);
         match OciConfigFile::open_at(&path) {

@@ -181,7 +181,7 @@ impl LocalHost {
         Ok(self.text.get_or_init(|| text).clone())
     }
 
-    /// As [`ThisHost::config_text`], valid text or not.
+    /// As [`LocalHost::config_text`], valid text or not.
     pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>> {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),

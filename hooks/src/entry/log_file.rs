@@ -107,7 +107,7 @@ mod tests {
             reasons: vec!["because".to_owned()],
             log: LogConfig::default(),
         };
-        super::report_lines(&report, "container c: ").collect()
+        report_lines(&report, "container c: ").collect()
     }
 
     fn below(dir: &tempfile::TempDir) -> TrustedTree {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_was_given_nothing_has_no_line() {
-        assert_eq!(super::report_lines(&ContainerReport::default(), "").next(), None);
+        assert_eq!(report_lines(&ContainerReport::default(), "").next(), None);
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl<'a> ProcessLimits<'a> {
     }
 }
 
-/// As [`Process::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
+/// As [`ProcessLimits::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
 /// is not younger; a younger process merely has its number.
 pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Option<String>> {
     let number = pid.ok_or_else(no_process_error)?;

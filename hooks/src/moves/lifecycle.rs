@@ -2,15 +2,15 @@
 //! type, whose methods are all that may happen next; each method says which state that is.
 //!
 //! ```text
-//! Request ──▶ Grant ──▶ Return ──▶ Arrival ──▶ the lease has ended
-//!    │                     ▲
-//!    └─────────────────────┘ it could not be given
+//! MoveRequest ──▶ ContainerDevice ──▶ ReturningDevice ──▶ ReturnedDevice ──▶ the lease has ended
+//!    │                                      ▲
+//!    └──────────────────────────────────────┘ the device could not be moved
 //! ```
 //!
 //! A virtual function that is set up for a container and stays on the host takes the same way.
 //!
 //! A process may be killed at any point. What is known then is the lease, which is written before the device moves, and
-//! ends when the device is what it was: whoever comes next finds a [`Return`].
+//! ends when the device is what it was: whoever comes next finds a [`ReturningDevice`].
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(crate) trait MoveOps: Sized {
     type Facts: Clone + Into<SavedState>;
     /// The device as a network namespace has it now.
     type Seen;
-    /// What [`Kind::prepare`] found.
+    /// What [`MoveOps::prepare`] found.
     type Driver: Default;
 
     /// Why none can move from the host to this container.
@@ -298,7 +298,7 @@ pub(crate) struct MoveRequest<'a> {
 }
 
 impl<'a> MoveRequest<'a> {
-    /// Next: [`Grant`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
+    /// Next: [`ContainerDevice`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
     fn fulfill<K: MoveOps>(self, way: &MoveContext<'_, K>) -> Result<ContainerDevice<'a, K>> {
         let (kind, leases) = (way.home.kind, &way.leases);
         let mut locks = vec![leases.lock_device(self.device)?];
@@ -339,7 +339,7 @@ impl<'a> MoveRequest<'a> {
     }
 
     /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
-    /// there. Next: [`Grant`].
+    /// there. Next: [`ContainerDevice`].
     fn join_others<K: MoveOps>(
         self,
         way: &MoveContext<'_, K>,
@@ -389,7 +389,7 @@ impl<'a, K: MoveOps> ContainerDevice<'a, K> {
         Ok(self)
     }
 
-    /// Leases it with what it was, and moves it then. Next: the same, or [`Return`] and its error.
+    /// Leases it with what it was, and moves it then. Next: the same, or [`ReturningDevice`] and its error.
     fn send(mut self, way: &MoveContext<'_, K>) -> Result<Self> {
         let (request, kind) = (&self.request, way.home.kind);
         let (facts, warning) = kind.examine(&self.seen, request, way)?;
@@ -404,7 +404,7 @@ impl<'a, K: MoveOps> ContainerDevice<'a, K> {
         Ok(self)
     }
 
-    /// Next: [`Return`], where it moved for this container. Otherwise it is the host's network, or the others of the
+    /// Next: [`ReturningDevice`], where it moved for this container. Otherwise it is the host's network, or the others of the
     /// namespace keep the device.
     fn withdraw(self, way: &MoveContext<'_, K>) -> Result<()> {
         let device = self.request.device;
@@ -514,7 +514,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
         self.retrieve(&home, gone, patience)?.end(&home)
     }
 
-    /// Has it on the host, wherever it is. Next: [`Arrival`].
+    /// Has it on the host, wherever it is. Next: [`ReturnedDevice`].
     fn retrieve(
         self,
         home: &HostNetns<'_, K>,

@@ -1,5 +1,5 @@
 //! Devices of the host that move into a container's network namespace, and come back: interfaces, and RDMA devices in
-//! netns mode exclusive; and virtual functions that are set up for a container. What happens to one, and in which order, is [`journey`]; here are its doors.
+//! netns mode exclusive; and virtual functions that are set up for a container. What happens to one, and in which order, is [`lifecycle`]; here are its doors.
 
 mod interface;
 mod lifecycle;

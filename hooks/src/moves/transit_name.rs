@@ -12,7 +12,7 @@ pub(super) fn transit_name() -> String {
     digits.fold(PASSING.to_owned(), |name, pair| name + &pair)
 }
 
-/// Whether a name is one that [`passing`] makes.
+/// Whether a name is one that [`transit_name`] makes.
 pub(super) fn is_transit_name(name: &[u8]) -> bool {
     let digits = name.strip_prefix(PASSING.as_bytes());
     let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::creator::Creator;
 use crate::decide::verified_node::CgroupRule;
 
-/// Holds [`Record`].
+/// Holds [`ContainerRecord`].
 pub(crate) const RECORD: &str = "record.json";
 /// The variables of the members of pools, as a file for the container's programs.
 pub(crate) const VARIABLES: &str = "variables";

@@ -1,4 +1,4 @@
-//! What a host offers: each device as one record, [`Device`], whatever family it is of. A file here makes the records of
+//! What a host offers: each device as one record, [`HostDevice`], whatever family it is of. A file here makes the records of
 //! a family of what [`crate::discover`] has read, and of what the leases say of devices that are with containers.
 
 mod attributes;

@@ -295,7 +295,7 @@ mod tests {
             ("/sys/devices/pci10000:e0/10000:e0:01.0/10000:e1:00.0", "pci10000:e0"),
             ("/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0", "pci0000:64"),
         ] {
-            let above = super::parse_ancestors(Path::new(path));
+            let above = parse_ancestors(Path::new(path));
             assert_eq!(above.root.as_deref(), Some(expected), "{path}");
             assert!(above.is_first, "{path}");
         }
@@ -303,19 +303,19 @@ mod tests {
             (hyper_v.as_str(), "pci0002:00"),
             ("/sys/devices/platform/40000000.pcie/pci0000:00/0000:00:01.0", "pci0000:00"),
         ] {
-            let above = super::parse_ancestors(Path::new(path));
+            let above = parse_ancestors(Path::new(path));
             assert_eq!(above.root.as_deref(), Some(expected), "{path}");
             assert!(!above.is_first, "{path}");
         }
         for path in ["/sys/bus/pci/devices/0000:81:10.0", "/sys/devices", "/"] {
-            assert_eq!(super::parse_ancestors(Path::new(path)).root, None, "{path}");
+            assert_eq!(parse_ancestors(Path::new(path)).root, None, "{path}");
         }
     }
 
     #[test]
     fn the_bridges_of_a_function_are_the_addresses_before_its_own() {
         let bridges = |path: &str| -> Vec<String> {
-            let bridges = super::parse_ancestors(Path::new(path)).bridges;
+            let bridges = parse_ancestors(Path::new(path)).bridges;
             bridges.iter().map(PciAddress::to_string).collect()
         };
         let path = "/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0/10000:e1:00.0";

@@ -821,7 +821,7 @@ fn a_drained_device_stays_an_offer_that_nobody_can_have() {
     let device = given.inventory.devices.remove(at);
     given.inventory.drained.push(Offer { is_drained: true, health: unhealthy(why), ..device });
     let pools = resolve(&given.inventory, &given.config);
-    let offers = super::build_offers(&given.inventory, &Registry::default(), &pools, &given.leases);
+    let offers = build_offers(&given.inventory, &Registry::default(), &pools, &given.leases);
     let after = offers.iter().find(|offer| offer.name == before.name).unwrap();
     assert_eq!(after.pools, ["fast"]);
     assert_eq!(after.attributes, before.attributes);

@@ -97,7 +97,7 @@ impl Waker {
 }
 
 impl Watcher {
-    /// What cannot be watched is in [`Watcher::without`]: such changes are found when everything is looked at again.
+    /// What cannot be watched is in [`Watcher::missing_sources`]: such changes are found when everything is looked at again.
     pub fn new(sources: WatchSources) -> io::Result<Watcher> {
         let mut watcher = Watcher {
             directories: None,

@@ -168,7 +168,7 @@ pub fn write_atomic_locked(
     }
 }
 
-/// Removes a temporary file that a killed process has left, and not one of [`write_atomic_beside`].
+/// Removes a temporary file that a killed process has left, and not one of [`write_atomic_locked`].
 pub fn remove_leftover(dir: impl AsFd, name: &OsStr) -> Result<(), WriteError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(&dir, name, flags, Mode::empty());

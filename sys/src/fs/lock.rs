@@ -96,7 +96,7 @@ impl Lock {
     }
 }
 
-/// As [`Lock::take`], but calls `wait` between attempts, which says whether to go on.
+/// As [`Lock::acquire`], but calls `wait` between attempts, which says whether to go on.
 pub fn acquire_while(
     dir: impl AsFd,
     path: &Path,

@@ -154,7 +154,7 @@ impl TrustedTree {
         Ok(self.open_resolved(path)?.0)
     }
 
-    /// As [`Trusted::open`], and as [`Trusted::resolve`].
+    /// As [`TrustedTree::open`], and as [`TrustedTree::resolve`].
     pub fn open_resolved(&self, path: &Path) -> Result<(TrustedFile, PathBuf), TrustError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let (fd, stat, resolved) = self.walk(path, flags)?;
@@ -317,7 +317,7 @@ impl TrustedDir<'_> {
         self.open_regular(name, OFlags::RDONLY)
     }
 
-    /// The same for appending; see [`Trusted::append`].
+    /// The same for appending; see [`TrustedTree::append`].
     fn append(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
         let file = self.open_regular(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
         // By another name it could stand where somebody else means it to hold something else.

@@ -289,7 +289,7 @@ fn is_kernel(sender: &SocketAddrAny) -> bool {
     sender.is_ok_and(|sender| sender.pid() == 0)
 }
 
-/// What [`Socket::look`] makes of its attempts.
+/// What [`NetlinkSocket::snapshot`] makes of its attempts.
 fn merge_attempts<T>(
     attempt: &mut dyn FnMut() -> io::Result<(Vec<T>, ReplyEnd)>,
     key: &dyn Fn(&T) -> u32,

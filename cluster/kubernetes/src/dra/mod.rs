@@ -5,7 +5,7 @@
 //! [`service`] prepares claims by [`prepare`] and tells the [`health`] of devices; [`report`] says on the API server what
 //! became of them. [`engine`] says which classes are for this driver and which for the device plugin. It asks what
 //! [`classes`] are on the server, looks at what [`kubelet`] has and does on the node, and [`choice`] decides, where
-//! [`own_resources`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
+//! [`resource_names`] says what else pods may ask for. [`amounts`] finds what a kubelet without its memory leaves in the
 //! Node. [`node`] finds a node and its API server, and runs all of it.
 
 pub mod amounts;

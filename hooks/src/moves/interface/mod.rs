@@ -1,5 +1,5 @@
-//! What an interface does on its [journey](super::journey): what is looked at before it moves, what it has in the
-//! container, and in [`take`] and [`restore`] how it comes back.
+//! What an interface does on its [journey](super::lifecycle): what is looked at before it moves, what it has in the
+//! container, and in [`move_home`] and [`restore`] how it comes back.
 
 mod in_container;
 mod move_home;

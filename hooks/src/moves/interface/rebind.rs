@@ -54,7 +54,7 @@ impl RebindableFunction {
     }
 
     /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
-    /// killed in between leaves what [`Function::bind_again`] sees.
+    /// killed in between leaves what [`RebindableFunction::finish_rebind`] sees.
     pub(super) fn rebind(&self, leases: &[LeaseEntry]) -> io::Result<()> {
         let refused =
             |why| io::Error::other(format!("the driver of {} is not bound anew: {why}", self.pci));

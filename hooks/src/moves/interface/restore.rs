@@ -178,7 +178,7 @@ fn free_name(home: &InterfaceHostNetns<'_>, link: &Link, facts: &SavedInterface)
 }
 
 /// What stood on an interface leaves it in promiscuous mode if it goes while the interface is down, until that is set up
-/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`facts::plan_restore`]
+/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`saved::plan_restore`]
 /// does not compare it. Whoever had the interface may have asked for the mode as well, which is taken back at the same
 /// time: each of them counts.
 fn clear_promiscuous(home: &InterfaceHostNetns<'_>, link: &Link, facts: &SavedInterface) {

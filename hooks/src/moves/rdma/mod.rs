@@ -1,4 +1,4 @@
-//! What an RDMA device does on its [journey](super::journey), in netns mode exclusive. A move makes its nodes anew, so
+//! What an RDMA device does on its [journey](super::lifecycle), in netns mode exclusive. A move makes its nodes anew, so
 //! which nodes a container gets is known only after the move.
 
 mod kernel;

@@ -1,5 +1,5 @@
 //! A virtual function of class vfio that is set up for its container. It stays where it is: its
-//! [journey](super::journey) is from what it was to what the container has, and back.
+//! [journey](super::lifecycle) is from what it was to what the container has, and back.
 
 mod iommu_group;
 mod settings;

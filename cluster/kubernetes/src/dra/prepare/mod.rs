@@ -1,7 +1,7 @@
 //! What containers of a claim get: from the claim's allocation and what is on disk, with nothing to remember.
 //!
 //! [`allocation`] reads what a claim was given, and [`parameters`] what its owner and its class say of it.
-//! [`decision`] says what containers get, [`metadata`] writes what programs read of it, [`own_spec`] what only containers of
+//! [`decision`] says what containers get, [`metadata`] writes what programs read of it, [`claim_spec`] what only containers of
 //! this claim may have, and [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left.
 
 mod allocation;
