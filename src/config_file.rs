@@ -74,9 +74,9 @@ impl ConfigDir {
     pub(crate) fn read(&self, name: &OsStr) -> anyhow::Result<Option<ConfigFile>> {
         let path = self.path.join(name);
         let reading = || format!("reading {}", path.display());
-        let unusual = |what: &str| {
+        let unusual = |kind: &str| {
             let path = path.display();
-            anyhow!("reading {path}: it is {what}, which replacing it would break; edit it by hand")
+            anyhow!("reading {path}: it is {kind}, which replacing it would break; edit it by hand")
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut file = match openat(&self.directory, name, flags, Mode::empty()) {
@@ -112,30 +112,31 @@ impl ConfigDir {
         text: &str,
         like: Option<&ConfigFile>,
     ) -> anyhow::Result<()> {
-        let failed = |failed| self.write_error("writing", name, failed);
+        let to_error = |error| self.write_error("writing", name, error);
         let mode = like.map_or(NEW_MODE, |old| old.stat.st_mode & PERMISSIONS);
-        let mut temporary = TempFile::create(self.directory.as_fd(), name, mode).map_err(failed)?;
+        let mut temporary =
+            TempFile::create(self.directory.as_fd(), name, mode).map_err(to_error)?;
         if let Some(old) = like {
             let copied = attributes::copy(&old.file, &old.stat, temporary.file());
-            copied.map_err(|failed| failed.error).with_context(|| {
+            copied.map_err(|error| error.error).with_context(|| {
                 let path = self.path.join(name);
                 format!("giving {} the owner and label that it had", path.display())
             })?;
         }
-        temporary.write(text.as_bytes()).map_err(failed)?;
-        temporary.commit().map_err(failed)
+        temporary.write(text.as_bytes()).map_err(to_error)?;
+        temporary.commit().map_err(to_error)
     }
 
     pub(crate) fn remove(&self, name: &OsStr) -> anyhow::Result<()> {
         atomic::remove(&self.directory, name)
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|failed| self.write_error("removing", name, failed))
+            .map_err(|error| self.write_error("removing", name, error))
     }
 
     /// Of how a file is replaced people see the file alone.
-    fn write_error(&self, action: &str, name: &OsStr, failed: WriteError) -> anyhow::Error {
+    fn write_error(&self, action: &str, name: &OsStr, error: WriteError) -> anyhow::Error {
         let path = self.path.join(name);
-        anyhow::Error::new(failed.source).context(format!("{action} {}", path.display()))
+        anyhow::Error::new(error.source).context(format!("{action} {}", path.display()))
     }
 }
 

@@ -26,7 +26,7 @@ impl FileGroup {
     /// Paths, each with what it is.
     pub(crate) fn entries(self) -> Vec<(String, String)> {
         match self {
-            At(parts, said) => vec![(parts.concat(), said.to_owned())],
+            At(parts, description) => vec![(parts.concat(), description.to_owned())],
             Engines(before, after) => Engine::ALL
                 .iter()
                 .map(|engine| {

@@ -104,22 +104,22 @@ pub(crate) fn format_table<const N: usize>(
 
 /// What is given and how, side by side; below each other where a line has too little room for both.
 pub(crate) fn format_pairs(pairs: &[(String, String)], columns: Option<usize>) -> String {
-    let widths = pairs.iter().map(|(what, _)| display_width(what));
+    let widths = pairs.iter().map(|(label, _)| display_width(label));
     let width = widths.max().unwrap_or(0).min(WIDEST);
-    let shown = pairs.iter().map(|(what, how)| {
-        let (what, how) = (to_one_line(what), to_one_line(how));
-        if how.is_empty() {
-            return format_paragraph(INDENT, HANGING, &what, columns);
+    let lines = pairs.iter().map(|(label, text)| {
+        let (label, text) = (to_one_line(label), to_one_line(text));
+        if text.is_empty() {
+            return format_paragraph(INDENT, HANGING, &label, columns);
         }
-        let gap = width.saturating_sub(display_width(&what));
-        let beside = format!("{INDENT}{what}{:gap$}{INDENT}{DIM}{how}{DIM:#}\n", "");
-        if columns.is_none_or(|columns| display_width(beside.trim_end()) <= columns) {
-            return beside;
+        let gap = width.saturating_sub(display_width(&label));
+        let line = format!("{INDENT}{label}{:gap$}{INDENT}{DIM}{text}{DIM:#}\n", "");
+        if columns.is_none_or(|columns| display_width(line.trim_end()) <= columns) {
+            return line;
         }
-        let what = format_paragraph(INDENT, FURTHER, &what, columns);
-        what + &format_paragraph(HANGING, HANGING, &format!("{DIM}{how}{DIM:#}"), columns)
+        let label = format_paragraph(INDENT, FURTHER, &label, columns);
+        label + &format_paragraph(HANGING, HANGING, &format!("{DIM}{text}{DIM:#}"), columns)
     });
-    shown.collect()
+    lines.collect()
 }
 
 /// A text in which nothing steers the terminal or ends a line.

@@ -78,9 +78,9 @@ impl Printer {
         self.detail(format_args!("read {}", path.display()));
     }
 
-    pub(crate) fn log_lookup(&mut self, path: &Path, is_there: bool) {
-        let what = if is_there { "listed" } else { "no directory" };
-        self.detail(format_args!("{what} {}", path.display()));
+    pub(crate) fn log_lookup(&mut self, path: &Path, exists: bool) {
+        let action = if exists { "listed" } else { "no directory" };
+        self.detail(format_args!("{action} {}", path.display()));
     }
 
     /// Says on a terminal what is being done; the next such line takes its place. Nothing in a pipe.
@@ -140,13 +140,13 @@ pub(crate) fn log_access(path: &Path, access: ReadAccess) {
 
 /// What the variable `COLUMNS` says, else the terminal, as with ls(1).
 fn columns_of_stdout() -> Option<usize> {
-    let asked = env::var("COLUMNS").ok();
-    let asked = asked.and_then(|columns| columns.parse().ok());
+    let configured = env::var("COLUMNS").ok();
+    let configured = configured.and_then(|columns| columns.parse().ok());
     let terminal = || {
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
         Some(usize::from(size.ws_col))
     };
-    asked.or_else(terminal).filter(|columns| *columns > 0)
+    configured.or_else(terminal).filter(|columns| *columns > 0)
 }
 
 /// None where it is no terminal.
@@ -177,10 +177,10 @@ fn escape_json(text: &str) -> String {
     escaped
 }
 
-fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {
-    match written {
+fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        result => result,
     }
 }
 

@@ -25,14 +25,14 @@ pub(crate) fn reword(message: &str) -> String {
 fn reword_expected(expected: &str) -> Option<String> {
     // JSON's errors end with line and column.
     let end = expected.find(" at line ").unwrap_or(expected.len());
-    let (name, place) = expected.split_at(end);
+    let (name, position) = expected.split_at(end);
     let known = NAMES.iter().find(|(names, _)| *names == name);
     let plain = match known {
         Some((_, plain)) => plain,
         None if name.starts_with("struct ") => "a map",
         None => return None,
     };
-    Some(format!("{plain}{place}"))
+    Some(format!("{plain}{position}"))
 }
 
 #[cfg(test)]

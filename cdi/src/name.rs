@@ -36,16 +36,17 @@ fn check(rule: &NameRule, part: &str, whole: &str) -> Result<(), NameError> {
     let (Some(first), Some(last)) = (part.chars().next(), part.chars().next_back()) else {
         return Err(NameError(format!("invalid {what} in {whole:?}: it is empty")));
     };
-    let invalid = |why: fmt::Arguments<'_>| NameError(format!("invalid {what} {part:?}: {why}"));
+    let invalid =
+        |reason: fmt::Arguments<'_>| NameError(format!("invalid {what} {part:?}: {reason}"));
     if !(first.is_ascii_alphabetic() || rule.digit_first && first.is_ascii_digit()) {
-        let want = if rule.digit_first { "letter or a digit" } else { "letter" };
-        return Err(invalid(format_args!("it starts with {first:?}, want a {want}")));
+        let expected = if rule.digit_first { "letter or a digit" } else { "letter" };
+        return Err(invalid(format_args!("it starts with {first:?}, want a {expected}")));
     }
     let odd = |c: &char| !c.is_ascii_alphanumeric() && !rule.inside.contains(*c);
-    if let Some(found) = part.chars().find(odd) {
-        let want = rule.inside_words;
+    if let Some(character) = part.chars().find(odd) {
+        let expected = rule.inside_words;
         return Err(invalid(format_args!(
-            "{found:?} is not allowed, want letters, digits and {want}"
+            "{character:?} is not allowed, want letters, digits and {expected}"
         )));
     }
     if !last.is_ascii_alphanumeric() {

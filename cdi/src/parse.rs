@@ -47,13 +47,13 @@ impl JsonError {
         }
         let message = reword(&error.to_string());
         // Where the text is no JSON, what came before tells little of what was meant.
-        let place = match error.is_data() {
+        let path = match error.is_data() {
             true => value_path(text_before(bytes, error.line(), error.column())),
             false => String::new(),
         };
-        match place.as_str() {
+        match path.as_str() {
             "" => Self(message),
-            place => Self(format!("{place}: {message}")),
+            path => Self(format!("{path}: {message}")),
         }
     }
 }

@@ -156,21 +156,21 @@ impl Registry {
     pub fn from_sources(mut sources: Vec<SpecSource>) -> Self {
         sources.sort_by_key(|source| source.priority);
         let mut registry = Self::default();
-        let mut claims: BTreeMap<QualifiedName, Vec<(usize, usize)>> = BTreeMap::new();
+        let mut locations_by_name: BTreeMap<QualifiedName, Vec<(usize, usize)>> = BTreeMap::new();
         for SpecSource { path, priority, content } in sources {
             match content.map_err(RegistryError::from).and_then(validated) {
                 Err(error) => registry.add_error(&path, error),
                 Ok(spec) => {
                     for (position, name) in device_names(&spec) {
-                        let place = (registry.files.len(), position);
-                        claims.entry(name).or_default().push(place);
+                        let location = (registry.files.len(), position);
+                        locations_by_name.entry(name).or_default().push(location);
                     }
                     registry.files.push(SpecFile { path, priority, spec });
                 }
             }
         }
-        for (name, places) in claims {
-            registry.resolve_name(name, &places);
+        for (name, locations) in locations_by_name {
+            registry.resolve_name(name, &locations);
         }
         registry
     }
@@ -206,9 +206,9 @@ impl Registry {
 
     /// Decides which file offers `name`. If two files with one priority do, nobody gets it, not
     /// even from a higher priority, as in the engines' library.
-    fn resolve_name(&mut self, name: QualifiedName, places: &[(usize, usize)]) {
+    fn resolve_name(&mut self, name: QualifiedName, locations: &[(usize, usize)]) {
         let mut rivals: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
-        for file in places.iter().map(|(index, _)| &self.files[*index]) {
+        for file in locations.iter().map(|(index, _)| &self.files[*index]) {
             let paths = rivals.entry(file.priority).or_default();
             paths.push(file.path.clone());
         }
@@ -217,7 +217,7 @@ impl Registry {
             for (priority, paths) in rivals {
                 self.add_conflict(Conflict { name: name.clone(), priority, paths });
             }
-        } else if let Some((winner, hidden)) = places.split_last() {
+        } else if let Some((winner, hidden)) = locations.split_last() {
             for (index, _) in hidden {
                 let path = self.files[*index].path.clone();
                 let by = self.files[winner.0].path.clone();
@@ -241,23 +241,23 @@ impl Registry {
 
     /// The devices that can be requested, sorted by name.
     pub fn devices(&self) -> impl Iterator<Item = ResolvedDevice<'_>> {
-        self.devices.iter().filter_map(|(name, place)| self.resolved_at(name, *place))
+        self.devices.iter().filter_map(|(name, location)| self.resolved_at(name, *location))
     }
 
     /// The device named `name`.
     #[must_use]
     pub fn device(&self, name: &QualifiedName) -> Option<ResolvedDevice<'_>> {
-        let (name, place) = self.devices.get_key_value(name)?;
-        self.resolved_at(name, *place)
+        let (name, location) = self.devices.get_key_value(name)?;
+        self.resolved_at(name, *location)
     }
 
     fn resolved_at<'a>(
         &'a self,
         name: &'a QualifiedName,
-        place: (usize, usize),
+        location: (usize, usize),
     ) -> Option<ResolvedDevice<'a>> {
-        let file = self.files.get(place.0)?;
-        let device = file.spec.devices.get(place.1)?;
+        let file = self.files.get(location.0)?;
+        let device = file.spec.devices.get(location.1)?;
         Some(ResolvedDevice {
             name,
             path: &file.path,
@@ -303,14 +303,14 @@ impl Registry {
         let mut missing = Vec::new();
         let mut files = BTreeSet::new();
         for name in names {
-            let Some(found) = self.device(name) else {
+            let Some(resolved) = self.device(name) else {
                 missing.push(name.clone());
                 continue;
             };
-            if files.insert((found.priority, found.path)) {
-                edits.append(&found.spec.container_edits);
+            if files.insert((resolved.priority, resolved.path)) {
+                edits.append(&resolved.spec.container_edits);
             }
-            edits.append(&found.device.container_edits);
+            edits.append(&resolved.device.container_edits);
         }
         if missing.is_empty() { Ok(edits) } else { Err(UnresolvableError { names: missing }) }
     }
@@ -341,8 +341,8 @@ fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        let wanted = has_suffix(&path, ".json") || has_suffix(&path, ".yaml");
-        if wanted && !entry.file_type()?.is_dir() {
+        let is_spec = has_suffix(&path, ".json") || has_suffix(&path, ".yaml");
+        if is_spec && !entry.file_type()?.is_dir() {
             paths.push(path);
         }
     }

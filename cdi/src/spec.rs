@@ -292,13 +292,13 @@ where
             let mut map = BTreeMap::new();
             while let Some((key, value)) = access.next_entry::<String, String>()? {
                 match map.entry(key) {
-                    Entry::Occupied(seen) => {
+                    Entry::Occupied(occupied) => {
                         return Err(A::Error::custom(format_args!(
                             "duplicate key `{}`",
-                            seen.key()
+                            occupied.key()
                         )));
                     }
-                    Entry::Vacant(free) => free.insert(value),
+                    Entry::Vacant(vacant) => vacant.insert(value),
                 };
             }
             Ok(map)

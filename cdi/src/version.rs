@@ -100,66 +100,81 @@ pub struct Requirement {
 /// The lowest version that `spec` needs.
 #[must_use]
 pub fn minimum_version(spec: &Spec) -> Requirement {
-    let needs = list_requirements(spec);
-    let version = needs.iter().map(|need| need.0).max().unwrap_or(CdiVersion::EARLIEST);
-    let fields = needs.into_iter().filter(|need| need.0 == version).map(|need| need.1).collect();
+    let requirements = list_requirements(spec);
+    let version =
+        requirements.iter().map(|requirement| requirement.0).max().unwrap_or(CdiVersion::EARLIEST);
+    let fields = requirements
+        .into_iter()
+        .filter(|requirement| requirement.0 == version)
+        .map(|requirement| requirement.1)
+        .collect();
     Requirement { version, fields }
 }
 
 /// Every field of `spec` that a reader of [`CdiVersion::EARLIEST`] does not know, with the version
 /// that introduced it, in file order.
 fn list_requirements(spec: &Spec) -> Vec<(CdiVersion, String)> {
-    let mut found = Vec::new();
+    let mut requirements = Vec::new();
     if spec
         .kind
         .as_str()
         .split_once('/')
         .is_some_and(|(vendor, class)| !vendor.is_empty() && class.contains('.'))
     {
-        found.push((CdiVersion::V0_6_0, "kind".to_owned()));
+        requirements.push((CdiVersion::V0_6_0, "kind".to_owned()));
     }
     if !spec.annotations.is_empty() {
-        found.push((CdiVersion::V0_6_0, "annotations".to_owned()));
+        requirements.push((CdiVersion::V0_6_0, "annotations".to_owned()));
     }
-    add_edit_requirements(&spec.container_edits, "containerEdits", &mut found);
+    add_edit_requirements(&spec.container_edits, "containerEdits", &mut requirements);
     for (index, device) in spec.devices.iter().enumerate() {
-        let at = format!("devices[{index}]");
+        let location = format!("devices[{index}]");
         let name = device.name.as_str();
         if name.starts_with(|c: char| !c.is_ascii_alphabetic()) {
-            found.push((CdiVersion::V0_5_0, format!("{at}.name")));
+            requirements.push((CdiVersion::V0_5_0, format!("{location}.name")));
         }
         if !device.annotations.is_empty() {
-            found.push((CdiVersion::V0_6_0, format!("{at}.annotations")));
+            requirements.push((CdiVersion::V0_6_0, format!("{location}.annotations")));
         }
-        add_edit_requirements(&device.container_edits, &format!("{at}.containerEdits"), &mut found);
+        add_edit_requirements(
+            &device.container_edits,
+            &format!("{location}.containerEdits"),
+            &mut requirements,
+        );
     }
-    found
+    requirements
 }
 
-fn add_edit_requirements(edits: &ContainerEdits, at: &str, found: &mut Vec<(CdiVersion, String)>) {
+fn add_edit_requirements(
+    edits: &ContainerEdits,
+    location: &str,
+    requirements: &mut Vec<(CdiVersion, String)>,
+) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
         if node.host_path.as_ref().is_some_and(|path| !path.is_empty()) {
-            found.push((CdiVersion::V0_5_0, format!("{at}.deviceNodes[{index}].hostPath")));
+            requirements
+                .push((CdiVersion::V0_5_0, format!("{location}.deviceNodes[{index}].hostPath")));
         }
     }
     if !edits.net_devices.is_empty() {
-        found.push((CdiVersion::V1_1_0, format!("{at}.netDevices")));
+        requirements.push((CdiVersion::V1_1_0, format!("{location}.netDevices")));
     }
     for (index, mount) in edits.mounts.iter().enumerate() {
         if mount.type_.as_ref().is_some_and(|kind| !kind.is_empty()) {
-            found.push((CdiVersion::V0_4_0, format!("{at}.mounts[{index}].type")));
+            requirements.push((CdiVersion::V0_4_0, format!("{location}.mounts[{index}].type")));
         }
     }
     if let Some(rdt) = &edits.intel_rdt {
-        found.push((CdiVersion::V0_7_0, format!("{at}.intelRdt")));
+        requirements.push((CdiVersion::V0_7_0, format!("{location}.intelRdt")));
         if !rdt.schemata.is_empty() {
-            found.push((CdiVersion::V1_1_0, format!("{at}.intelRdt.schemata")));
+            requirements.push((CdiVersion::V1_1_0, format!("{location}.intelRdt.schemata")));
         }
         if rdt.enable_monitoring {
-            found.push((CdiVersion::V1_1_0, format!("{at}.intelRdt.enableMonitoring")));
+            requirements
+                .push((CdiVersion::V1_1_0, format!("{location}.intelRdt.enableMonitoring")));
         }
     }
     if !edits.additional_gids.is_empty() {
-        found.push((CdiVersion::V0_7_0, format!("{at}.additionalGids")));
+        requirements.push((CdiVersion::V0_7_0, format!("{location}.additionalGids")));
     }
 }

@@ -192,7 +192,7 @@ impl<'de> Deserializer<'de> for YamlValue {
             YamlValue::Signed(value) => visitor.visit_i64(value),
             YamlValue::Unsigned(value) => visitor.visit_u64(value),
             YamlValue::Float(value) => match as_integer(value) {
-                Some(whole) => visitor.visit_i64(whole),
+                Some(integer) => visitor.visit_i64(integer),
                 None => visitor.visit_f64(value),
             },
             YamlValue::Text(text) => visitor.visit_string(text),

@@ -62,10 +62,10 @@ struct BundleText {
 impl TryFrom<BundleText> for Bundle {
     type Error = Error;
 
-    fn try_from(written: BundleText) -> Result<Self> {
-        let devices = parse_devices(&written.devices)?;
-        let cpus = written.cpus.map(|text| parse_cpus(&text)).transpose()?;
-        let mems = written.mems.map(|text| parse_mems(&text)).transpose()?;
+    fn try_from(bundle_text: BundleText) -> Result<Self> {
+        let devices = parse_devices(&bundle_text.devices)?;
+        let cpus = bundle_text.cpus.map(|text| parse_cpus(&text)).transpose()?;
+        let mems = bundle_text.mems.map(|text| parse_mems(&text)).transpose()?;
         let (key, value) = match (&cpus, &mems) {
             (Some(Cpus::Numa), _) => ("cpus", NUMA),
             (Some(Cpus::Isolated), _) => ("cpus", ISOLATED),
@@ -81,24 +81,24 @@ impl TryFrom<BundleText> for Bundle {
     }
 }
 
-fn parse_devices(written: &[String]) -> Result<BTreeMap<Class, Vec<DeviceRef>>> {
-    if written.is_empty() {
+fn parse_devices(texts: &[String]) -> Result<BTreeMap<Class, Vec<DeviceRef>>> {
+    if texts.is_empty() {
         bail!("a bundle needs devices, such as devices = [\"nic=ens1\", \"hugepages=2Mi\"]");
     }
     let mut devices: BTreeMap<Class, Vec<DeviceRef>> = BTreeMap::new();
     let mut total = 0;
-    for text in written {
-        let (class, wanted) = parse_device(text)?;
-        total += wanted.count.unwrap_or(1);
+    for text in texts {
+        let (class, device_ref) = parse_device(text)?;
+        total += device_ref.count.unwrap_or(1);
         if total > MAX_NAMES {
             bail!("a bundle has at most {MAX_NAMES} devices, and this one has more");
         }
-        let known = devices.entry(class).or_default();
-        if known.iter().any(|one| one.name == wanted.name) {
-            let device = format!("{class}={}", wanted.name);
+        let device_refs = devices.entry(class).or_default();
+        if device_refs.iter().any(|other| other.name == device_ref.name) {
+            let device = format!("{class}={}", device_ref.name);
             bail!("{device:?} is there twice; name it once");
         }
-        known.push(wanted);
+        device_refs.push(device_ref);
     }
     Ok(devices)
 }
@@ -113,8 +113,8 @@ fn parse_device(text: &str) -> Result<(Class, DeviceRef)> {
     if class == Class::Bundle {
         bail!("{text:?}: a bundle cannot hold another one; name its devices");
     }
-    let wanted = name.parse().map_err(|error| error!("{text:?}: {error}"))?;
-    Ok((class, wanted))
+    let device_ref = name.parse().map_err(|error| error!("{text:?}: {error}"))?;
+    Ok((class, device_ref))
 }
 
 fn parse_cpus(text: &str) -> Result<Cpus> {

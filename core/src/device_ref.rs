@@ -40,8 +40,8 @@ impl FromStr for DeviceRef {
 }
 
 /// A name, which may have a sign and a number from 1 to [`MAX_NAMES`] behind it.
-pub(crate) fn parse_numbered(text: &str, sign: char) -> Option<(DeviceName, Option<u32>)> {
-    let Some((name, number)) = text.split_once(sign) else {
+pub(crate) fn parse_numbered(text: &str, separator: char) -> Option<(DeviceName, Option<u32>)> {
+    let Some((name, number)) = text.split_once(separator) else {
         return Some((DeviceName::try_from(text).ok()?, None));
     };
     let number = parse_decimal(number).filter(|number| (1..=MAX_NAMES).contains(number))?;

@@ -37,7 +37,7 @@ pub struct DrainTarget {
 pub struct DrainEntry {
     pub target: DrainTarget,
     /// Seconds since 1970.
-    pub describe: u64,
+    pub since: u64,
     /// The operator's own words.
     pub reason: Option<String>,
     /// The boot with which it ends.
@@ -97,18 +97,18 @@ impl fmt::Display for DrainTarget {
 impl DrainEntry {
     /// Since when and why, for people.
     pub fn describe(&self) -> String {
-        let until = if self.boot.is_some() { " until the next boot" } else { "" };
+        let expiry = if self.boot.is_some() { " until the next boot" } else { "" };
         let reason = self.reason.as_ref();
         let reason = reason.map(|reason| format!(": {}", reason.escape_debug()));
-        format!("since {}{until}{}", format_rfc3339(self.describe), reason.unwrap_or_default())
+        format!("since {}{expiry}{}", format_rfc3339(self.since), reason.unwrap_or_default())
     }
 }
 
 impl fmt::Display for DrainEntry {
     /// With what offers it again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (since, target) = (self.describe(), &self.target);
-        write!(f, "drained {since}; \"onload-ctk undrain {target}\" offers it again")
+        let (description, target) = (self.describe(), &self.target);
+        write!(f, "drained {description}; \"onload-ctk undrain {target}\" offers it again")
     }
 }
 
@@ -122,7 +122,7 @@ impl DrainList {
             if let Some(class) = Class::from_name(&entry.class) {
                 drain.add(DrainEntry {
                     target: DrainTarget::new(class, entry.name.as_deref()),
-                    describe: entry.since,
+                    since: entry.since,
                     reason: entry.reason,
                     boot: entry.boot,
                 });
@@ -132,12 +132,12 @@ impl DrainList {
     }
 
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
-        let entries = self.0.values().map(|drained| DrainFileEntry {
-            class: drained.target.class.to_string(),
-            name: drained.target.name.clone(),
-            since: drained.describe,
-            reason: drained.reason.clone(),
-            boot: drained.boot.clone(),
+        let entries = self.0.values().map(|entry| DrainFileEntry {
+            class: entry.target.class.to_string(),
+            name: entry.target.name.clone(),
+            since: entry.since,
+            reason: entry.reason.clone(),
+            boot: entry.boot.clone(),
         });
         let mut bytes =
             serde_json::to_vec_pretty(&DrainFile { version: VERSION, drained: entries.collect() })?;
@@ -147,8 +147,8 @@ impl DrainList {
 
     /// What is drained of a host now, as root's programs read it: from a file that root alone could have changed.
     pub fn read_host(root: &Path, boot: impl FnOnce() -> Option<String>) -> Result<Self> {
-        let below = DRAIN_PATH.trim_start_matches('/');
-        if !may_exist(&root.join(below)) {
+        let relative = DRAIN_PATH.trim_start_matches('/');
+        if !may_exist(&root.join(relative)) {
             return Ok(DrainList::default());
         }
         // Who runs this owns a tree that represents a host.
@@ -170,12 +170,12 @@ impl DrainList {
     /// told, nothing has ended.
     #[must_use]
     pub fn without_expired(mut self, boot: impl FnOnce() -> Option<String>) -> Self {
-        let until = |drained: &DrainEntry| drained.boot.is_some();
-        if self.0.values().any(until)
+        let expires_at_boot = |entry: &DrainEntry| entry.boot.is_some();
+        if self.0.values().any(expires_at_boot)
             && let Some(boot) = boot()
         {
-            let ends = |of: &String| *of != boot;
-            self.0.retain(|_, drained| !drained.boot.as_ref().is_some_and(ends));
+            let is_of_other_boot = |entry_boot: &String| *entry_boot != boot;
+            self.0.retain(|_, entry| !entry.boot.as_ref().is_some_and(is_of_other_boot));
         }
         self
     }
@@ -193,8 +193,8 @@ impl DrainList {
         if self.is_empty() {
             return None;
         }
-        let own = self.get(&DrainTarget::new(class, Some(name)));
-        own.or_else(|| self.get(&DrainTarget::new(class, None)))
+        let entry = self.get(&DrainTarget::new(class, Some(name)));
+        entry.or_else(|| self.get(&DrainTarget::new(class, None)))
     }
 
     pub fn get(&self, target: &DrainTarget) -> Option<&DrainEntry> {
@@ -204,11 +204,11 @@ impl DrainList {
     /// All of a class: itself, and devices of it.
     pub fn for_class(&self, class: Class) -> impl Iterator<Item = &DrainEntry> {
         let class = DrainTarget::new(class, None).class;
-        self.iter().filter(move |drained| drained.target.class == class)
+        self.iter().filter(move |entry| entry.target.class == class)
     }
 
-    pub fn add(&mut self, drained: DrainEntry) {
-        self.0.insert(drained.target.clone(), drained);
+    pub fn add(&mut self, entry: DrainEntry) {
+        self.0.insert(entry.target.clone(), entry);
     }
 
     pub fn remove(&mut self, target: &DrainTarget) -> Option<DrainEntry> {
@@ -224,7 +224,7 @@ mod tests {
     fn drained(class: Class, name: Option<&str>) -> DrainEntry {
         DrainEntry {
             target: DrainTarget::new(class, name),
-            describe: 1_700_000_000,
+            since: 1_700_000_000,
             reason: Some("firmware upgrade".to_owned()),
             boot: None,
         }

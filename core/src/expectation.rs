@@ -23,7 +23,7 @@ pub struct Expectation {
     /// compared with the container's. They make the specification change when a number changes: a
     /// long-lived engine looks at a node once per loaded specification, and keeps its number until
     /// the file changes.
-    pub written: Option<DeviceNumber>,
+    pub number: Option<DeviceNumber>,
 }
 
 /// The device that a node must belong to.
@@ -53,7 +53,7 @@ pub struct DriverNode {
     pub class: &'static str,
     /// The ID, which is the kernel's name of the device.
     pub name: &'static str,
-    pub listed: NumberSource,
+    pub source: NumberSource,
 }
 
 /// Where the kernel says the number of a driver's node.
@@ -88,8 +88,8 @@ static DRIVER_NODES: [DriverNode; 9] = [
     driver_node("gdrcopy", "gdrdrv", NumberSource::ProcDevices),
 ];
 
-const fn driver_node(class: &'static str, name: &'static str, listed: NumberSource) -> DriverNode {
-    DriverNode { class, name, listed }
+const fn driver_node(class: &'static str, name: &'static str, source: NumberSource) -> DriverNode {
+    DriverNode { class, name, source }
 }
 
 const fn sysfs_source(class: &'static str, reserved: Option<DeviceNumber>) -> NumberSource {
@@ -143,15 +143,15 @@ impl FromStr for Expectation {
         let Some((node, (class, id))) = parts else {
             bail!("{} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", Quoted(text));
         };
-        let (id, written) = split_suffix(id, '#');
-        Ok(Expectation { device: parse_device(class, id)?, node: parse_node_path(node)?, written })
+        let (id, number) = split_suffix(id, '#');
+        Ok(Expectation { device: parse_device(class, id)?, node: parse_node_path(node)?, number })
     }
 }
 
 /// Splits a text at the last `sign`, if what follows has the wanted form.
-fn split_suffix<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
+fn split_suffix<T: FromStr>(text: &str, separator: char) -> (&str, Option<T>) {
     let split =
-        text.rsplit_once(sign).and_then(|(before, value)| Some((before, value.parse().ok()?)));
+        text.rsplit_once(separator).and_then(|(before, value)| Some((before, value.parse().ok()?)));
     split.map_or((text, None), |(before, value)| (before, Some(value)))
 }
 
@@ -184,9 +184,9 @@ fn parse_rdma(id: &str) -> Result<ExpectedDevice> {
 }
 
 fn parse_node_path(path: &str) -> Result<String> {
-    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     match path.strip_prefix('/') {
-        Some(rest) if rest.split('/').all(plain) => Ok(path.to_owned()),
+        Some(rest) if rest.split('/').all(is_plain) => Ok(path.to_owned()),
         _ => bail!("{} is not the absolute path of a device node", Quoted(path)),
     }
 }
@@ -194,7 +194,7 @@ fn parse_node_path(path: &str) -> Result<String> {
 impl fmt::Display for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.node, self.device)?;
-        self.written.map_or(Ok(()), |numbers| write!(f, "#{numbers}"))
+        self.number.map_or(Ok(()), |number| write!(f, "#{number}"))
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
             "/dev/pps0=pps:pps0@0000:41:00.0#248:0",
         ] {
             assert_eq!(parse(text).to_string(), text);
-            let numbers = parse(text).written.unwrap().to_string();
+            let numbers = parse(text).number.unwrap().to_string();
             assert!(text.ends_with(&format!("#{numbers}")), "{text}");
         }
     }
@@ -260,7 +260,7 @@ mod tests {
             "/dev/vfio/15=vfio:0000:81:10.0",
         ] {
             assert_eq!(parse(text).to_string(), text);
-            assert_eq!(parse(text).written, None, "{text}");
+            assert_eq!(parse(text).number, None, "{text}");
         }
     }
 
@@ -271,7 +271,7 @@ mod tests {
             panic!("not rdma");
         };
         let pci = pci.map_or("-".to_owned(), |pci| pci.to_string());
-        let numbers = expect.written.map_or("-".to_owned(), |n| n.to_string());
+        let numbers = expect.number.map_or("-".to_owned(), |n| n.to_string());
         format!("{ibdev} {pci} {numbers}")
     }
 

@@ -58,33 +58,33 @@ struct Flag {
     name: &'static str,
     /// The form of its value.
     value: &'static str,
-    of: fn(&mut HookArguments) -> &mut dyn FlagValues,
+    values: fn(&mut HookArguments) -> &mut dyn FlagValues,
 }
 
 /// Every flag, in the order in which they are written.
 const FLAGS: [Flag; 14] = [
-    flag("--memlock", "unlimited|BYTES", |of| &mut of.memlock),
-    flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |of| &mut of.expect),
-    flag("--lease", "CLASS:NAME", |of| &mut of.lease),
-    flag("--token", "HEX", |of| &mut of.token),
-    flag("--claim", "UID", |of| &mut of.claim),
-    flag("--take", "CLASS:POOL[*N]", |of| &mut of.take),
-    flag("--netdev", "IFNAME@PCI", |of| &mut of.netdev),
-    flag("--rdma-netns", "IBDEV@PCI", |of| &mut of.rdma_netns),
-    flag("--rdma-libraries", "auto|image", |of| &mut of.rdma_libraries),
-    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |of| &mut of.vf),
-    flag("--address", "IFNAME=ADDRESS/PREFIX", |of| &mut of.address),
-    flag("--route", "IFNAME=NETWORK[ via GATEWAY]", |of| &mut of.route),
-    flag("--mtu", "IFNAME=BYTES", |of| &mut of.mtu),
-    flag("--rename", "IFNAME=NAME", |of| &mut of.rename),
+    flag("--memlock", "unlimited|BYTES", |arguments| &mut arguments.memlock),
+    flag("--expect", "NODE=CLASS:ID[@PCI][#MAJOR:MINOR]", |arguments| &mut arguments.expect),
+    flag("--lease", "CLASS:NAME", |arguments| &mut arguments.lease),
+    flag("--token", "HEX", |arguments| &mut arguments.token),
+    flag("--claim", "UID", |arguments| &mut arguments.claim),
+    flag("--take", "CLASS:POOL[*N]", |arguments| &mut arguments.take),
+    flag("--netdev", "IFNAME@PCI", |arguments| &mut arguments.netdev),
+    flag("--rdma-netns", "IBDEV@PCI", |arguments| &mut arguments.rdma_netns),
+    flag("--rdma-libraries", "auto|image", |arguments| &mut arguments.rdma_libraries),
+    flag("--vf", "CLASS:NAME=KEY=VALUE[;KEY=VALUE]…", |arguments| &mut arguments.vf),
+    flag("--address", "IFNAME=ADDRESS/PREFIX", |arguments| &mut arguments.address),
+    flag("--route", "IFNAME=NETWORK[ via GATEWAY]", |arguments| &mut arguments.route),
+    flag("--mtu", "IFNAME=BYTES", |arguments| &mut arguments.mtu),
+    flag("--rename", "IFNAME=NAME", |arguments| &mut arguments.rename),
 ];
 
 const fn flag(
     name: &'static str,
     value: &'static str,
-    of: fn(&mut HookArguments) -> &mut dyn FlagValues,
+    values: fn(&mut HookArguments) -> &mut dyn FlagValues,
 ) -> Flag {
-    Flag { name, value, of }
+    Flag { name, value, values }
 }
 
 /// What was given with one flag: at most one value, or a list.
@@ -129,9 +129,9 @@ written_as_text!(Memlock Expectation TakeArgument NetdevArgument RdmaArgument Rd
 
 /// The flags with the forms of their values, for a usage line.
 pub fn usage() -> String {
-    let mut none = HookArguments::default();
-    let flags = FLAGS.map(|Flag { name, value, of }| {
-        let more = if of(&mut none).is_list() { "…" } else { "" };
+    let mut defaults = HookArguments::default();
+    let flags = FLAGS.map(|Flag { name, value, values: of }| {
+        let more = if of(&mut defaults).is_list() { "…" } else { "" };
         format!("[{name} {value}]{more}")
     });
     flags.join(" ")
@@ -145,8 +145,9 @@ impl HookArguments {
 
     /// Whether devices are checked, or are the container's alone while it lives.
     pub fn affects_devices(&self) -> bool {
-        let checked_or_had = HookArguments { memlock: None, rdma_libraries: None, ..self.clone() };
-        !checked_or_had.is_empty()
+        let device_arguments =
+            HookArguments { memlock: None, rdma_libraries: None, ..self.clone() };
+        !device_arguments.is_empty()
     }
 
     /// Whether there is something to end or to remove when the container is gone.
@@ -160,7 +161,8 @@ impl HookArguments {
         let mut parsed = HookArguments::default();
         let mut args = args.iter().map(AsRef::as_ref);
         while let Some(arg) = args.next() {
-            let Some(Flag { name, of, .. }) = FLAGS.iter().find(|flag| arg == flag.name) else {
+            let Some(Flag { name, values: of, .. }) = FLAGS.iter().find(|flag| arg == flag.name)
+            else {
                 let [known @ .., last] = FLAGS.map(|flag| flag.name);
                 bail!(
                     "unknown option {}; known options are {} and {last}; is this onload-hook older than the specification?",
@@ -180,32 +182,34 @@ impl HookArguments {
     }
 
     fn check(&self) -> Result<()> {
-        let moved = &self.netdev;
-        if has_duplicate(moved, |one| &one.name) || has_duplicate(moved, |one| &one.pci) {
+        let netdevs = &self.netdev;
+        if has_duplicate(netdevs, |netdev| &netdev.name)
+            || has_duplicate(netdevs, |netdev| &netdev.pci)
+        {
             bail!("--netdev is given twice");
         }
-        if has_duplicate(&self.rdma_netns, |one| &one.ibdev) {
+        if has_duplicate(&self.rdma_netns, |argument| &argument.ibdev) {
             bail!("--rdma-netns is given twice");
         }
-        if has_duplicate(&self.vf, |given| &given.device) {
+        if has_duplicate(&self.vf, |argument| &argument.device) {
             bail!("--vf is given twice");
         }
-        for given in &self.vf {
-            let device = &given.device;
+        for argument in &self.vf {
+            let device = &argument.device;
             if !self.lease.contains(device) || !Class::OF_FUNCTIONS.contains(&device.class) {
-                bail!("--vf {given} is for a netdev or vfio device that no --lease names");
+                bail!("--vf {argument} is for a netdev or vfio device that no --lease names");
             }
         }
         self.check_given("--address", &self.address)?;
         self.check_given("--route", &self.route)?;
         self.check_given("--mtu", &self.mtu)?;
         self.check_given("--rename", &self.rename)?;
-        if has_duplicate(&self.mtu, |given| &given.interface) {
+        if has_duplicate(&self.mtu, |argument| &argument.interface) {
             bail!("--mtu is given twice");
         }
-        let renamed = &self.rename;
-        if has_duplicate(renamed, |given| &given.interface)
-            || has_duplicate(renamed, |given| &given.value)
+        let renames = &self.rename;
+        if has_duplicate(renames, |argument| &argument.interface)
+            || has_duplicate(renames, |argument| &argument.value)
         {
             bail!("--rename is given twice");
         }
@@ -213,10 +217,11 @@ impl HookArguments {
     }
 
     fn check_given<T: fmt::Display>(&self, flag: &str, all: &[InterfaceValue<T>]) -> Result<()> {
-        let moves =
-            |given: &InterfaceValue<T>| self.netdev.iter().any(|one| one.name == given.interface);
-        match all.iter().find(|given| !moves(given)) {
-            Some(given) => bail!("{flag} {given} is for an interface that no --netdev names"),
+        let is_moved = |argument: &InterfaceValue<T>| {
+            self.netdev.iter().any(|netdev| netdev.name == argument.interface)
+        };
+        match all.iter().find(|argument| !is_moved(argument)) {
+            Some(argument) => bail!("{flag} {argument} is for an interface that no --netdev names"),
             None => Ok(()),
         }
     }
@@ -240,10 +245,10 @@ impl HookArguments {
 
     /// The arguments in the form that [`HookArguments::parse`] reads.
     pub fn to_args(&self) -> Vec<String> {
-        let mut own = self.clone();
+        let mut arguments = self.clone();
         let mut args = Vec::new();
-        for Flag { name, of, .. } in FLAGS {
-            for value in of(&mut own).to_strings() {
+        for Flag { name, values: of, .. } in FLAGS {
+            for value in of(&mut arguments).to_strings() {
                 args.extend([name.to_owned(), value]);
             }
         }
@@ -265,12 +270,12 @@ impl FromStr for TakeArgument {
 
     /// CLASS reaches up to the first `:`; neither `*` nor a sign stands in a pool's name or a number.
     fn from_str(text: &str) -> Result<Self> {
-        let taken = text.split_once(':').and_then(|(class, rest)| {
+        let argument = text.split_once(':').and_then(|(class, rest)| {
             let (class, (pool, count)) = (Class::from_name(class)?, parse_numbered(rest, '*')?);
             let count = count.unwrap_or(1);
             Some(TakeArgument { class, pool, count })
         });
-        taken.ok_or_else(|| {
+        argument.ok_or_else(|| {
             let text = Quoted(text);
             error!("{text} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_NAMES}")
         })
@@ -384,14 +389,15 @@ impl<T: fmt::Display> fmt::Display for InterfaceValue<T> {
 }
 
 impl<T: fmt::Display> From<InterfaceValue<T>> for String {
-    fn from(given: InterfaceValue<T>) -> String {
-        given.to_string()
+    fn from(argument: InterfaceValue<T>) -> String {
+        argument.to_string()
     }
 }
 
 fn has_duplicate<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> &K) -> bool {
-    let is_again = |(at, one): (usize, &T)| all[..at].iter().any(|other| key(other) == key(one));
-    all.iter().enumerate().any(is_again)
+    let is_duplicate =
+        |(index, item): (usize, &T)| all[..index].iter().any(|other| key(other) == key(item));
+    all.iter().enumerate().any(is_duplicate)
 }
 
 #[cfg(test)]

@@ -66,18 +66,18 @@ pub enum OfferMethod {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OfferSetting {
-    usual: OfferMethod,
+    default_method: OfferMethod,
     by_class: BTreeMap<Class, OfferMethod>,
 }
 
 impl OfferSetting {
     pub fn method(&self, class: Class) -> OfferMethod {
-        self.by_class.get(&class).copied().unwrap_or(self.usual)
+        self.by_class.get(&class).copied().unwrap_or(self.default_method)
     }
 }
 
 impl<'de> Deserialize<'de> for OfferSetting {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OfferVisitor;
         impl<'de> Visitor<'de> for OfferVisitor {
             type Value = OfferSetting;
@@ -89,17 +89,17 @@ impl<'de> Deserialize<'de> for OfferSetting {
             fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OfferSetting, E> {
                 let word = serde::de::value::StrDeserializer::new(word);
                 Ok(OfferSetting {
-                    usual: OfferMethod::deserialize(word)?,
+                    default_method: OfferMethod::deserialize(word)?,
                     by_class: BTreeMap::new(),
                 })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OfferSetting, A::Error> {
                 let by_class = BTreeMap::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(OfferSetting { usual: OfferMethod::Auto, by_class })
+                Ok(OfferSetting { default_method: OfferMethod::Auto, by_class })
             }
         }
-        from.deserialize_any(OfferVisitor)
+        deserializer.deserialize_any(OfferVisitor)
     }
 }
 
@@ -204,8 +204,8 @@ impl FromStr for ResourceName {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        if let Some(why) = find_problem(name) {
-            bail!("{} is no name of an extended resource: {why}", Quoted(name));
+        if let Some(problem) = find_problem(name) {
+            bail!("{} is no name of an extended resource: {problem}", Quoted(name));
         }
         Ok(ResourceName(name.to_owned()))
     }
@@ -332,16 +332,16 @@ impl KubernetesSettings {
     ) -> Result<()> {
         for (name, resource) in &self.resources {
             let key = format!("kubernetes.resources.\"{name}\"");
-            let (class, counted) = match resource.source() {
+            let (class, device_share) = match resource.source() {
                 None => bail!("{key} needs a class or a pool, and not both"),
                 Some(ResourceSource::Class(class)) => (class, share(class)),
                 Some(ResourceSource::Pool(name)) => match pool(name) {
                     None => bail!("{key}: there is no section [pools.{name}]"),
-                    Some((class, own)) => (class, own.or_else(|| share(class))),
+                    Some((class, pool_share)) => (class, pool_share.or_else(|| share(class))),
                 },
             };
-            check_countable(class).map_err(|why| error!("{key}: {why}"))?;
-            if resource.slots.is_some() && counted == Some(1) {
+            check_countable(class).map_err(|error| error!("{key}: {error}"))?;
+            if resource.slots.is_some() && device_share == Some(1) {
                 bail!(
                     "{key}: slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
                 );

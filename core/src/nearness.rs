@@ -51,7 +51,7 @@ impl Nearness {
         let gpus: Vec<String> =
             self.gpus.iter().map(|(address, gpu)| gpu.to_annotation(*address)).collect();
         let entries = [(NICS, nics.join(" ")), (NEAR, gpus.join(" "))].into_iter();
-        let unknown = self.unknown.clone().map(|why| (UNKNOWN, why));
+        let unknown = self.unknown.clone().map(|reason| (UNKNOWN, reason));
         let entries = entries.filter(|(_, value)| !value.is_empty());
         let entries = entries.chain(unknown);
         entries.map(|(key, value)| (key.to_owned(), value)).collect()
@@ -65,10 +65,10 @@ impl Nearness {
         let mut nearness =
             Nearness { unknown: annotations.get(UNKNOWN).cloned(), ..Nearness::default() };
         for word in split_words(annotations, NICS) {
-            let places = parse_ranges(word, members);
-            let places = places
+            let indexes = parse_ranges(word, members);
+            let indexes = indexes
                 .ok_or_else(|| error!("{NICS} has {}, which are no members", Quoted(word)))?;
-            nearness.nics.push(places);
+            nearness.nics.push(indexes);
         }
         for word in split_words(annotations, NEAR) {
             let (address, gpu) = parse_gpu(word, nearness.nics.len())
@@ -81,13 +81,13 @@ impl Nearness {
     /// The members for a container with these GPUs that wants so many, nearest first. Of several members each GPU in
     /// turn gets its nearest; one member is the nearest to any of the GPUs. What is nowhere near is left out.
     pub fn rank_members(&self, gpus: &[PciAddress], count: u32) -> Vec<usize> {
-        let of_gpus: Vec<&[NicRank]> =
+        let rankings: Vec<&[NicRank]> =
             gpus.iter().filter_map(|gpu| Some(self.gpus.get(gpu)?.nics.as_slice())).collect();
         if count > 1 {
-            return self.rank_round_robin(&of_gpus);
+            return self.rank_round_robin(&rankings);
         }
         let mut nics: Vec<(u32, usize)> = Vec::new();
-        for nic in of_gpus.into_iter().flatten() {
+        for nic in rankings.into_iter().flatten() {
             nics.push((nic.rank, nic.nic));
         }
         // Of equal ranks the first GPU's own order stays.
@@ -97,23 +97,23 @@ impl Nearness {
         members.filter(|member| seen.insert(*member)).collect()
     }
 
-    fn rank_round_robin(&self, of_gpus: &[&[NicRank]]) -> Vec<usize> {
-        let of_nic = |near: &NicRank| {
-            let rank = near.rank;
-            self.nic_members(near.nic).map(move |member| (rank, member))
+    fn rank_round_robin(&self, rankings: &[&[NicRank]]) -> Vec<usize> {
+        let ranked_members = |nic_rank: &NicRank| {
+            let rank = nic_rank.rank;
+            self.nic_members(nic_rank.nic).map(move |member| (rank, member))
         };
-        let lists = of_gpus.iter().map(|nics| nics.iter().flat_map(of_nic));
+        let lists = rankings.iter().map(|nics| nics.iter().flat_map(ranked_members));
         let mut lists: Vec<_> = lists.collect();
         let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
         loop {
             let next =
                 lists.iter_mut().filter_map(|list| list.find(|(_, member)| !seen.contains(member)));
-            let mut turn: Vec<(u32, usize)> = next.collect();
-            if turn.is_empty() {
+            let mut round: Vec<(u32, usize)> = next.collect();
+            if round.is_empty() {
                 return order;
             }
-            turn.sort_by_key(|(rank, _)| *rank);
-            let members = turn.into_iter().map(|(_, member)| member);
+            round.sort_by_key(|(rank, _)| *rank);
+            let members = round.into_iter().map(|(_, member)| member);
             order.extend(members.filter(|member| seen.insert(*member)));
         }
     }
@@ -127,7 +127,7 @@ impl GpuNearness {
     fn to_annotation(&self, address: PciAddress) -> String {
         let index = self.index.map(|index| format!("#{index}"));
         let nics = self.nics.iter();
-        let nics = nics.map(|near| format!("{}:{}", near.nic, near.rank));
+        let nics = nics.map(|nic_rank| format!("{}:{}", nic_rank.nic, nic_rank.rank));
         let nics: Vec<String> = nics.collect();
         format!("{address}{}={}", index.unwrap_or_default(), nics.join(","))
     }
@@ -142,8 +142,8 @@ fn split_words<'a>(
 }
 
 /// Ascending places as `0-63,128`.
-fn format_ranges(places: &[usize]) -> String {
-    let runs = places.chunk_by(|one, next| one + 1 == *next);
+fn format_ranges(indexes: &[usize]) -> String {
+    let runs = indexes.chunk_by(|one, next| one + 1 == *next);
     let runs = runs.filter_map(|run| match (run.first()?, run.last()?) {
         (one, other) if one == other => Some(one.to_string()),
         (first, last) => Some(format!("{first}-{last}")),
@@ -152,19 +152,19 @@ fn format_ranges(places: &[usize]) -> String {
 }
 
 fn parse_ranges(word: &str, members: usize) -> Option<Vec<usize>> {
-    let place = |text: &str| {
-        let place = usize::try_from(parse_decimal(text)?).ok()?;
-        (place < members.min(MAX_MEMBERS)).then_some(place)
+    let parse_index = |text: &str| {
+        let index = usize::try_from(parse_decimal(text)?).ok()?;
+        (index < members.min(MAX_MEMBERS)).then_some(index)
     };
-    let mut places = Vec::new();
+    let mut indexes = Vec::new();
     for part in word.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        places.extend(place(first)?..=place(last)?);
-        if places.len() > members {
+        indexes.extend(parse_index(first)?..=parse_index(last)?);
+        if indexes.len() > members {
             return None;
         }
     }
-    (!places.is_empty()).then_some(places)
+    (!indexes.is_empty()).then_some(indexes)
 }
 
 fn parse_gpu(word: &str, nics: usize) -> Result<(PciAddress, GpuNearness)> {

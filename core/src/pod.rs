@@ -27,6 +27,6 @@ const CRIO_ID: &str = "io.kubernetes.cri-o.ContainerID";
 /// (`SpecAddAnnotations` in internal/factory/container/container.go), containerd those that its `pod_annotations` lists, and
 /// each writes its own over them. No pod knows the id that an engine will give its container.
 pub fn pod_keys(annotations: &BTreeMap<String, String>, id: &str) -> &'static PodKeys {
-    let of_crio = annotations.get(CRIO_ID);
-    if of_crio.is_some_and(|own| own == id) { &CRIO } else { &CONTAINERD }
+    let crio_id = annotations.get(CRIO_ID);
+    if crio_id.is_some_and(|annotated_id| annotated_id == id) { &CRIO } else { &CONTAINERD }
 }

@@ -64,26 +64,26 @@ pub fn format_allow_line(allow: &[Class], more: &[Class]) -> String {
 
 /// Checks a request against the operator's policy, and returns warnings.
 pub fn check(request: &Request, policy: Policy<'_>, root: &HostRootAccess) -> Result<Vec<String>> {
-    if let Some(asked) = &request.bundles {
-        check_class(Class::Bundle, &asked.origin, policy)?;
+    if let Some(entry) = &request.bundles {
+        check_class(Class::Bundle, &entry.origin, policy)?;
     }
-    for (class, asked) in &request.devices {
-        check_class(*class, &asked.origin, policy)?;
+    for (class, entry) in &request.devices {
+        check_class(*class, &entry.origin, policy)?;
     }
     // The container's own limit could be higher than the one that the engine set.
-    if let Some(asked) = &request.hugepages_limit {
-        check_class(Class::Hugepages, &asked.origin, policy)?;
+    if let Some(entry) = &request.hugepages_limit {
+        check_class(Class::Hugepages, &entry.origin, policy)?;
     }
-    if let Some(asked) = &request.ipc_lock {
-        check_ipc_lock(request, &asked.origin, policy)?;
+    if let Some(entry) = &request.ipc_lock {
+        check_ipc_lock(request, &entry.origin, policy)?;
     }
-    if let Some(asked) = &request.preload
-        && asked.value != crate::config::Preload::Off
+    if let Some(entry) = &request.preload
+        && entry.value != crate::config::Preload::Off
         && !request.requests_any(&[Class::Nic])
     {
         bail!(
             "{} has no effect without onload.dev/nic, since there is nothing to preload; remove it",
-            asked.origin
+            entry.origin
         );
     }
     check_addresses(request, policy)?;
@@ -92,18 +92,18 @@ pub fn check(request: &Request, policy: Policy<'_>, root: &HostRootAccess) -> Re
 
 /// A container that sets an address can impersonate any machine of its network.
 fn check_addresses(request: &Request, policy: Policy<'_>) -> Result<()> {
-    let Some(asked) = &request.addresses else {
+    let Some(entry) = &request.addresses else {
         return Ok(());
     };
     let allowed = &policy.annotations.addresses;
     let is_allowed =
         |address: &InterfaceAddress| allowed.iter().any(|network| network.contains(address));
-    let mut addresses = asked.value.iter().map(|one| one.value);
+    let mut addresses = entry.value.iter().map(|address| address.value);
     match addresses.find(|address| !is_allowed(address)) {
         None => Ok(()),
         Some(address) => bail!(
             "{} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {} would allow it",
-            asked.origin,
+            entry.origin,
             list(allowed, &address.network()),
             policy.file.display()
         ),
@@ -120,15 +120,15 @@ fn list(allowed: &[Network], more: &Network) -> String {
 /// CAP_IPC_LOCK goes with a class that may be requested where it is: a variable or a ticket that gives the
 /// class gives no capability.
 fn check_ipc_lock(request: &Request, origin: &Origin, policy: Policy<'_>) -> Result<()> {
-    let wanted: Vec<Class> =
+    let classes: Vec<Class> =
         IPC_LOCK.into_iter().filter(|class| request.requests_any(&[*class])).collect();
-    let Some(first) = wanted.first() else {
+    let Some(first) = classes.first() else {
         bail!(
             "{origin} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
         );
     };
     match policy.list(origin) {
-        Some((allow, section)) if !wanted.iter().any(|class| allow.contains(class)) => bail!(
+        Some((allow, section)) if !classes.iter().any(|class| allow.contains(class)) => bail!(
             "{origin}: the operator does not allow rdma, vfio, zf or hugepages there, whatever else gives the container one; {} under [{section}] in {} would allow it",
             format_allow_line(allow, &[*first]),
             policy.file.display()
@@ -153,10 +153,10 @@ fn check_root_with_onload(
     policy: Policy<'_>,
     root: &HostRootAccess,
 ) -> Result<Vec<String>> {
-    let Some(asked) = Class::ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
+    let Some(entry) = Class::ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
-    let key = &asked.origin;
+    let key = &entry.origin;
     match (policy.annotations.root_with_onload, root) {
         (RootWithOnload::Warn, HostRootAccess::Root) => Ok(vec![format!(
             "{key}: this container's user 0 is the host's and can map every Onload stack of the host"

@@ -88,7 +88,7 @@ fn parse_members(text: &str) -> Result<Vec<PoolMember>> {
     Ok(members)
 }
 
-fn parse_member(word: &str, at: usize) -> Result<PoolMember> {
+fn parse_member(word: &str, position: usize) -> Result<PoolMember> {
     let quoted = Quoted(word);
     let (name, node) = match word.split_once('@') {
         None => (word, None),
@@ -96,11 +96,11 @@ fn parse_member(word: &str, at: usize) -> Result<PoolMember> {
     };
     if node == Some(None) {
         bail!(
-            "word {at} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
+            "word {position} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
         );
     }
     let name = DeviceName::try_from(name)
-        .with_context(|| format!("word {at} of {MEMBERS} is {quoted}"))?;
+        .with_context(|| format!("word {position} of {MEMBERS} is {quoted}"))?;
     let numa_node = node.flatten();
     Ok(PoolMember { name, numa_node })
 }

@@ -60,16 +60,16 @@ const SANDBOX_KEYS: [&str; 2] =
 pub trait AnnotationSource {
     /// The first `most` annotations whose keys start with `prefix`, with their values. There may be
     /// millions of others, which cost nothing.
-    fn with_prefix(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation>;
+    fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation>;
     /// The value of a key, if it exists and is a string.
     fn value(&self, key: &str) -> Option<String>;
     fn has(&self, key: &str) -> bool;
 }
 
 impl AnnotationSource for BTreeMap<String, String> {
-    fn with_prefix(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
+    fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation> {
         let ours = self.iter().filter(|(key, _)| key.starts_with(prefix));
-        ours.take(most).map(|(key, value)| (key.clone(), Some(value.clone()))).collect()
+        ours.take(max).map(|(key, value)| (key.clone(), Some(value.clone()))).collect()
     }
 
     fn value(&self, key: &str) -> Option<String> {
@@ -82,9 +82,9 @@ impl AnnotationSource for BTreeMap<String, String> {
 }
 
 impl AnnotationSource for onload_cdi::oci::OciConfig {
-    fn with_prefix(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
+    fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation> {
         self.annotations_with_prefix(prefix)
-            .take(most)
+            .take(max)
             .map(|(key, value)| (key.into_owned(), value.map(Cow::into_owned)))
             .collect()
     }
@@ -144,8 +144,8 @@ impl<T> DeviceValue<T> {
         }
     }
 
-    fn applies_to(&self, wanted: &DeviceRef) -> bool {
-        wanted.name == self.name && self.member <= wanted.count.unwrap_or(1)
+    fn applies_to(&self, device_ref: &DeviceRef) -> bool {
+        device_ref.name == self.name && self.member <= device_ref.count.unwrap_or(1)
     }
 }
 
@@ -178,8 +178,8 @@ impl Origin {
     /// Where somebody wrote it: of what stands in a bundle, where the bundle is requested.
     pub fn outermost(&self) -> &Origin {
         match self {
-            Origin::Bundle(asked) => asked.outermost(),
-            asked => asked,
+            Origin::Bundle(origin) => origin.outermost(),
+            origin => origin,
         }
     }
 
@@ -195,7 +195,7 @@ impl Origin {
             Origin::Device(key) => ("device ", key, ""),
             Origin::Variable(key) => ("", key, " of ONLOAD_CTK_REQUEST"),
             Origin::Ticket(key) => ("", key, " of the ticket in ONLOAD_CTK_REQUEST"),
-            Origin::Bundle(asked) => asked.message_parts(),
+            Origin::Bundle(origin) => origin.message_parts(),
         }
     }
 }
@@ -203,8 +203,8 @@ impl Origin {
 impl fmt::Display for Origin {
     /// For messages: what a user wrote is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, key, place) = self.message_parts();
-        write!(f, "{kind}{}{place}", Quoted(key))
+        let (prefix, key, suffix) = self.message_parts();
+        write!(f, "{prefix}{}{suffix}", Quoted(key))
     }
 }
 
@@ -213,15 +213,17 @@ pub struct Origins<'a>(pub &'a [&'a Origin]);
 
 impl fmt::Display for Origins<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let around = |origin: &Origin| (origin.message_parts().0, origin.message_parts().2);
-        let groups = self.0.chunk_by(|one, other| around(one) == around(other));
-        for (at, group) in groups.enumerate() {
-            f.write_str(if at > 0 { ", " } else { "" })?;
+        let prefix_and_suffix =
+            |origin: &Origin| (origin.message_parts().0, origin.message_parts().2);
+        let groups =
+            self.0.chunk_by(|one, other| prefix_and_suffix(one) == prefix_and_suffix(other));
+        for (index, group) in groups.enumerate() {
+            f.write_str(if index > 0 { ", " } else { "" })?;
             let Some(first) = group.first() else { continue };
-            let (kind, place) = around(first);
-            let keys = group.iter().map(|of| Quoted(of.key()).to_string());
+            let (prefix, suffix) = prefix_and_suffix(first);
+            let keys = group.iter().map(|origin| Quoted(origin.key()).to_string());
             let keys: Vec<String> = keys.collect();
-            write!(f, "{kind}{}{place}", keys.join(", "))?;
+            write!(f, "{prefix}{}{suffix}", keys.join(", "))?;
         }
         Ok(())
     }
@@ -303,7 +305,7 @@ impl Request {
         if value.len() > MAX_VALUE_BYTES {
             bail!("{origin} has more than {MAX_VALUE_BYTES} bytes");
         }
-        let bad = |want| error!("{origin} is {}; want {want}", Quoted(value));
+        let value_error = |expected| error!("{origin} is {}; want {expected}", Quoted(value));
         match word {
             "" => return Err(no_class_error(origin)),
             "preload" => {
@@ -311,18 +313,18 @@ impl Request {
                     "env" => Preload::Env,
                     "file" => Preload::File,
                     "off" => Preload::Off,
-                    _ => return Err(bad("env, file or off")),
+                    _ => return Err(value_error("env, file or off")),
                 };
                 self.preload = Some(origin.entry(value));
             }
             "ipc-lock" => match value.trim_matches(' ') {
                 "true" => self.ipc_lock = Some(origin.entry(())),
                 "false" => {}
-                _ => return Err(bad("true or false")),
+                _ => return Err(value_error("true or false")),
             },
             "hugepages-limit" => {
                 let value = parse_hugepage_limits(value)
-                    .ok_or_else(|| bad("one like 2Mi=128Mi, several separated by ','"))?;
+                    .ok_or_else(|| value_error("one like 2Mi=128Mi, several separated by ','"))?;
                 self.hugepages_limit = Some(origin.entry(value));
             }
             "numa" => {
@@ -330,12 +332,12 @@ impl Request {
                     "same" => Some(Numa::Same),
                     node => parse_decimal(node).map(Numa::Node),
                 };
-                let numa = numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?;
+                let numa = numa.ok_or_else(|| value_error("same, or the number of a NUMA node"))?;
                 self.numa = Some(origin.entry(numa));
             }
             "near" => match value.trim_matches(' ') {
                 "gpu" => self.near = Some(origin.entry(())),
-                _ => return Err(bad("gpu")),
+                _ => return Err(value_error("gpu")),
             },
             "address" => self.addresses = Some(origin.entry(parse_addresses(origin, value)?)),
             "vlan" => self.vlans = Some(origin.entry(parse_vlans(origin, value)?)),
@@ -356,9 +358,9 @@ impl Request {
 
     /// Adds what another ticket of the same container requests: of a class that both name, the devices of both.
     pub fn add_ticket(&mut self, other: Request) -> Result<()> {
-        for (class, asked) in &other.devices {
+        for (class, entry) in &other.devices {
             if let Some(known) = self.devices.get_mut(class) {
-                merge(&mut known.value, &asked.value, &asked.origin)?;
+                merge(&mut known.value, &entry.value, &entry.origin)?;
             }
         }
         self.add_missing(other)
@@ -370,13 +372,13 @@ impl Request {
         let Some(RequestEntry { origin, value }) = self.devices.remove(&Class::Bundle) else {
             return Ok(());
         };
-        let mut opened = Vec::new();
-        for wanted in value {
-            let bundle = find_bundle(&wanted, bundles, &origin)?;
+        let mut expanded = Vec::new();
+        for device_ref in value {
+            let bundle = find_bundle(&device_ref, bundles, &origin)?;
             self.add_devices(&bundle.devices, &origin)?;
-            opened.push(ExpandedBundle { name: wanted.name, bundle: bundle.clone() });
+            expanded.push(ExpandedBundle { name: device_ref.name, bundle: bundle.clone() });
         }
-        self.bundles = Some(origin.entry(opened));
+        self.bundles = Some(origin.entry(expanded));
         self.count_names()?;
         self.check_words()
     }
@@ -387,23 +389,23 @@ impl Request {
         devices: &BTreeMap<Class, Vec<DeviceRef>>,
         origin: &Origin,
     ) -> Result<()> {
-        for (class, wanted) in devices {
-            let own = self.devices.entry(*class);
-            let own =
-                own.or_insert_with(|| Origin::Bundle(Box::new(origin.clone())).entry(Vec::new()));
-            merge(&mut own.value, wanted, origin)?;
+        for (class, device_refs) in devices {
+            let entry = self.devices.entry(*class);
+            let entry =
+                entry.or_insert_with(|| Origin::Bundle(Box::new(origin.clone())).entry(Vec::new()));
+            merge(&mut entry.value, device_refs, origin)?;
         }
         Ok(())
     }
 
     fn count_names(&self) -> Result<()> {
         let mut total = 0;
-        for asked in self.devices.values() {
-            let counts = asked.value.iter().map(|wanted| wanted.count.unwrap_or(1));
+        for entry in self.devices.values() {
+            let counts = entry.value.iter().map(|device_ref| device_ref.count.unwrap_or(1));
             // Each is at most MAX_NAMES, and an annotation has at most MAX_VALUE_BYTES.
             total += counts.sum::<u32>();
             if total > MAX_NAMES {
-                return Err(too_many_names_error(&asked.origin));
+                return Err(too_many_names_error(&entry.origin));
             }
         }
         Ok(())
@@ -411,13 +413,13 @@ impl Request {
 
     /// Each address and each VLAN is for a device that is requested where it stands.
     fn check_words(&self) -> Result<()> {
-        if let Some(asked) = &self.addresses {
+        if let Some(entry) = &self.addresses {
             let (what, classes) = ("an address", [Class::Netdev]);
-            self.check_word(&asked.origin, &asked.value, what, &classes)?;
+            self.check_word(&entry.origin, &entry.value, what, &classes)?;
         }
-        if let Some(asked) = &self.vlans {
+        if let Some(entry) = &self.vlans {
             let (what, classes) = ("a VLAN", Class::OF_FUNCTIONS);
-            self.check_word(&asked.origin, &asked.value, what, &classes)?;
+            self.check_word(&entry.origin, &entry.value, what, &classes)?;
         }
         Ok(())
     }
@@ -425,24 +427,24 @@ impl Request {
     fn check_word<T>(
         &self,
         origin: &Origin,
-        asked: &[DeviceValue<T>],
+        values: &[DeviceValue<T>],
         what: &str,
         classes: &[Class],
     ) -> Result<()> {
-        for one in asked {
-            let has_it = |class: &&Class| {
+        for value in values {
+            let requests_device = |class: &&Class| {
                 let devices = self.devices.get(class);
                 devices.is_some_and(|devices| {
-                    devices.value.iter().any(|wanted| one.applies_to(wanted))
+                    devices.value.iter().any(|device_ref| value.applies_to(device_ref))
                 })
             };
             let keys = |classes: &[Class], between: &str| {
                 let keys = classes.iter().map(|class| format!("onload.dev/{class}"));
                 keys.collect::<Vec<_>>().join(between)
             };
-            let word = one.target_name();
+            let word = value.target_name();
             let word = Quoted(&word);
-            match classes.iter().filter(has_it).count() {
+            match classes.iter().filter(requests_device).count() {
                 1 => {}
                 0 => bail!(
                     "{origin} has {what} for {word}, which {} does not ask for; write the name of the device or pool as it stands there, and behind a pool #N for its Nth device",
@@ -459,8 +461,8 @@ impl Request {
 
     /// Adds what another place requests. What this one requests of a class, or sets, stays.
     pub fn add_missing(&mut self, other: Request) -> Result<()> {
-        for (class, asked) in other.devices {
-            self.devices.entry(class).or_insert(asked);
+        for (class, entry) in other.devices {
+            self.devices.entry(class).or_insert(entry);
         }
         self.preload = self.preload.take().or(other.preload);
         self.ipc_lock = self.ipc_lock.take().or(other.ipc_lock);
@@ -479,12 +481,12 @@ impl Request {
 }
 
 fn find_bundle<'b>(
-    wanted: &DeviceRef,
+    device_ref: &DeviceRef,
     bundles: &'b BTreeMap<String, Option<Bundle>>,
     origin: &Origin,
 ) -> Result<&'b Bundle> {
-    let name = &wanted.name;
-    match (bundles.get(name), wanted.count) {
+    let name = &device_ref.name;
+    match (bundles.get(name), device_ref.count) {
         (None, _) => {
             if bundles.is_empty() {
                 bail!("{origin}: there is no bundle {name}; the configuration has none");
@@ -517,11 +519,11 @@ fn two_counts_error(origin: &Origin, name: &str) -> Error {
 
 /// Adds devices to those of the same class, each once.
 fn merge(known: &mut Vec<DeviceRef>, more: &[DeviceRef], origin: &Origin) -> Result<()> {
-    for wanted in more {
-        match known.iter().find(|one| one.name == wanted.name) {
-            None => known.push(wanted.clone()),
-            Some(one) if one.count == wanted.count => {}
-            Some(_) => return Err(two_counts_error(origin, &wanted.name)),
+    for device_ref in more {
+        match known.iter().find(|other| other.name == device_ref.name) {
+            None => known.push(device_ref.clone()),
+            Some(other) if other.count == device_ref.count => {}
+            Some(_) => return Err(two_counts_error(origin, &device_ref.name)),
         }
     }
     Ok(())
@@ -559,14 +561,14 @@ fn choose<'a>(
             (None, _) => {
                 chosen.entry(rest).or_insert(annotation);
             }
-            (Some((word, of)), Some(name)) if of == name => {
+            (Some((word, container_name)), Some(name)) if container_name == name => {
                 chosen.insert(word, annotation);
             }
             (Some(_), Some(_)) => {}
-            (Some((_, of)), None) => bail!(
+            (Some((_, container_name)), None) => bail!(
                 "{} is for one container of a pod, but this container has no name in a pod; remove {}",
                 Origin::Annotation(key.clone()),
-                Quoted(&format!(".{of}"))
+                Quoted(&format!(".{container_name}"))
             ),
         }
     }
@@ -581,7 +583,7 @@ fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
         if text.is_empty() {
             bail!("{origin} asks for an empty name; want names separated by ','");
         }
-        let Ok(wanted) = text.parse::<DeviceRef>() else {
+        let Ok(device_ref) = text.parse::<DeviceRef>() else {
             match separator_hint(origin, text) {
                 Some(remedy) => bail!("{origin}: {quoted} is a request of its own; {remedy}"),
                 None => bail!(
@@ -589,10 +591,10 @@ fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
                 ),
             }
         };
-        match names.iter().find(|known| known.name == wanted.name) {
-            Some(known) if *known == wanted => {}
+        match names.iter().find(|known| known.name == device_ref.name) {
+            Some(known) if *known == device_ref => {}
             Some(_) => return Err(two_counts_error(origin, text)),
-            None => names.push(wanted),
+            None => names.push(device_ref),
         }
     }
     Ok(names)
@@ -611,28 +613,29 @@ fn separator_hint(origin: &Origin, text: &str) -> Option<&'static str> {
 
 /// The addresses in a list `WORD=ADDRESS/PREFIX`.
 fn parse_addresses(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<InterfaceAddress>>> {
-    let all = parse_device_values(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
-    let address = |one: &DeviceValue<InterfaceAddress>| one.value.address();
-    if let Some(twice) = find_repeated(&all, address) {
-        bail!("{origin} has the address {twice} twice; one interface can have it");
+    let values = parse_device_values(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
+    let address = |entry: &DeviceValue<InterfaceAddress>| entry.value.address();
+    if let Some(repeated) = find_repeated(&values, address) {
+        bail!("{origin} has the address {repeated} twice; one interface can have it");
     }
-    Ok(all)
+    Ok(values)
 }
 
 /// The VLANs in a list `WORD=NUMBER`.
 fn parse_vlans(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<Vlan>>> {
     let classes = "onload.dev/netdev or onload.dev/vfio";
-    let all = parse_device_values(origin, value, "NUMBER", classes)?;
-    if let Some(twice) = find_repeated(&all, DeviceValue::target_name) {
-        bail!("{origin} has two VLANs for {}; a virtual function has one", Quoted(&twice));
+    let values = parse_device_values(origin, value, "NUMBER", classes)?;
+    if let Some(repeated) = find_repeated(&values, DeviceValue::target_name) {
+        bail!("{origin} has two VLANs for {}; a virtual function has one", Quoted(&repeated));
     }
-    Ok(all)
+    Ok(values)
 }
 
 /// What two of a list have in common.
-fn find_repeated<T, K: PartialEq>(all: &[T], key: impl Fn(&T) -> K) -> Option<K> {
-    let keys = all.iter().enumerate().map(|(at, one)| (at, key(one)));
-    let mut keys = keys.filter(|(at, own)| all[..*at].iter().any(|other| key(other) == *own));
+fn find_repeated<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Option<K> {
+    let keys = items.iter().enumerate().map(|(index, item)| (index, key(item)));
+    let mut keys = keys
+        .filter(|(index, item_key)| items[..*index].iter().any(|other| key(other) == *item_key));
     Some(keys.next()?.1)
 }
 
@@ -643,9 +646,9 @@ fn parse_device_values<T: FromStr<Err = Error>>(
     form: &str,
     keys: &str,
 ) -> Result<Vec<DeviceValue<T>>> {
-    let mut all = Vec::new();
+    let mut values = Vec::new();
     for text in value.split(',') {
-        if all.len() >= MAX_NAMES as usize {
+        if values.len() >= MAX_NAMES as usize {
             return Err(too_many_names_error(origin));
         }
         let text = text.trim_matches(' ');
@@ -657,13 +660,13 @@ fn parse_device_values<T: FromStr<Err = Error>>(
                 Quoted(text)
             );
         };
-        all.push(DeviceValue {
+        values.push(DeviceValue {
             name: name.to_string(),
             member: member.unwrap_or(1),
             value: value.parse().with_context(|| origin.to_string())?,
         });
     }
-    Ok(all)
+    Ok(values)
 }
 
 fn parse_hugepage_limits(value: &str) -> Option<Vec<HugepageLimit>> {

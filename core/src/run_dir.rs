@@ -70,9 +70,9 @@ impl RunDir {
         openat(&self.fd, name, OPEN, Mode::empty())
     }
 
-    pub fn lock(&self, kind: LockMode, patience: Duration) -> Result<Lock, LockError> {
+    pub fn lock(&self, mode: LockMode, timeout: Duration) -> Result<Lock, LockError> {
         let (locks, path) = self.open_lock_dir()?;
-        Lock::acquire(locks, &path, CONTAINERS, kind, patience)
+        Lock::acquire(locks, &path, CONTAINERS, mode, timeout)
     }
 
     /// Takes it exclusively if it is free right now.

@@ -61,8 +61,8 @@ impl FromStr for HexId {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let is_id = digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = is_id.then(|| u16::from_str_radix(digits, 16).ok());
-        let wanted = "four hexadecimal digits such as \"15b3\"";
-        id.flatten().map(HexId).ok_or_else(|| mismatch_error(wanted, text))
+        let expected = "four hexadecimal digits such as \"15b3\"";
+        id.flatten().map(HexId).ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
@@ -81,9 +81,9 @@ impl FromStr for PfSelector {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wanted = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
-        let function = host_settings::PfRef::from_name(text).map(PfSelector);
-        function.ok_or_else(|| mismatch_error(wanted, text))
+        let expected = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
+        let selector = host_settings::PfRef::from_name(text).map(PfSelector);
+        selector.ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
@@ -127,8 +127,8 @@ impl FromStr for VfRanges {
     fn from_str(text: &str) -> Result<Self> {
         let ranges: Option<Vec<VfRange>> =
             text.split(',').map(|word| parse_range(word.trim())).collect();
-        let wanted = "indexes of virtual functions such as \"0,2-7\"";
-        ranges.map(VfRanges).ok_or_else(|| mismatch_error(wanted, text))
+        let expected = "indexes of virtual functions such as \"0,2-7\"";
+        ranges.map(VfRanges).ok_or_else(|| mismatch_error(expected, text))
     }
 }
 
@@ -160,8 +160,9 @@ impl FromStr for Glob {
     fn from_str(text: &str) -> Result<Self> {
         let is_odd = |c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(is_odd) {
-            let wanted = "a name of an interface, in which only \"*\" stands for other characters";
-            return Err(mismatch_error(wanted, text));
+            let expected =
+                "a name of an interface, in which only \"*\" stands for other characters";
+            return Err(mismatch_error(expected, text));
         }
         Ok(Glob(text.to_owned()))
     }
@@ -178,10 +179,10 @@ impl Glob {
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
         // Each part where it first fits leaves most to those behind it.
         for part in middle.split('*') {
-            let Some(at) = name.find(part) else {
+            let Some(index) = name.find(part) else {
                 return false;
             };
-            name = &name[at + part.len()..];
+            name = &name[index + part.len()..];
         }
         name.ends_with(end)
     }
@@ -226,7 +227,7 @@ impl fmt::Display for LinkLayer {
 }
 
 /// One value, or a list of them with at least one.
-pub(crate) fn deserialize_one_or_more<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn deserialize_one_or_more<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -240,26 +241,26 @@ where
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
-            T::deserialize(text.into_deserializer()).map(|one| vec![one])
+            T::deserialize(text.into_deserializer()).map(|value| vec![value])
         }
 
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
-            T::deserialize(number.into_deserializer()).map(|one| vec![one])
+            T::deserialize(number.into_deserializer()).map(|value| vec![value])
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut words = Vec::new();
-            while let Some(word) = list.next_element()? {
-                words.push(word);
+            let mut values = Vec::new();
+            while let Some(value) = list.next_element()? {
+                values.push(value);
             }
-            if words.is_empty() {
+            if values.is_empty() {
                 let empty = "the list is empty, so that no device would match; leave the key out";
                 return Err(<A::Error as de::Error>::custom(empty));
             }
-            Ok(words)
+            Ok(values)
         }
     }
-    from.deserialize_any(WordsVisitor(PhantomData))
+    deserializer.deserialize_any(WordsVisitor(PhantomData))
 }
 
 /// Properties that hold for every text: what is read is read again from what is written of it, and a

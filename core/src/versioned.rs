@@ -5,16 +5,16 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 /// Reads a file that says its version, which may be newer than `known`. One that is cut short or damaged is `no`.
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: u32, no: &str) -> Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], supported: u32, problem: &str) -> Result<T> {
     #[derive(Deserialize)]
     struct VersionOnly {
         version: u32,
     }
-    let VersionOnly { version } = serde_json::from_slice(bytes).context(no)?;
-    if version > known {
-        bail!("it is of version {version}, and this program understands {known}");
+    let VersionOnly { version } = serde_json::from_slice(bytes).context(problem)?;
+    if version > supported {
+        bail!("it is of version {version}, and this program understands {supported}");
     }
-    serde_json::from_slice(bytes).context(no)
+    serde_json::from_slice(bytes).context(problem)
 }
 
 /// The line of a file that says its version before what it holds.

@@ -73,8 +73,8 @@ impl FromStr for VlanRanges {
 
 impl fmt::Display for VlanRanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, range) in self.0.iter().enumerate() {
-            write!(f, "{}{range}", if at == 0 { "" } else { "," })?;
+        for (index, range) in self.0.iter().enumerate() {
+            write!(f, "{}{range}", if index == 0 { "" } else { "," })?;
         }
         Ok(())
     }
@@ -175,8 +175,8 @@ impl VfConfig {
 }
 
 fn parse_word<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
-    let from: serde::de::value::StrDeserializer<'de, Silent> = text.into_deserializer();
-    T::deserialize(from).ok()
+    let deserializer: serde::de::value::StrDeserializer<'de, Silent> = text.into_deserializer();
+    T::deserialize(deserializer).ok()
 }
 
 impl fmt::Display for VfConfig {

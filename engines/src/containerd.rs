@@ -122,18 +122,18 @@ fn read_plugin(
     document: &DocumentMut,
     plugin: &'static str,
 ) {
-    let at = |key: &[&str]| get(document, &[&["plugins", plugin], key].concat());
-    let cdi = at(&["enable_cdi"]).and_then(Item::as_bool);
+    let item_at = |key: &[&str]| get(document, &[&["plugins", plugin], key].concat());
+    let cdi = item_at(&["enable_cdi"]).and_then(Item::as_bool);
     settings.cdi = cdi.or(settings.cdi);
     let section = format!("[plugins.\"{plugin}\"]");
-    settings.set_spec_dirs(list(at(&["cdi_spec_dirs"])), file, Some(section));
-    let runtimes = at(&["containerd", "runtimes"]).and_then(Item::as_table_like);
+    settings.set_spec_dirs(list(item_at(&["cdi_spec_dirs"])), file, Some(section));
+    let runtimes = item_at(&["containerd", "runtimes"]).and_then(Item::as_table_like);
     let names = runtimes.map(|runtimes| {
         let names: BTreeSet<&str> = runtimes.iter().map(|(name, _)| name).collect();
         names.into_iter().map(str::to_owned).collect()
     });
     settings.has_runtime |= runtimes.is_some_and(|runtimes| runtimes.contains_key(RUNTIME_NAME));
-    let default = at(&["containerd", DEFAULT]).and_then(Item::as_str);
+    let default = item_at(&["containerd", DEFAULT]).and_then(Item::as_str);
     settings.runtimes.push(RuntimeNames {
         file: file.to_owned(),
         plugin,
@@ -163,13 +163,13 @@ fn import_file(directory: &Path, pattern: &str) -> RelatedFiles {
 pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
     set_default: bool,
 ) -> anyhow::Result<NewText> {
     let mut document = parse(old.unwrap_or_default())?;
     refuse_disabled(&document)?;
     let layout = ConfigLayout::detect(&document)?;
-    let others = parse_related_files(file, old.is_some(), &layout, others)?;
+    let other_documents = parse_related_files(file, old.is_some(), &layout, other_files)?;
     if document.is_empty() {
         document.insert("version", toml_edit::value(NEW_VERSION));
     }
@@ -180,16 +180,20 @@ pub(crate) fn configure(
     enable_cdi(&mut document, &layout)?;
     register_built_in(&mut document, &layout)?;
     let files = [&document].into_iter();
-    let files = files.chain(others.iter().map(|(_, document)| document));
+    let files = files.chain(other_documents.iter().map(|(_, document)| document));
     let settings = replaced_runtime(&layout, &files.collect::<Vec<_>>());
     register(&mut document, &layout, settings)?;
     if set_default {
         set_default_name(&mut document, &layout)?;
     }
-    refuse_without_default(&document, &layout, others.iter().map(|(_, document)| document))?;
+    refuse_without_default(
+        &document,
+        &layout,
+        other_documents.iter().map(|(_, document)| document),
+    )?;
     if set_default {
         let key = layout.default_name();
-        let other = others.iter();
+        let other = other_documents.iter();
         warnings
             .extend(other.filter_map(|(other, text)| {
                 default_runtime::later_file_warning(other, text, &key)
@@ -231,9 +235,9 @@ fn register_built_in(document: &mut DocumentMut, layout: &ConfigLayout) -> anyho
 pub(crate) fn refuse_without_default<'d>(
     document: &'d DocumentMut,
     layout: &ConfigLayout,
-    others: impl Iterator<Item = &'d DocumentMut>,
+    other_documents: impl Iterator<Item = &'d DocumentMut>,
 ) -> anyhow::Result<()> {
-    let documents: Vec<_> = [document].into_iter().chain(others).collect();
+    let documents: Vec<_> = [document].into_iter().chain(other_documents).collect();
     for name in documents.iter().map(|d| default_name(d, layout)) {
         let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
         let is_in = |d: &&DocumentMut| get(d, &layout.runtime_path(name)).is_some();
@@ -283,11 +287,11 @@ fn parse_related_files<'o>(
     file: &Path,
     exists: bool,
     layout: &ConfigLayout,
-    others: &'o [RelatedFile],
+    other_files: &'o [RelatedFile],
 ) -> anyhow::Result<Vec<(&'o RelatedFile, DocumentMut)>> {
     let file = file.display();
     let mut parsed = Vec::new();
-    for other in others {
+    for other in other_files {
         let document = parse_other(other)?;
         let advice = if !exists {
             format!("make {file} first, with \"containerd config default\"")
@@ -328,11 +332,11 @@ pub(crate) fn register(
     (values, options): (InlineTable, InlineTable),
 ) -> anyhow::Result<()> {
     let path = layout.runtime_path(RUNTIME_NAME);
-    if let Some(found) = get(document, &path) {
-        if !is_our_runtime(found) {
-            let binary = found.get("options").and_then(|o| o.get("BinaryName"));
-            let found = binary.or(found.get("runtime_type")).unwrap_or(found);
-            return Err(taken_error(format_item(found)));
+    if let Some(existing) = get(document, &path) {
+        if !is_our_runtime(existing) {
+            let binary = existing.get("options").and_then(|o| o.get("BinaryName"));
+            let registered = binary.or(existing.get("runtime_type")).unwrap_or(existing);
+            return Err(taken_error(format_item(registered)));
         }
         let runtime = get_or_create_section(document, &path)?;
         for key in ANNOTATIONS {
@@ -495,31 +499,31 @@ pub(crate) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
 
 pub(crate) fn unconfigure(
     now: &str,
-    was: OriginalText<'_>,
+    original: OriginalText<'_>,
     keep: KeptPart,
 ) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
     let layout = ConfigLayout::detect(&document)?;
-    let before = was.text().map(parse).transpose()?;
+    let before = original.text().map(parse).transpose()?;
     let in_before = |path: &[&str]| before.as_ref().and_then(|before| get(before, path));
     let runtime = layout.runtime_path(RUNTIME_NAME);
     if keep == KeptPart::Nothing && has_our_runtime(now)? && in_before(&runtime).is_none() {
         remove_section(&mut document, &runtime);
         prune(&mut document, &runtime[..4], before.as_deref());
     }
-    let restore = TextRestorer { before: before.as_ref(), was };
-    restore.restore_key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
-    restore.restore_key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
-    restore.restore_key(&mut document, &nri::DISABLE, &Value::from(false))?;
+    let restorer = TextRestorer { before: before.as_ref(), original };
+    restorer.restore_key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
+    restorer.restore_key(&mut document, &layout.default_name(), &Value::from(RUNTIME_NAME))?;
+    restorer.restore_key(&mut document, &nri::DISABLE, &Value::from(false))?;
     // What the default was before us may be gone by now.
-    let is_left = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
-    if is_default_runtime(now)? && !is_left(&document) {
+    let is_valid = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
+    if is_default_runtime(now)? && !is_valid(&document) {
         remove(&mut document, &layout.default_name());
         register_built_in(&mut document, &layout)?;
     }
-    restore.restore_built_in(&mut document, &layout);
+    restorer.restore_built_in(&mut document, &layout);
     let only_version = document.len() == 1 && document.contains_key("version");
-    if only_version && was != OriginalText::Unknown && in_before(&["version"]).is_none() {
+    if only_version && original != OriginalText::Unknown && in_before(&["version"]).is_none() {
         document.remove("version");
     }
     if before.is_none() && document.is_empty() {
@@ -530,7 +534,7 @@ pub(crate) fn unconfigure(
 
 struct TextRestorer<'b> {
     before: Option<&'b DocumentMut>,
-    was: OriginalText<'b>,
+    original: OriginalText<'b>,
 }
 
 impl TextRestorer<'_> {
@@ -552,7 +556,7 @@ impl TextRestorer<'_> {
         }
         let old = self.before.and_then(|before| get(before, path));
         match old.and_then(Item::as_value) {
-            None if self.was == OriginalText::Unknown => {}
+            None if self.original == OriginalText::Unknown => {}
             None => {
                 remove(document, path);
                 prune(document, above, self.before.map(DocumentMut::as_table));
@@ -579,7 +583,7 @@ impl TextRestorer<'_> {
         });
         let is_needed =
             runtime_names(document, layout).any(|name| name != BUILT_IN && !in_before(name));
-        if self.was != OriginalText::Unknown && is_ours && !is_needed && !in_before(BUILT_IN) {
+        if self.original != OriginalText::Unknown && is_ours && !is_needed && !in_before(BUILT_IN) {
             remove_section(document, &path);
             prune(document, &path[..4], self.before.map(DocumentMut::as_table));
         }

@@ -96,18 +96,18 @@ fn editable(main: &Path, template: &str) -> PathBuf {
 pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
     set_default: bool,
 ) -> anyhow::Result<NewText> {
     let main = main_file(file);
-    let Some(importing) = others.iter().find(|other| other.path == main) else {
+    let Some(importing) = other_files.iter().find(|other| other.path == main) else {
         bail!(
             "{} is not there, so nothing reads a drop-in; start containerd (or k3s) once, or name another file",
             main.display()
         );
     };
     let layout = find_layout(&importing.text, file).with_context(|| importing.describe())?;
-    let documents = others.iter().map(|other| Ok((other, parse_other(other)?)));
+    let documents = other_files.iter().map(|other| Ok((other, parse_other(other)?)));
     let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
     // Two files with a runtime of one name are merged into one that is neither.
     for (other, document) in &documents {
@@ -139,8 +139,8 @@ pub(crate) fn configure(
                 default_runtime::later_file_warning(other, text, &key)
             }));
     }
-    let others = documents.iter().map(|(_, other)| other);
-    refuse_without_default(&document, &layout, others)?;
+    let other_documents = documents.iter().map(|(_, other)| other);
+    refuse_without_default(&document, &layout, other_documents)?;
     let text = Some(render(&document, old));
     Ok(NewText { text, warnings })
 }

@@ -65,27 +65,27 @@ pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
 pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
     set_default: bool,
 ) -> anyhow::Result<NewText> {
-    let others = others
+    let other_documents = other_files
         .iter()
         .map(|other| Ok((other, parse_other(other)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    for (other, document) in &others {
+    for (other, document) in &other_documents {
         if get(document, &RUNTIME).is_some() {
             return Err(other.registered_error());
         }
     }
     let mut document = parse(old.unwrap_or(HEADER))?;
     match get(&document, &RUNTIME) {
-        Some(found) if !is_our_runtime(found) => {
-            let found = found.get("runtime_path").unwrap_or(found);
-            return Err(taken_error(format_item(found)));
+        Some(existing) if !is_our_runtime(existing) => {
+            let registered = existing.get("runtime_path").unwrap_or(existing);
+            return Err(taken_error(format_item(registered)));
         }
         Some(_) => {}
         None => {
-            let documents = others.iter().map(|(_, document)| document);
+            let documents = other_documents.iter().map(|(_, document)| document);
             let settings = replaced_runtime(&documents.collect::<Vec<_>>());
             register(&mut document, settings)?;
         }
@@ -93,7 +93,7 @@ pub(crate) fn configure(
     let mut warnings = Vec::new();
     if set_default {
         default_runtime::set(&mut document, &DEFAULT_NAME)?;
-        let later = others.iter().filter(|(other, _)| other.is_read_after(file));
+        let later = other_documents.iter().filter(|(other, _)| other.is_read_after(file));
         warnings.extend(later.filter_map(|(other, document)| {
             default_runtime::later_file_warning(other, document, &DEFAULT_NAME)
         }));
@@ -116,8 +116,8 @@ fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyho
 /// The settings of CRI-O's default runtime: its monitor, the annotations that it may act on.
 fn replaced_runtime(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
     let last = |path: &[&str]| {
-        let found = documents.iter().rev().find_map(|d| get(d, path));
-        found.cloned()
+        let item = documents.iter().rev().find_map(|d| get(d, path));
+        item.cloned()
     };
     let default = last(&DEFAULT_NAME);
     let default = default.as_ref().and_then(Item::as_str);

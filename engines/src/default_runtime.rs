@@ -16,12 +16,12 @@ pub(crate) fn is_our_runtime(table: &Table, key: &[&str]) -> bool {
 }
 
 pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
-    if let Some(found) = get(table, key)
+    if let Some(item) = get(table, key)
         && !is_our_runtime(table, key)
     {
-        let found = format_item(found);
+        let other_runtime = format_item(item);
         bail!(
-            "it sets another default runtime, {found}; take that out of it, or leave --set-default out"
+            "it sets another default runtime, {other_runtime}; take that out of it, or leave --set-default out"
         );
     }
     Ok(())

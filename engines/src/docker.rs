@@ -67,16 +67,16 @@ pub(crate) fn read_settings(
     }
     let object: Value =
         serde_json::from_str(text).map_err(|error| ErrorChain(&error).to_string())?;
-    let at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
-    settings.cdi = at(&CDI).and_then(Value::as_bool);
+    let value_at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
+    settings.cdi = value_at(&CDI).and_then(Value::as_bool);
     let texts = |dirs: &Vec<Value>| {
         let dirs = dirs.iter().filter_map(Value::as_str);
         dirs.map(str::to_owned).collect()
     };
-    let dirs = at(&[SPEC_DIRS]).and_then(Value::as_array);
+    let dirs = value_at(&[SPEC_DIRS]).and_then(Value::as_array);
     settings.set_spec_dirs(dirs.map(texts), file, None);
-    settings.has_runtime = at(&RUNTIME).is_some();
-    settings.is_default = at(&[DEFAULT]).and_then(Value::as_str) == Some(RUNTIME_NAME);
+    settings.has_runtime = value_at(&RUNTIME).is_some();
+    settings.is_default = value_at(&[DEFAULT]).and_then(Value::as_str) == Some(RUNTIME_NAME);
     Ok(())
 }
 
@@ -101,11 +101,11 @@ pub(crate) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
 
 pub(crate) fn unconfigure(
     now: &str,
-    was: OriginalText<'_>,
+    original: OriginalText<'_>,
     keep: KeptPart,
 ) -> anyhow::Result<Option<String>> {
     let mut json = JsonText::parse(now)?;
-    let before = was.text().map(JsonText::parse).transpose()?;
+    let before = original.text().map(JsonText::parse).transpose()?;
     let in_before = |path: &[&str]| match &before {
         Some(before) => before.get(path),
         None => Ok(None),
@@ -121,7 +121,7 @@ pub(crate) fn unconfigure(
         match in_before(path)? {
             Some(value) if value == ours => {}
             Some(value) => json.set(path, &value)?,
-            None if was == OriginalText::Unknown => {}
+            None if original == OriginalText::Unknown => {}
             None => {
                 json.remove(path)?;
             }
@@ -146,9 +146,9 @@ fn is_our_runtime(runtime: &Value) -> bool {
 /// second one beside it would not be told from it.
 fn refuse_spelling(json: &JsonText) -> anyhow::Result<()> {
     for key in json.keys()? {
-        let variant = |known: &&str| *known != key && known.eq_ignore_ascii_case(&key);
+        let is_other_spelling = |known: &&str| *known != key && known.eq_ignore_ascii_case(&key);
         let known = [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT];
-        if let Some(known) = known.iter().find(|known| variant(known)) {
+        if let Some(known) = known.iter().find(|known| is_other_spelling(known)) {
             bail!("unknown key {key:?}; write {known:?}");
         }
     }

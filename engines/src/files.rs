@@ -51,7 +51,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            let ends = name.char_indices().map(|(place, _)| place);
+            let ends = name.char_indices().map(|(index, _)| index);
             let mut ends = ends.chain([name.len()]);
             ends.any(|end| matches(rest, name.get(end..).unwrap_or_default()))
         }),
@@ -94,7 +94,7 @@ pub struct EngineFiles {
     /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
     /// did not change it, or for drop-ins.
     pub before: Option<String>,
-    pub others: Vec<RelatedFile>,
+    pub other_files: Vec<RelatedFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,12 +40,12 @@ fn skip_to<'a>(text: &'a str, end: &str) -> &'a str {
 fn read_quoted(text: &str) -> (&str, &str) {
     let inside = text.get(1..).unwrap_or_default();
     let mut escaped = false;
-    for (place, c) in inside.char_indices() {
+    for (index, c) in inside.char_indices() {
         match c {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
             '"' => {
-                let (inside, rest) = inside.split_at(place);
+                let (inside, rest) = inside.split_at(index);
                 return (inside, rest.get(1..).unwrap_or_default());
             }
             _ => {}

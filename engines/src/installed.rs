@@ -25,8 +25,8 @@ pub fn find_installed(
         let program = Path::new(directory).join(kind.program());
         if matches!(host.entry(&program)?, Some(EntryKind::File { .. })) {
             let version = version_of(&program).as_deref().and_then(EngineVersion::parse);
-            let version =
-                version.map_or_else(|| packaged_version(host, kind), |said| Ok(Some(said)))?;
+            let version = version
+                .map_or_else(|| packaged_version(host, kind), |version| Ok(Some(version)))?;
             return Ok(Some((program, version)));
         }
     }
@@ -34,8 +34,8 @@ pub fn find_installed(
 }
 
 fn packaged_version(host: &Host, kind: EngineKind) -> Result<Option<EngineVersion>, HostError> {
-    let wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
-    let lines = host.lines(Path::new(PACKAGES), &wanted)?;
+    let is_wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
+    let lines = host.lines(Path::new(PACKAGES), &is_wanted)?;
     let text = String::from_utf8_lossy(&lines.unwrap_or_default()).into_owned();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {

@@ -166,8 +166,8 @@ impl JsonText {
                     None if style.colon == ":" => "",
                     None => " ",
                 };
-                let at = last.value.end;
-                self.text.insert_str(at, &format!(",{space}{member}"));
+                let end = last.value.end;
+                self.text.insert_str(end, &format!(",{space}{member}"));
             }
             None => {
                 let inside = format!(
@@ -237,11 +237,11 @@ impl<'de> Visitor<'de> for Members<'de> {
 fn parse_object(text: &str, span: Range<usize>) -> anyhow::Result<ObjectSpan> {
     let inner = text.get(span.clone()).unwrap_or_default();
     let mut reader = serde_json::Deserializer::from_str(inner);
-    let found = reader.deserialize_map(Members(Vec::new()))?;
+    let object = reader.deserialize_map(Members(Vec::new()))?;
     reader.end()?;
-    let mut members: Vec<MemberSpan> = Vec::with_capacity(found.0.len());
+    let mut members: Vec<MemberSpan> = Vec::with_capacity(object.0.len());
     let mut end = span.start + 1;
-    for (key, value) in found.0 {
+    for (key, value) in object.0 {
         if members.iter().any(|member| member.key == key) {
             bail!("key {key:?} is there twice");
         }

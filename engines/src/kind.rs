@@ -108,8 +108,8 @@ impl EngineKind {
     }
 
     pub fn too_old_reason(self, version: EngineVersion) -> Option<String> {
-        let (least, what) = self.oldest_supported().filter(|(least, _)| version < *least)?;
-        Some(format!("{version} is too old: {what} needs {least}"))
+        let (oldest, what) = self.oldest_supported().filter(|(oldest, _)| version < *oldest)?;
+        Some(format!("{version} is too old: {what} needs {oldest}"))
     }
 
     /// The newest CDI that a version reads; none if it reads none.

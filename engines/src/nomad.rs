@@ -36,7 +36,7 @@ pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
 
 pub(crate) fn configure(
     old: Option<&str>,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
     set_default: bool,
 ) -> anyhow::Result<NewText> {
     if set_default {
@@ -44,7 +44,7 @@ pub(crate) fn configure(
             "--set-default: Nomad has no default runtime, its docker driver takes docker's; run this with --runtime docker, or write runtime = \"onload\" in the task's config"
         );
     }
-    for other in others {
+    for other in other_files {
         match allows_runtime(&other.path, &other.text).with_context(|| other.describe())? {
             None => {}
             // The operator allows it already; a file of ours would replace theirs.
@@ -94,8 +94,8 @@ fn allows_json(text: &str) -> Result<Option<bool>, serde_json::Error> {
 }
 
 fn find_members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
-    let found = values.into_iter().filter_map(|value| value.get(key));
-    let flat = found.flat_map(|value| match value {
+    let members = values.into_iter().filter_map(|value| value.get(key));
+    let flat = members.flat_map(|value| match value {
         Value::Array(values) => values.iter().collect(),
         value => vec![value],
     });
@@ -117,6 +117,6 @@ pub(crate) fn unconfigure(now: &str) -> anyhow::Result<Option<String>> {
     if !now.contains(TEXT) {
         bail!(CHANGED);
     }
-    let left = now.replacen(TEXT, "", 1);
-    Ok((!left.trim().is_empty()).then_some(left))
+    let remaining = now.replacen(TEXT, "", 1);
+    Ok((!remaining.trim().is_empty()).then_some(remaining))
 }

@@ -31,23 +31,23 @@ pub(crate) const OF_CRIO: &[NriSwitch] = &[(&ENABLE, true)];
 /// another file has on already is not repeated. Where the file has no backup, what is set in it is marked.
 pub(crate) fn enable(
     text: &str,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
     switches: &[NriSwitch],
     has_backup: bool,
 ) -> anyhow::Result<String> {
     let mut document = parse(text)?;
-    let others = others.iter().map(parse_other);
-    let others = others.collect::<Result<Vec<_>, _>>()?;
-    if [&document].into_iter().chain(&others).any(is_disabled) {
+    let other_documents = other_files.iter().map(parse_other);
+    let other_documents = other_documents.collect::<Result<Vec<_>, _>>()?;
+    if [&document].into_iter().chain(&other_documents).any(is_disabled) {
         let [_, id] = CONTAINERD;
         bail!("disabled_plugins turns NRI off; take {id:?} out of it");
     }
     let [plugins, id, validator, _] = VALIDATE;
     let has = |file: &DocumentMut| get(file, &[plugins, id, validator]).is_some();
-    let has_validator = has(&document) || others.iter().any(has);
+    let has_validator = has(&document) || other_documents.iter().any(has);
     let validate: Option<NriSwitch> = has_validator.then_some((&VALIDATE, true));
     for (path, on) in switches.iter().chain(&validate) {
-        if find_switch(&document, &others, path) == Some(*on) {
+        if find_switch(&document, &other_documents, path) == Some(*on) {
             continue;
         }
         if let Some((key, above)) = path.split_last() {
@@ -71,8 +71,12 @@ pub(crate) fn is_disabled(document: &DocumentMut) -> bool {
     strings(document.get("disabled_plugins")).any(|id| id == CONTAINERD[1])
 }
 
-fn find_switch(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option<bool> {
-    let mut all = [document].into_iter().chain(others.iter().rev());
+fn find_switch(
+    document: &DocumentMut,
+    other_documents: &[DocumentMut],
+    path: &[&str],
+) -> Option<bool> {
+    let mut all = [document].into_iter().chain(other_documents.iter().rev());
     all.find_map(|file| get(file, path).and_then(Item::as_bool))
 }
 
@@ -90,9 +94,9 @@ pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> any
         };
         match marked {
             Some((comment, WAS_OFF)) => {
-                let mut was = Value::from(!on);
-                *was.decor_mut() = Decor::new(" ", comment);
-                get_or_create_section(document, above)?.insert(key, Item::Value(was));
+                let mut original = Value::from(!on);
+                *original.decor_mut() = Decor::new(" ", comment);
+                get_or_create_section(document, above)?.insert(key, Item::Value(original));
             }
             None if !is_ours_alone => {}
             _ => {

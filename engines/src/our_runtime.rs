@@ -34,8 +34,8 @@ pub(crate) fn wrong_form_error(key: &str, expected: &str) -> anyhow::Error {
     anyhow!("{key} is not {expected}; write {expected} there")
 }
 
-pub(crate) fn taken_error(found: impl Display) -> anyhow::Error {
+pub(crate) fn taken_error(registered: impl Display) -> anyhow::Error {
     anyhow!(
-        "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
+        "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {registered}; rename or remove it"
     )
 }

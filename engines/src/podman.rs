@@ -57,20 +57,20 @@ pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
 
 /// A file of a user is read after the host's, with those beside it (containers.conf(5)).
 pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
-    let mut beside = vec![
+    let mut related = vec![
         RelatedFiles::File("/usr/share/containers/containers.conf".into()),
         RelatedFiles::File("/etc/containers/containers.conf".into()),
     ];
     let all = DROP_INS.map(PathBuf::from).to_vec();
-    beside.push(RelatedFiles::Directories(all, PATTERN.to_owned()));
+    related.push(RelatedFiles::Directories(all, PATTERN.to_owned()));
     let directory = file.parent().unwrap_or(Path::new("/"));
     if directory != Path::new(DIRECTORY) {
         let above = directory.parent().unwrap_or(directory);
-        beside.push(RelatedFiles::File(above.join("containers.conf")));
+        related.push(RelatedFiles::File(above.join("containers.conf")));
         let own = RelatedFiles::Directories(vec![directory.to_owned()], PATTERN.to_owned());
-        beside.push(own);
+        related.push(own);
     }
-    beside
+    related
 }
 
 /// podman 6 reads the drop-ins of all directories in the order of their names.
@@ -92,13 +92,13 @@ struct MergedSettings {
 }
 
 /// A file's list of hooks replaces those of earlier files, or is added to them.
-fn merge_settings(file: &Path, others: &[RelatedFile]) -> anyhow::Result<MergedSettings> {
-    let mut said = MergedSettings {
+fn merge_settings(file: &Path, other_files: &[RelatedFile]) -> anyhow::Result<MergedSettings> {
+    let mut settings = MergedSettings {
         hooks: vec![DEFAULT_HOOKS_DIR.to_owned()],
         warnings: Vec::new(),
         other_default: None,
     };
-    for other in others {
+    for other in other_files {
         let document = parse_other(other)?;
         if let Some(runtime) = get(&document, &RUNTIME)
             && !is_our_runtime(runtime)
@@ -106,25 +106,26 @@ fn merge_settings(file: &Path, others: &[RelatedFile]) -> anyhow::Result<MergedS
             return Err(other.registered_error());
         }
         let later = default_runtime::later_file_warning(other, &document, &DEFAULT_NAME);
-        said.other_default = later.filter(|_| is_read_after(other, file)).or(said.other_default);
+        settings.other_default =
+            later.filter(|_| is_read_after(other, file)).or(settings.other_default);
         let Some(hooks) = get(&document, &HOOKS) else {
             continue;
         };
         let replaces = !appends(hooks);
         if !is_read_after(other, file) {
             if replaces {
-                said.hooks.clear();
+                settings.hooks.clear();
             }
-            said.hooks.extend(strings(Some(hooks)).map(str::to_owned));
+            settings.hooks.extend(strings(Some(hooks)).map(str::to_owned));
         } else if replaces && !strings(Some(hooks)).any(|dir| dir == HOOKS_DIR) {
-            said.warnings.push(format!(
+            settings.warnings.push(format!(
                 "{} is read after {} and replaces hooks_dir; add {HOOKS_DIR} there",
                 other.path.display(),
                 file.display()
             ));
         }
     }
-    Ok(said)
+    Ok(settings)
 }
 
 /// From podman 4.8 on an array that holds `{append = true}` adds to what earlier files say.
@@ -137,28 +138,28 @@ fn appends(hooks: &Item) -> bool {
 pub(crate) fn configure(
     file: &Path,
     old: Option<&str>,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
     set_default: bool,
 ) -> anyhow::Result<NewText> {
-    let mut said = merge_settings(file, others)?;
+    let mut settings = merge_settings(file, other_files)?;
     let old = old.unwrap_or(HEADER);
     let mut document = parse(old)?;
-    if let Some(found) = get(&document, &RUNTIME)
-        && !is_our_runtime(found)
+    if let Some(existing) = get(&document, &RUNTIME)
+        && !is_our_runtime(existing)
     {
-        return Err(taken_error(format_item(found)));
+        return Err(taken_error(format_item(existing)));
     }
     let has_list = get(&document, &HOOKS).is_some();
     let engine = get_or_create_section(&mut document, &["engine"])?;
     engine.set_implicit(false);
     let hooks = get_or_create_array(engine, HOOKS[1])?;
     if !has_list {
-        *hooks = said.hooks.iter().collect::<Array>();
+        *hooks = settings.hooks.iter().collect::<Array>();
     }
     add_text(hooks, HOOKS_DIR);
     if set_default {
         default_runtime::set(&mut document, &DEFAULT_NAME)?;
-        said.warnings.extend(said.other_default);
+        settings.warnings.extend(settings.other_default);
     }
     if get(&document, &RUNTIME).is_none() {
         let runtimes = get_or_create_section(&mut document, &RUNTIMES)?;
@@ -166,7 +167,7 @@ pub(crate) fn configure(
         let path: Array = [RUNTIME_PATH].into_iter().collect();
         runtimes.insert(RUNTIME_NAME, toml_edit::value(path));
     }
-    Ok(NewText { text: Some(render(&document, old)), warnings: said.warnings })
+    Ok(NewText { text: Some(render(&document, old)), warnings: settings.warnings })
 }
 
 fn is_our_runtime(runtime: &Item) -> bool {
@@ -186,7 +187,7 @@ pub(crate) fn has_our_settings(text: &str) -> anyhow::Result<bool> {
 pub(crate) fn unconfigure(
     file: &Path,
     now: &str,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
     keep: KeptPart,
 ) -> anyhow::Result<Option<String>> {
     let mut document = parse(now)?;
@@ -195,7 +196,7 @@ pub(crate) fn unconfigure(
         prune(&mut document, &RUNTIMES, None);
     }
     default_runtime::remove_default(&mut document, &DEFAULT_NAME);
-    remove_hooks(file, &mut document, others)?;
+    remove_hooks(file, &mut document, other_files)?;
     prune(&mut document, &["engine"], None);
     if document.is_empty() && now.contains(HEADER) {
         return Ok(None);
@@ -211,7 +212,7 @@ pub(crate) fn unconfigure(
 fn remove_hooks(
     file: &Path,
     document: &mut DocumentMut,
-    others: &[RelatedFile],
+    other_files: &[RelatedFile],
 ) -> anyhow::Result<()> {
     if get(document, &HOOKS).is_none() {
         return Ok(());
@@ -219,8 +220,8 @@ fn remove_hooks(
     let engine = get_or_create_section(document, &["engine"])?;
     let hooks = get_or_create_array(engine, HOOKS[1])?;
     hooks.retain(|dir| dir.as_str() != Some(HOOKS_DIR));
-    let left = hooks.iter().filter_map(Value::as_str);
-    if left.eq(merge_settings(file, others)?.hooks.iter().map(String::as_str)) {
+    let remaining = hooks.iter().filter_map(Value::as_str);
+    if remaining.eq(merge_settings(file, other_files)?.hooks.iter().map(String::as_str)) {
         remove(document, &HOOKS);
     }
     Ok(())

@@ -17,7 +17,7 @@ const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError {
     pub file: PathBuf,
-    pub why: String,
+    pub reason: String,
 }
 
 /// The outer error: a file cannot be read; the inner one: a file is not understood.
@@ -39,7 +39,7 @@ pub fn read(
         };
         let imports = match read_settings(&mut settings, kind, &file, &text) {
             Ok(imports) => imports,
-            Err(why) => return Ok(Err(SettingsError { file, why })),
+            Err(reason) => return Ok(Err(SettingsError { file, reason })),
         };
         // The imports of an imported file are not followed: one may import itself.
         if settings.files.is_empty() {

@@ -48,28 +48,28 @@ impl RuntimeUse {
 
 impl fmt::Display for RuntimeUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let holders = match self {
+        let containers = match self {
             RuntimeUse::Unknown(reason) => {
                 return write!(f, "which containers use it could not be determined: {reason}");
             }
             RuntimeUse::Default(key) => {
                 return write!(f, "{key} makes it the default; set another");
             }
-            RuntimeUse::By(holders) => holders,
+            RuntimeUse::By(containers) => containers,
         };
         let (one, many) = ("container of it is", "containers of it are");
-        let left = format_count(holders.len(), one, many);
-        write!(f, "{left} left, to be removed first:")?;
-        for (index, holder) in holders.iter().take(SHOWN).enumerate() {
+        let count = format_count(containers.len(), one, many);
+        write!(f, "{count} left, to be removed first:")?;
+        for (index, container) in containers.iter().take(SHOWN).enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            let short = container_id::short_id(&holder.id);
-            match holder.name.as_str() {
+            let short = container_id::short_id(&container.id);
+            match container.name.as_str() {
                 "" => write!(f, "{comma} {short}")?,
                 // The name of a user's own container may contain line breaks too.
                 name => write!(f, "{comma} {} ({short})", name.escape_debug())?,
             }
         }
-        let more = holders.len().saturating_sub(SHOWN);
+        let more = containers.len().saturating_sub(SHOWN);
         if more > 0 {
             write!(f, " and {more} more")?;
         }
@@ -129,8 +129,8 @@ pub fn from_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Runtim
 /// The format in which podman prints each container.
 pub const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
 
-pub fn from_podman(printed: &str) -> Vec<RuntimeContainer> {
-    let fields = printed.lines().filter_map(|line| {
+pub fn from_podman(output: &str) -> Vec<RuntimeContainer> {
+    let fields = output.lines().filter_map(|line| {
         let (id, rest) = line.split_once(' ')?;
         let (runtime, name) = rest.split_once(' ')?;
         (runtime == RUNTIME_NAME).then(|| RuntimeContainer::new(id, name))
@@ -143,7 +143,7 @@ pub fn from_podman(printed: &str) -> Vec<RuntimeContainer> {
 /// podman.
 pub fn from_conmon(cmdline: &[u8]) -> Option<RuntimeContainer> {
     let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
-    let after = |options: [&[u8]; 2]| {
+    let option_value = |options: [&[u8]; 2]| {
         let mut pairs = words.windows(2);
         pairs.find_map(|pair| match pair {
             [option, value] if options.contains(option) => Some(String::from_utf8_lossy(value)),
@@ -151,10 +151,10 @@ pub fn from_conmon(cmdline: &[u8]) -> Option<RuntimeContainer> {
         })
     };
     let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
-    let runtime = after([b"-r", b"--runtime"])?;
+    let runtime = option_value([b"-r", b"--runtime"])?;
     (program == b"conmon" && runtime == RUNTIME_PATH).then(|| {
-        let id = after([b"-c", b"--cid"]).unwrap_or_default();
-        RuntimeContainer::new(&id, &after([b"-n", b"--name"]).unwrap_or_default())
+        let id = option_value([b"-c", b"--cid"]).unwrap_or_default();
+        RuntimeContainer::new(&id, &option_value([b"-n", b"--name"]).unwrap_or_default())
     })
 }
 

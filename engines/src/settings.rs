@@ -67,16 +67,16 @@ impl EngineSettings {
         file: &Path,
         section: Option<String>,
     ) {
-        let said = dirs.map(|dirs| EngineSpecDirs { dirs, file: file.to_owned(), section });
-        self.spec_dirs = said.or(self.spec_dirs.take());
+        let spec_dirs = dirs.map(|dirs| EngineSpecDirs { dirs, file: file.to_owned(), section });
+        self.spec_dirs = spec_dirs.or(self.spec_dirs.take());
     }
 
     /// What CRI-O and podman call by the same names.
     pub(crate) fn read_section(&mut self, document: &Table, section: &[&str], file: &Path) {
-        let at = |key: &[&str]| get(document, &[section, key].concat());
+        let item_at = |key: &[&str]| get(document, &[section, key].concat());
         let name = format!("[{}]", section.join("."));
-        self.set_spec_dirs(list(at(&["cdi_spec_dirs"])), file, Some(name));
-        self.hook_dirs.extend(strings(at(&["hooks_dir"])).map(str::to_owned));
-        self.has_runtime |= at(&["runtimes", RUNTIME_NAME]).is_some();
+        self.set_spec_dirs(list(item_at(&["cdi_spec_dirs"])), file, Some(name));
+        self.hook_dirs.extend(strings(item_at(&["hooks_dir"])).map(str::to_owned));
+        self.has_runtime |= item_at(&["runtimes", RUNTIME_NAME]).is_some();
     }
 }

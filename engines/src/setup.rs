@@ -82,8 +82,8 @@ impl EngineSetup {
     /// None where every command reads it.
     pub fn restart_command(&self) -> Option<String> {
         let service = self.engine.service()?;
-        let known =
-            EngineVariant::from_path(&self.file).map(|place| place.restart_command().to_owned());
+        let known = EngineVariant::from_path(&self.file)
+            .map(|variant| variant.restart_command().to_owned());
         Some(known.unwrap_or_else(|| format!("systemctl restart {service}")))
     }
 
@@ -117,12 +117,12 @@ impl EngineSetup {
     /// On an error the file has to stay as it is.
     pub fn configure(&self, files: &EngineFiles) -> anyhow::Result<FileDecision> {
         self.refuse_generated()?;
-        let wanted = self.configure_text(files.now.as_deref(), &files.others)?;
-        let decision = |file, backup| FileDecision { file, backup, warnings: wanted.warnings };
-        if wanted.text == files.now {
+        let new_text = self.configure_text(files.now.as_deref(), &files.other_files)?;
+        let decision = |file, backup| FileDecision { file, backup, warnings: new_text.warnings };
+        if new_text.text == files.now {
             return Ok(decision(EngineFileAction::Keep, EngineFileAction::Keep));
         }
-        let Some(text) = wanted.text else {
+        let Some(text) = new_text.text else {
             return Ok(decision(
                 self.remove(files, KeptPart::Nothing)?.file,
                 EngineFileAction::Keep,
@@ -141,8 +141,8 @@ impl EngineSetup {
 
     /// k3s and its like write some files anew at each start.
     fn refuse_generated(&self) -> anyhow::Result<()> {
-        let instead =
-            EngineVariant::from_path(&self.file).and_then(|place| place.template_name(&self.file));
+        let instead = EngineVariant::from_path(&self.file)
+            .and_then(|variant| variant.template_name(&self.file));
         if let Some(instead) = instead {
             bail!("the engine rewrites it at each start; name {instead} beside it with --file");
         }
@@ -170,21 +170,21 @@ impl EngineSetup {
     /// Whether anything of what was read can be ours: a file that does not hold our name was not
     /// changed by us, whatever else is the matter with it.
     pub fn has_trace(files: &EngineFiles) -> bool {
-        let named = |text: &String| text.contains(RUNTIME_NAME);
-        files.before.is_some() || files.now.as_ref().is_some_and(named)
+        let names_runtime = |text: &String| text.contains(RUNTIME_NAME);
+        files.before.is_some() || files.now.as_ref().is_some_and(names_runtime)
     }
 
     pub fn state_dir(&self, files: &EngineFiles) -> anyhow::Result<PathBuf> {
         let now = files.now.as_deref().unwrap_or_default();
-        let (named, default) = match self.engine {
+        let (configured, default) = match self.engine {
             Engine::Docker | Engine::Nomad => (docker::data_root(now)?, "/var/lib/docker"),
             Engine::Containerd => (self.containerd_state_dir(files)?, "/run/containerd"),
             Engine::Crio | Engine::Podman => (None, "/var/lib/containers/storage"),
         };
         let known =
-            || EngineVariant::from_path(&self.file).map(|place| place.state_dir(&self.file));
-        let named = named.map(PathBuf::from).or_else(known);
-        Ok(named.unwrap_or_else(|| PathBuf::from(default)))
+            || EngineVariant::from_path(&self.file).map(|variant| variant.state_dir(&self.file));
+        let configured = configured.map(PathBuf::from).or_else(known);
+        Ok(configured.unwrap_or_else(|| PathBuf::from(default)))
     }
 
     /// A drop-in leaves that to the file that imports it; a template is no TOML.
@@ -194,7 +194,7 @@ impl EngineSetup {
             SetupForm::Template => None,
             SetupForm::DropIn => {
                 let main = containerd_drop_in::main_file(&self.file);
-                let main = files.others.iter().find(|other| other.path == main);
+                let main = files.other_files.iter().find(|other| other.path == main);
                 main.map(|other| other.text.as_str())
             }
         };
@@ -232,9 +232,9 @@ impl EngineSetup {
             None => now,
             Some(before) => now && before != NO_FILE && is_default(before),
         };
-        let others = files.others.iter();
-        let named = is_theirs || others.map(|other| &other.text).any(|text| is_default(text));
-        named.then_some(key)
+        let other_files = files.other_files.iter();
+        let is_set = is_theirs || other_files.map(|other| &other.text).any(|text| is_default(text));
+        is_set.then_some(key)
     }
 
     fn is_default_runtime(&self, text: &str) -> anyhow::Result<bool> {
@@ -267,14 +267,14 @@ impl EngineSetup {
             Some(now) if before == OriginalText::Text(now) => EngineFileAction::Keep,
             Some(now)
                 if keep == KeptPart::Nothing
-                    && self.is_unchanged_since(now, before, &files.others) =>
+                    && self.is_unchanged_since(now, before, &files.other_files) =>
             {
                 match before.text() {
                     Some(before) => EngineFileAction::Write(before.to_owned()),
                     None => EngineFileAction::Remove,
                 }
             }
-            Some(now) => match self.unconfigure(now, before, &files.others, keep)? {
+            Some(now) => match self.unconfigure(now, before, &files.other_files, keep)? {
                 Some(text) if text == now => EngineFileAction::Keep,
                 Some(text) => EngineFileAction::Write(text),
                 None => EngineFileAction::Remove,
@@ -299,29 +299,34 @@ impl EngineSetup {
         &self,
         now: &str,
         before: OriginalText<'_>,
-        others: &[RelatedFile],
+        other_files: &[RelatedFile],
     ) -> bool {
         let combinations = [(false, false), (true, false), (false, true), (true, true)];
         combinations.into_iter().any(|(set_default, nri)| {
             let setup = self.clone().with_default(set_default).with_nri(nri);
-            let wanted = setup.configure_text(before.text(), others);
-            let Some(wanted) = wanted.ok().and_then(|wanted| wanted.text) else {
+            let new_text = setup.configure_text(before.text(), other_files);
+            let Some(configured) = new_text.ok().and_then(|new_text| new_text.text) else {
                 return false;
             };
-            let kept = || setup.unconfigure(&wanted, before, others, KeptPart::Runtime);
-            wanted == now || kept().is_ok_and(|kept| kept.as_deref() == Some(now))
+            let unconfigured =
+                || setup.unconfigure(&configured, before, other_files, KeptPart::Runtime);
+            configured == now || unconfigured().is_ok_and(|text| text.as_deref() == Some(now))
         })
     }
 
-    fn configure_text(&self, old: Option<&str>, others: &[RelatedFile]) -> anyhow::Result<NewText> {
-        let wanted = self.configure_engine_text(old, others)?;
+    fn configure_text(
+        &self,
+        old: Option<&str>,
+        other_files: &[RelatedFile],
+    ) -> anyhow::Result<NewText> {
+        let new_text = self.configure_engine_text(old, other_files)?;
         if !self.nri {
-            return Ok(wanted);
+            return Ok(new_text);
         }
-        let text = wanted.text.unwrap_or_default();
+        let text = new_text.text.unwrap_or_default();
         Ok(NewText {
-            text: Some(nri::enable(&text, others, self.nri_switches()?, !self.is_drop_in())?),
-            ..wanted
+            text: Some(nri::enable(&text, other_files, self.nri_switches()?, !self.is_drop_in())?),
+            ..new_text
         })
     }
 
@@ -341,21 +346,21 @@ impl EngineSetup {
     fn configure_engine_text(
         &self,
         old: Option<&str>,
-        others: &[RelatedFile],
+        other_files: &[RelatedFile],
     ) -> anyhow::Result<NewText> {
         let (file, default) = (&self.file, self.set_default);
         match (self.engine, self.form) {
             (Engine::Docker, _) => docker::configure(old, default),
             (Engine::Containerd, SetupForm::Template) => template::configure(file, old, default),
             (Engine::Containerd, SetupForm::DropIn) => {
-                containerd_drop_in::configure(file, old, others, default)
+                containerd_drop_in::configure(file, old, other_files, default)
             }
             (Engine::Containerd, SetupForm::Whole) => {
-                containerd::configure(file, old, others, default)
+                containerd::configure(file, old, other_files, default)
             }
-            (Engine::Crio, _) => crio::configure(file, old, others, default),
-            (Engine::Podman, _) => podman::configure(file, old, others, default),
-            (Engine::Nomad, _) => nomad::configure(old, others, default),
+            (Engine::Crio, _) => crio::configure(file, old, other_files, default),
+            (Engine::Podman, _) => podman::configure(file, old, other_files, default),
+            (Engine::Nomad, _) => nomad::configure(old, other_files, default),
         }
     }
 
@@ -378,7 +383,7 @@ impl EngineSetup {
         &self,
         now: &str,
         before: OriginalText<'_>,
-        others: &[RelatedFile],
+        other_files: &[RelatedFile],
         keep: KeptPart,
     ) -> anyhow::Result<Option<String>> {
         match (self.engine, self.form) {
@@ -391,7 +396,7 @@ impl EngineSetup {
             (Engine::Containerd, SetupForm::DropIn) => containerd_drop_in::unconfigure(now, keep),
             (Engine::Containerd, SetupForm::Whole) => containerd::unconfigure(now, before, keep),
             (Engine::Crio, _) => crio::unconfigure(now, keep),
-            (Engine::Podman, _) => podman::unconfigure(&self.file, now, others, keep),
+            (Engine::Podman, _) => podman::unconfigure(&self.file, now, other_files, keep),
             (Engine::Nomad, _) => nomad::unconfigure(now),
         }
     }

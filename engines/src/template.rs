@@ -56,8 +56,8 @@ pub(crate) fn configure(
     }
     let old = old.unwrap_or(BASE);
     let (above, ours, below) = split(old)?;
-    if let Some(found) = [above, below].into_iter().find_map(find_foreign) {
-        return Err(taken_error(found));
+    if let Some(foreign) = [above, below].into_iter().find_map(find_foreign) {
+        return Err(taken_error(foreign));
     }
     if ours.is_some() {
         return Ok(NewText { text: Some(old.to_owned()), warnings: Vec::new() });
@@ -92,7 +92,7 @@ pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
     Ok(split(text)?.1.is_some())
 }
 
-pub(crate) fn unconfigure(now: &str, was: OriginalText<'_>) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str, original: OriginalText<'_>) -> anyhow::Result<Option<String>> {
     let (above, ours, below) = split(now)?;
     if ours.is_none() {
         return Ok(Some(now.to_owned()));
@@ -100,7 +100,7 @@ pub(crate) fn unconfigure(now: &str, was: OriginalText<'_>) -> anyhow::Result<Op
     // The empty line above the block came with it.
     let above =
         above.strip_suffix("\n\n").map_or_else(|| above.to_owned(), |above| format!("{above}\n"));
-    let left = format!("{above}{below}");
-    let is_made_by_us = left == BASE && was.text().is_none();
-    Ok((!is_made_by_us).then_some(left))
+    let remaining = format!("{above}{below}");
+    let is_made_by_us = remaining == BASE && original.text().is_none();
+    Ok((!is_made_by_us).then_some(remaining))
 }

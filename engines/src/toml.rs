@@ -48,8 +48,8 @@ pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
     else {
         return text;
     };
-    let at = end_of_old(old_body, body);
-    let (above, below) = body.split_at_checked(at).unwrap_or((body, ""));
+    let index = end_of_old(old_body, body);
+    let (above, below) = body.split_at_checked(index).unwrap_or((body, ""));
     let line_end =
         if below.is_empty() || trailing.is_empty() || trailing.ends_with('\n') { "" } else { "\n" };
     format!("{above}{trailing}{line_end}{below}")
@@ -57,8 +57,8 @@ pub(crate) fn render(document: &DocumentMut, old: &str) -> String {
 
 fn end_of_old(old: &str, new: &str) -> usize {
     let diff = similar::TextDiff::from_lines(old, new);
-    let kept = diff.ops().iter().filter(|op| !op.old_range().is_empty());
-    let lines = kept.map(|op| op.new_range().end).next_back().unwrap_or(0);
+    let unchanged = diff.ops().iter().filter(|op| !op.old_range().is_empty());
+    let lines = unchanged.map(|op| op.new_range().end).next_back().unwrap_or(0);
     new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
@@ -106,14 +106,14 @@ pub(crate) fn remove(table: &mut Table, path: &[&str]) -> bool {
 /// the next section or at the end.
 pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     let section = get(document, path).and_then(Item::as_table);
-    let place = section.and_then(Table::position);
+    let position = section.and_then(Table::position);
     let above = section.and_then(|section| section.decor().prefix()?.as_str());
     let comments = above.unwrap_or_default().trim_end().to_owned();
     remove(document, path);
-    let Some(place) = place.filter(|_| comments.contains('#')) else {
+    let Some(position) = position.filter(|_| comments.contains('#')) else {
         return;
     };
-    match next_position(document, place).and_then(|next| table_at(document, next)) {
+    match next_position(document, position).and_then(|next| table_at(document, next)) {
         Some(next) => {
             let prefix = next.decor().prefix().and_then(|prefix| prefix.as_str());
             let prefix = format!("{comments}\n{}", prefix.unwrap_or_default());
@@ -127,23 +127,23 @@ pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     }
 }
 
-fn next_position(table: &Table, place: isize) -> Option<isize> {
+fn next_position(table: &Table, position: isize) -> Option<isize> {
     let below = table.iter().filter_map(|(_, item)| item.as_table());
-    let places = below.flat_map(|table| {
-        let own = table.position().filter(|own| *own > place);
-        own.into_iter().chain(next_position(table, place))
+    let positions = below.flat_map(|table| {
+        let own = table.position().filter(|own| *own > position);
+        own.into_iter().chain(next_position(table, position))
     });
-    places.min()
+    positions.min()
 }
 
-fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
+fn table_at(table: &mut Table, position: isize) -> Option<&mut Table> {
     let below = table.iter_mut().filter_map(|(_, item)| item.as_table_mut());
     for table in below {
-        if table.position() == Some(place) {
+        if table.position() == Some(position) {
             return Some(table);
         }
-        if next_position(table, place - 1) == Some(place) {
-            return table_at(table, place);
+        if next_position(table, position - 1) == Some(position) {
+            return table_at(table, position);
         }
     }
     None
@@ -152,14 +152,15 @@ fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
 /// Removes the sections on a path that are empty now and were not there before.
 pub(crate) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
     for length in (1..=path.len()).rev() {
-        let place = path.get(..length).unwrap_or_default();
-        let empty =
-            get(document, place).and_then(Item::as_table_like).is_some_and(TableLike::is_empty);
-        let was_there = before.is_some_and(|before| get(before, place).is_some());
+        let parent_path = path.get(..length).unwrap_or_default();
+        let empty = get(document, parent_path)
+            .and_then(Item::as_table_like)
+            .is_some_and(TableLike::is_empty);
+        let was_there = before.is_some_and(|before| get(before, parent_path).is_some());
         if !empty || was_there {
             return;
         }
-        remove_section(document, place);
+        remove_section(document, parent_path);
     }
 }
 

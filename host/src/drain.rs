@@ -18,8 +18,8 @@ pub fn read(host: &Host) -> anyhow::Result<DrainList> {
     let Some(bytes) = host.bytes(path, MAX_BYTES)? else {
         return Ok(DrainList::default());
     };
-    let reading = || format!("reading {}", host.outside_path(path).display());
-    let drain = DrainList::parse(&bytes).with_context(reading)?;
+    let read_context = || format!("reading {}", host.outside_path(path).display());
+    let drain = DrainList::parse(&bytes).with_context(read_context)?;
     Ok(drain.without_expired(|| boot_id(host).ok()))
 }
 
@@ -32,16 +32,16 @@ pub fn boot_id(host: &Host) -> onload_sys::error::Result<String> {
 /// Replaces the file, or removes it where nothing is drained.
 pub fn write(host: &Host, drain: &DrainList) -> anyhow::Result<()> {
     let path = Path::new(DRAIN_PATH);
-    let failed = || format!("writing {}", host.outside_path(path).display());
+    let write_context = || format!("writing {}", host.outside_path(path).display());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
     };
     let directory = host.create_directory(parent)?;
-    let done = if drain.is_empty() {
+    let result = if drain.is_empty() {
         atomic::remove(&directory, name).map(drop)
     } else {
-        let bytes = drain.to_bytes().with_context(failed)?;
+        let bytes = drain.to_bytes().with_context(write_context)?;
         atomic::write_atomic(&directory, name, &bytes, MODE)
     };
-    Ok(done.map_err(|error| error.source).with_context(failed)?)
+    Ok(result.map_err(|error| error.source).with_context(write_context)?)
 }

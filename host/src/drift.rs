@@ -20,44 +20,46 @@ pub struct DriftInput<'c> {
     pub inventory: &'c Inventory,
     pub pools: &'c PoolSet,
     pub config: &'c Config,
-    pub surroundings: InstalledFiles,
+    pub installed: InstalledFiles,
 }
 
 #[derive(Debug)]
 pub struct Drift {
     pub plan: SpecPlan,
     /// The configuration's, where there is no manifest.
-    pub asked: Manifest,
+    pub manifest: Manifest,
     pub warnings: Vec<String>,
 }
 
-pub fn find_drift(compared: DriftInput<'_>) -> anyhow::Result<Drift> {
-    let asked = compared.manifest.cloned().unwrap_or_else(|| Manifest {
-        kinds: compared.config.cdi.kinds.clone(),
+pub fn find_drift(input: DriftInput<'_>) -> anyhow::Result<Drift> {
+    let manifest = input.manifest.cloned().unwrap_or_else(|| Manifest {
+        kinds: input.config.cdi.kinds.clone(),
         ..Manifest::default()
     });
-    let newest = asked.max_cdi_version.as_deref();
-    let mut pools = compared.pools.clone();
-    pools
-        .offered
-        .retain(|pool| asked.kinds.contains(&pool.class) || asked.kinds.contains(&Class::Bundle));
+    let newest = manifest.max_cdi_version.as_deref();
+    let mut pools = input.pools.clone();
+    pools.offered.retain(|pool| {
+        manifest.kinds.contains(&pool.class) || manifest.kinds.contains(&Class::Bundle)
+    });
     if let Some(newest) = newest.and_then(|version| version.parse().ok()) {
         pools.drop_unsupported(newest);
     }
-    let (inventory, config) = (compared.inventory, compared.config);
-    let specs = generate(inventory, &pools.offered, config, compared.surroundings)?;
-    let specs = specs.iter().filter(|(name, _)| asked.kinds.contains(&name.class));
-    let wanted = DesiredSpecs {
+    let (inventory, config) = (input.inventory, input.config);
+    let specs = generate(inventory, &pools.offered, config, input.installed)?;
+    let specs = specs.iter().filter(|(name, _)| manifest.kinds.contains(&name.class));
+    let desired = DesiredSpecs {
         scope: Class::ALL.to_vec(),
-        files: specs.map(|(name, spec)| (*name, render(spec, asked.format).into_bytes())).collect(),
-        format: asked.format,
+        files: specs
+            .map(|(name, spec)| (*name, render(spec, manifest.format).into_bytes()))
+            .collect(),
+        format: manifest.format,
         undecided: inventory.undecided_classes(),
-        asked: asked.clone(),
+        manifest: manifest.clone(),
         force: false,
     };
     Ok(Drift {
-        plan: plan(&wanted, compared.existing, compared.manifest),
-        asked,
+        plan: plan(&desired, input.existing, input.manifest),
+        manifest,
         warnings: pools.warnings,
     })
 }

@@ -16,7 +16,7 @@ pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
     match run {
         Some(run) => match Leases::find(&run, processes) {
             Err(LeaseError::Denied(_)) => Err(not_permitted_error(&path.join(LEASES))),
-            found => found.context("reading leases"),
+            result => result.context("reading leases"),
         },
         None if path.exists() => Err(not_permitted_error(&path)),
         None => Ok(None),
@@ -26,9 +26,9 @@ pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
 /// As [`open`], where there have been none too.
 pub fn open_or_create(host: &Host) -> anyhow::Result<Leases> {
     let path = host.outside_path(Path::new(RUN_DIR));
-    let opening = || format!("opening {}", path.display());
+    let open_context = || format!("opening {}", path.display());
     let directory = host.create_directory(Path::new(RUN_DIR))?;
-    set_mode(&directory, RUN_DIR_MODE).with_context(opening)?;
+    set_mode(&directory, RUN_DIR_MODE).with_context(open_context)?;
     let processes = Processes::at_root(&host.outside_path(Path::new("/")));
     Ok(Leases::open(&RunDir::new(directory, &path), processes)?)
 }
@@ -54,16 +54,16 @@ pub(crate) struct LeaseComparison {
 
 impl LeaseComparison {
     pub(crate) fn new(before: Vec<LeaseEntry>, now: Vec<LeaseEntry>) -> Self {
-        let stands = |device: &DeviceId| now.iter().any(|listed| listed.device == *device);
+        let is_current = |device: &DeviceId| now.iter().any(|entry| entry.device == *device);
         let ended = before.into_iter();
-        let ended = ended.filter(|listed| !stands(&listed.device));
+        let ended = ended.filter(|entry| !is_current(&entry.device));
         LeaseComparison { ended: ended.collect(), now }
     }
 
     /// Each lease that is not over, with whether it stands.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&LeaseEntry, bool)> {
-        let now = self.now.iter().map(|listed| (listed, true));
-        let ended = self.ended.iter().map(|listed| (listed, false));
-        now.chain(ended).filter(|(listed, _)| !listed.is_over)
+        let now = self.now.iter().map(|entry| (entry, true));
+        let ended = self.ended.iter().map(|entry| (entry, false));
+        now.chain(ended).filter(|(entry, _)| !entry.has_ended)
     }
 }

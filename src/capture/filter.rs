@@ -122,12 +122,12 @@ fn write_section(name: &str, table: &dyn TableLike, result: &mut String) {
             values.push_str(&format!("{} = {value}\n", Key::new(key)));
         }
     }
-    let below = table.iter().filter_map(|(key, item)| Some((key, item.as_table()?)));
-    let below: Vec<(&str, &Table)> = below.collect();
-    if below.is_empty() || !values.is_empty() {
+    let subtables = table.iter().filter_map(|(key, item)| Some((key, item.as_table()?)));
+    let subtables: Vec<(&str, &Table)> = subtables.collect();
+    if subtables.is_empty() || !values.is_empty() {
         result.push_str(&format!("[{name}]\n{values}"));
     }
-    for (key, table) in below {
+    for (key, table) in subtables {
         write_section(&format!("{name}.{}", Key::new(key)), table, result);
     }
 }

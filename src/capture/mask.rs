@@ -81,16 +81,16 @@ impl AddressPart {
 /// How an address is written: the digits of each group, and what stands between them.
 struct AddressShape {
     groups: &'static [usize],
-    between: Option<u8>,
+    separator: Option<u8>,
     parts: &'static [AddressPart],
 }
 
 impl AddressShape {
     fn parts<'b>(&self, mut bytes: &'b [u8]) -> impl Iterator<Item = (AddressPart, &'b [u8])> {
         self.parts.iter().filter_map(move |part| {
-            let (own, rest) = bytes.split_at_checked(part.length())?;
+            let (part_bytes, rest) = bytes.split_at_checked(part.length())?;
             bytes = rest;
-            Some((*part, own))
+            Some((*part, part_bytes))
         })
     }
 }
@@ -99,23 +99,23 @@ const SHAPES: [AddressShape; 6] = [
     // Of IP over InfiniBand: flags and queue pair, then the GID of the port (RFC 4391 section 9.1.1).
     AddressShape {
         groups: &[2; 20],
-        between: Some(b':'),
+        separator: Some(b':'),
         parts: &[AddressPart::Plain, AddressPart::Subnet, AddressPart::Guid],
     },
     AddressShape {
         groups: &[4; 8],
-        between: Some(b':'),
+        separator: Some(b':'),
         parts: &[AddressPart::Subnet, AddressPart::Guid],
     },
-    AddressShape { groups: &[2; 6], between: Some(b':'), parts: &[AddressPart::Mac] },
-    AddressShape { groups: &[2; 6], between: Some(b'-'), parts: &[AddressPart::Mac] },
-    AddressShape { groups: &[4; 4], between: Some(b':'), parts: &[AddressPart::Guid] },
-    AddressShape { groups: &[8, 4, 4, 4, 12], between: Some(b'-'), parts: &[AddressPart::Uuid] },
+    AddressShape { groups: &[2; 6], separator: Some(b':'), parts: &[AddressPart::Mac] },
+    AddressShape { groups: &[2; 6], separator: Some(b'-'), parts: &[AddressPart::Mac] },
+    AddressShape { groups: &[4; 4], separator: Some(b':'), parts: &[AddressPart::Guid] },
+    AddressShape { groups: &[8, 4, 4, 4, 12], separator: Some(b'-'), parts: &[AddressPart::Uuid] },
 ];
 /// In names.
 const DIGITS: [AddressShape; 2] = [
-    AddressShape { groups: &[12], between: None, parts: &[AddressPart::Mac] },
-    AddressShape { groups: &[16], between: None, parts: &[AddressPart::Guid] },
+    AddressShape { groups: &[12], separator: None, parts: &[AddressPart::Mac] },
+    AddressShape { groups: &[16], separator: None, parts: &[AddressPart::Guid] },
 ];
 
 /// Masks texts in two passes: the first sees all of them, the second rewrites each.
@@ -211,14 +211,15 @@ fn rewrite(text: &str, mut replace: impl FnMut(AddressPart, &[u8]) -> Vec<u8>) -
     let mut before: Option<char> = None;
     while let Some(next) = rest.chars().next() {
         let begins = before.is_none_or(|c| !c.is_ascii_alphanumeric() && c != ':');
-        let found = begins
+        let address = begins
             .then(|| find_first(&SHAPES, rest, 0).or_else(|| find_in_name(rest)))
             .flatten()
             .or_else(|| before.is_none().then(|| find_bare(rest)).flatten());
-        if let Some(FoundAddress { shape, bytes, start, length }) = found {
+        if let Some(FoundAddress { shape, bytes, start, length }) = address {
             let (whole, tail) = rest.split_at(start + length);
             let parts = shape.parts(&bytes);
-            let new: Vec<Vec<u8>> = parts.map(|(part, own)| replace(part, own)).collect();
+            let new: Vec<Vec<u8>> =
+                parts.map(|(part, part_bytes)| replace(part, part_bytes)).collect();
             result.push_str(&whole[..start]);
             result.push_str(&format_like(&new.concat(), &whole[start..]));
             rest = tail;
@@ -259,32 +260,32 @@ fn find_in_name(text: &str) -> Option<FoundAddress> {
 /// An address that is the whole text, without colons, as drivers use it to name their clocks
 /// (`%pm`).
 fn find_bare(text: &str) -> Option<FoundAddress> {
-    let found = find_first(&DIGITS[..1], text, 0)?;
-    text[found.length..].trim_ascii().is_empty().then_some(found)
+    let address = find_first(&DIGITS[..1], text, 0)?;
+    text[address.length..].trim_ascii().is_empty().then_some(address)
 }
 
 /// The bytes of groups of hexadecimal digits, and the length of the groups; `None` if something
 /// else is there, or if more of the same follows.
 fn parse_groups(text: &[u8], shape: &AddressShape) -> Option<(Vec<u8>, usize)> {
     let mut bytes = Vec::new();
-    let mut at = 0;
+    let mut offset = 0;
     for (index, digits) in shape.groups.iter().enumerate() {
         if index > 0 {
-            (text.get(at).copied() == shape.between).then_some(())?;
-            at += 1;
+            (text.get(offset).copied() == shape.separator).then_some(())?;
+            offset += 1;
         }
-        for pair in text.get(at..at + digits)?.chunks(2) {
+        for pair in text.get(offset..offset + digits)?.chunks(2) {
             pair.iter().all(u8::is_ascii_hexdigit).then_some(())?;
             let pair = std::str::from_utf8(pair).ok()?;
             bytes.push(u8::from_str_radix(pair, 16).ok()?);
         }
-        at += digits;
+        offset += digits;
     }
-    let ends = match text.get(at) {
+    let ends = match text.get(offset) {
         None => true,
-        Some(next) => !next.is_ascii_alphanumeric() && Some(*next) != shape.between,
+        Some(next) => !next.is_ascii_alphanumeric() && Some(*next) != shape.separator,
     };
-    ends.then_some((bytes, at))
+    ends.then_some((bytes, offset))
 }
 
 /// Other bytes in the shape of an address.

@@ -30,9 +30,9 @@ pub(crate) fn build_stub(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     if let Some(interpreter) = parse_interpreter_line(head) {
         return Some(format!("#!{interpreter}\n").into_bytes());
     }
-    let wanted = elf::summarize(content).map(drop_definitions);
+    let expected = elf::summarize(content).map(drop_definitions);
     let texts = [&[LABEL], strings].concat().join(&0);
-    let candidates = match &wanted {
+    let candidates = match &expected {
         Ok(summary) => vec![write(summary, &texts)],
         Err(elf::ElfError::NotElf) => vec![texts],
         Err(_) => {
@@ -42,7 +42,7 @@ pub(crate) fn build_stub(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     };
     let mut candidates = candidates.into_iter();
     candidates
-        .find(|candidate| elf::summarize(candidate.as_slice()).map(drop_definitions) == wanted)
+        .find(|candidate| elf::summarize(candidate.as_slice()).map(drop_definitions) == expected)
 }
 
 /// Discovery loads nothing, so neither a file's definitions for others nor its word size matter.
@@ -81,11 +81,11 @@ fn header(machine: u16, program_headers: usize) -> Vec<u8> {
     header.resize(16, 0);
     header.extend([SHARED_OBJECT, machine].map(u16::to_le_bytes).concat());
     header.extend(1_u32.to_le_bytes());
-    let places = [0, HEADER_BYTES as u64, 0];
-    header.extend(places.map(u64::to_le_bytes).concat());
+    let offsets = [0, HEADER_BYTES as u64, 0];
+    header.extend(offsets.map(u64::to_le_bytes).concat());
     header.extend(0_u32.to_le_bytes());
-    let of_program = [HEADER_BYTES, PROGRAM_HEADER_BYTES, program_headers];
-    header.extend(of_program.map(|count| (count as u16).to_le_bytes()).concat());
+    let sizes = [HEADER_BYTES, PROGRAM_HEADER_BYTES, program_headers];
+    header.extend(sizes.map(|count| (count as u16).to_le_bytes()).concat());
     header.extend([64, 0, 0].map(u16::to_le_bytes).concat());
     header
 }
@@ -139,11 +139,11 @@ impl StubBody {
 
 /// Gives the place of a text in the table of strings.
 fn add(strings: &mut Vec<u8>, text: &str) -> u32 {
-    let at = strings.len();
+    let offset = strings.len();
     strings.extend(text.as_bytes());
     strings.push(0);
     // The summary limits the names to a few thousand of four KiB each.
-    u32::try_from(at).unwrap_or_default()
+    u32::try_from(offset).unwrap_or_default()
 }
 
 /// `Elf64_Verneed` with its `Elf64_Vernaux`, library by library, and the number of libraries.

@@ -44,7 +44,7 @@ pub(crate) enum CapturedEntry {
 
 pub(crate) fn collect(
     host: &Host,
-    seen: &BTreeMap<PathBuf, RecordedPath>,
+    recording: &BTreeMap<PathBuf, RecordedPath>,
     inventory: &Inventory,
     config: Option<&str>,
     is_masked: bool,
@@ -56,8 +56,8 @@ pub(crate) fn collect(
         links: BTreeMap::new(),
         tree: CapturedTree::default(),
     };
-    for (path, seen) in seen {
-        collector.add(path, seen);
+    for (path, recorded) in recording {
+        collector.add(path, recorded);
     }
     if let Some(config) = config.and_then(filter::filter_config) {
         collector.insert_file(Path::new(CONFIG_PATH), config.into_bytes(), false);
@@ -75,42 +75,42 @@ struct Collector<'s> {
 }
 
 impl Collector<'_> {
-    fn add(&mut self, path: &Path, seen: &RecordedPath) {
-        if let Some(node) = seen.node {
+    fn add(&mut self, path: &Path, recorded: &RecordedPath) {
+        if let Some(node) = recorded.node {
             self.tree.nodes.insert(path.to_owned(), node);
         }
-        let followed = seen.entry.is_some() || seen.content.is_some() || seen.opened;
-        if seen.node.is_some() && !followed {
+        let followed = recorded.entry.is_some() || recorded.content.is_some() || recorded.opened;
+        if recorded.node.is_some() && !followed {
             return;
         }
-        let Some(place) = self.walk(path, followed) else {
+        let Some(real_path) = self.walk(path, followed) else {
             return;
         };
-        match seen.entry {
+        match recorded.entry {
             Some(EntryKind::File { executable }) => {
-                self.insert_file(&place, Vec::new(), executable)
+                self.insert_file(&real_path, Vec::new(), executable)
             }
             // What is neither a file nor a directory is represented by a directory, since that is
             // not a file either.
             Some(EntryKind::Directory | EntryKind::Other) => {
-                self.insert(&place, CapturedEntry::Directory)
+                self.insert(&real_path, CapturedEntry::Directory)
             }
             None => {}
         }
-        if let Some(content) = &seen.content {
-            let kept = filter::filter_content(path, content, self.is_masked);
-            self.insert_file(&place, kept, false);
-        } else if seen.opened {
-            self.insert_stub(path, &place);
+        if let Some(content) = &recorded.content {
+            let filtered = filter::filter_content(path, content, self.is_masked);
+            self.insert_file(&real_path, filtered, false);
+        } else if recorded.opened {
+            self.insert_stub(path, &real_path);
         }
-        for name in &seen.names {
-            self.add_name(path, &place, name);
+        for name in &recorded.names {
+            self.add_name(path, &real_path, name);
         }
     }
 
     /// Adds an entry of a directory below which nothing was read. It matters only in sysfs, where a
     /// link or directory is a device; attributes are read, or do not matter.
-    fn add_name(&mut self, path: &Path, place: &Path, name: &str) {
+    fn add_name(&mut self, path: &Path, directory: &Path, name: &str) {
         let function = path.parent() == Some(Path::new(pci::DEVICES));
         let matters = path.starts_with("/sys")
             && !path.starts_with("/sys/devices/system")
@@ -118,7 +118,7 @@ impl Collector<'_> {
         if !matters {
             return;
         }
-        let child = place.join(name);
+        let child = directory.join(name);
         if self.walk(&child, false).is_none() {
             return;
         }
@@ -134,21 +134,21 @@ impl Collector<'_> {
         if path.starts_with("/proc") {
             return Some(path.to_owned());
         }
-        let mut ahead: VecDeque<OsString> = path_names(path).collect();
-        let mut place = PathBuf::from("/");
+        let mut pending: VecDeque<OsString> = path_names(path).collect();
+        let mut real_path = PathBuf::from("/");
         let mut followed = 0;
-        while let Some(part) = ahead.pop_front() {
+        while let Some(part) = pending.pop_front() {
             if part == ".." {
-                place.pop();
+                real_path.pop();
                 continue;
             }
-            let here = place.join(part);
-            let Some(target) = self.link(&here) else {
-                place = here;
+            let current = real_path.join(part);
+            let Some(target) = self.link(&current) else {
+                real_path = current;
                 continue;
             };
-            self.insert(&here, CapturedEntry::Link(relative_to(&place, &target)));
-            if ahead.is_empty() && !follow_last {
+            self.insert(&current, CapturedEntry::Link(relative_to(&real_path, &target)));
+            if pending.is_empty() && !follow_last {
                 return None;
             }
             followed += 1;
@@ -156,40 +156,40 @@ impl Collector<'_> {
                 return None;
             }
             if target.is_absolute() {
-                place = PathBuf::from("/");
+                real_path = PathBuf::from("/");
             }
             for part in path_names(&target).rev() {
-                ahead.push_front(part);
+                pending.push_front(part);
             }
         }
-        Some(place)
+        Some(real_path)
     }
 
-    fn link(&mut self, place: &Path) -> Option<PathBuf> {
-        if let Some(known) = self.links.get(place) {
+    fn link(&mut self, path: &Path) -> Option<PathBuf> {
+        if let Some(known) = self.links.get(path) {
             return known.clone();
         }
-        let target = self.host.link(place).ok().flatten();
-        self.links.insert(place.to_owned(), target.clone());
+        let target = self.host.link(path).ok().flatten();
+        self.links.insert(path.to_owned(), target.clone());
         target
     }
 
-    fn insert(&mut self, place: &Path, entry: CapturedEntry) {
-        for above in place.ancestors().skip(1) {
-            if above.parent().is_some() {
-                let vacant = self.tree.entries.entry(above.to_owned());
+    fn insert(&mut self, path: &Path, entry: CapturedEntry) {
+        for ancestor in path.ancestors().skip(1) {
+            if ancestor.parent().is_some() {
+                let vacant = self.tree.entries.entry(ancestor.to_owned());
                 vacant.or_insert(CapturedEntry::Directory);
             }
         }
-        if place.parent().is_some() {
-            self.tree.entries.entry(place.to_owned()).or_insert(entry);
+        if path.parent().is_some() {
+            self.tree.entries.entry(path.to_owned()).or_insert(entry);
         }
     }
 
-    fn insert_file(&mut self, place: &Path, new: Vec<u8>, is_executable: bool) {
+    fn insert_file(&mut self, path: &Path, new: Vec<u8>, is_executable: bool) {
         let empty = CapturedEntry::File { content: Vec::new(), executable: false };
-        self.insert(place, empty);
-        let entry = self.tree.entries.get_mut(place);
+        self.insert(path, empty);
+        let entry = self.tree.entries.get_mut(path);
         if let Some(CapturedEntry::File { content, executable }) = entry {
             *executable |= is_executable;
             if content.is_empty() {
@@ -198,9 +198,9 @@ impl Collector<'_> {
         }
     }
 
-    fn insert_stub(&mut self, path: &Path, place: &Path) {
+    fn insert_stub(&mut self, path: &Path, real_path: &Path) {
         let filled = |entry: &CapturedEntry| matches!(entry, CapturedEntry::File { content, .. } if !content.is_empty());
-        if self.tree.entries.get(place).is_some_and(filled) {
+        if self.tree.entries.get(real_path).is_some_and(filled) {
             return;
         }
         let original = self.host.bytes(path, LIBRARY_LIMIT).ok().flatten();
@@ -209,11 +209,11 @@ impl Collector<'_> {
         let driver = onload.and_then(|onload| onload.version.as_deref());
         let checksum = onload.and_then(|onload| onload.interface_checksum.as_deref());
         let marks: Vec<&str> = checksum.into_iter().chain([CONTROL_PLANE]).collect();
-        let made = build_stub(&original, &release_strings(&original, driver, &marks));
-        if made.is_none() {
-            self.tree.left_out.insert(place.to_owned());
+        let stub = build_stub(&original, &release_strings(&original, driver, &marks));
+        if stub.is_none() {
+            self.tree.left_out.insert(real_path.to_owned());
         }
-        self.insert_file(place, made.unwrap_or_default(), false);
+        self.insert_file(real_path, stub.unwrap_or_default(), false);
     }
 }
 

@@ -25,9 +25,9 @@ type RuntimeCounts = BTreeMap<PathBuf, usize>;
 
 pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let host = Host::open(&global.host_root)?;
-    let made = count_by_runtime(&host)?;
-    let (there, gone) = sort(&host, made)?;
-    for (runtime, count) in gone {
+    let counts = count_by_runtime(&host)?;
+    let (present, missing) = sort(&host, counts)?;
+    for (runtime, count) in missing {
         printer.warning(format_args!(
             "{} made by {}, which is not there: install it again to end {}",
             format_container_count(count),
@@ -35,12 +35,12 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
             them(count)
         ));
     }
-    let most = there.iter().max_by_key(|(_, count)| **count);
-    let runtime = match most {
-        Some((runtime, most)) => {
-            for (other, count) in there.iter().filter(|(other, _)| *other != runtime) {
+    let max = present.iter().max_by_key(|(_, count)| **count);
+    let runtime = match max {
+        Some((runtime, max_count)) => {
+            for (other, count) in present.iter().filter(|(other, _)| *other != runtime) {
                 printer.warning(format_args!(
-                    "{} made by {}, and {most} by {}, which does not find {them}: end {them} first",
+                    "{} made by {}, and {max_count} by {}, which does not find {them}: end {them} first",
                     format_container_count(*count),
                     other.display(),
                     runtime.display(),
@@ -78,21 +78,22 @@ fn count_by_runtime(host: &Host) -> anyhow::Result<RuntimeCounts> {
     Ok(counts)
 }
 
-fn sort(host: &Host, made: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, RuntimeCounts)> {
-    let (mut there, mut gone) = (RuntimeCounts::new(), RuntimeCounts::new());
-    for (runtime, count) in made {
+fn sort(host: &Host, counts: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, RuntimeCounts)> {
+    let (mut present, mut missing) = (RuntimeCounts::new(), RuntimeCounts::new());
+    for (runtime, count) in counts {
         let side = match host.entry(&runtime)? {
-            Some(_) => &mut there,
-            None => &mut gone,
+            Some(_) => &mut present,
+            None => &mut missing,
         };
         side.insert(runtime, count);
     }
-    Ok((there, gone))
+    Ok((present, missing))
 }
 
 /// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so.
 fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let shown = file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
+    let config_path =
+        file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
     let bytes = match file {
         None => host.bytes(Path::new(CONFIG_PATH), LIMIT)?,
         Some(path) => Some(
@@ -100,15 +101,15 @@ fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<P
                 .with_context(|| format!("reading configuration {}", path.display()))?,
         ),
     };
-    let named = configured_runtime(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
-    let named = named.with_context(|| {
-        let shown = shown.display();
-        format!("reading configuration {shown}: [runtime] does not say clearly which runtime it is")
+    let runtime = configured_runtime(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
+    let runtime = runtime.with_context(|| {
+        let config_path = config_path.display();
+        format!("reading configuration {config_path}: [runtime] does not say clearly which runtime it is")
     })?;
-    let candidates = if named.as_os_str().is_empty() {
+    let candidates = if runtime.as_os_str().is_empty() {
         RUNTIMES.map(Path::new).to_vec()
     } else {
-        vec![named.as_path()]
+        vec![runtime.as_path()]
     };
     for path in candidates {
         if host.entry(path)?.is_some() {

@@ -24,17 +24,17 @@ pub fn run(
 ) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
     let directory = find_directory(&host, args.output_dir.as_deref())?;
-    let shown = directory_path(&host, args.output_dir.as_deref());
-    let (existing, manifest) = read_existing(directory.as_ref(), &shown, printer)?;
+    let path = directory_path(&host, args.output_dir.as_deref());
+    let (existing, manifest) = read_existing(directory.as_ref(), &path, printer)?;
     let manifest = manifest.map_err(anyhow::Error::msg)?;
     let (inventory, pools) = discover_host(&host, &config, printer);
-    let Drift { plan, asked, warnings } = find_drift(DriftInput {
+    let Drift { plan, manifest: asked, warnings } = find_drift(DriftInput {
         existing: &existing,
         manifest: manifest.as_ref(),
         inventory: &inventory,
         pools: &pools,
         config: &config,
-        surroundings: InstalledFiles::read(&host, &config)?,
+        installed: InstalledFiles::read(&host, &config)?,
     })?;
     for warning in &warnings {
         printer.warning(warning);
@@ -49,16 +49,16 @@ pub fn run(
             (FileAction::Leave, _) => "changed by somebody else".to_owned(),
         };
         answer = ExitAnswer::No;
-        let line = format!("{}: {word}", shown.join(&step.name).display());
+        let line = format!("{}: {word}", path.join(&step.name).display());
         printer.print(format_paragraph("", "    ", &line, printer.columns()))?;
     }
     if answer == ExitAnswer::Yes {
-        refuse_undecided(&inventory, &plan, &asked.kinds, &shown)?;
-        let shown = shown.display();
+        refuse_undecided(&inventory, &plan, &asked.kinds, &path)?;
+        let path = path.display();
         match directory {
-            Some(_) => printer.note(format_args!("{shown} describes this host")),
+            Some(_) => printer.note(format_args!("{path} describes this host")),
             None => printer.note(format_args!(
-                "nothing is offered, and there are no files: {shown} does not exist"
+                "nothing is offered, and there are no files: {path} does not exist"
             )),
         }
     }

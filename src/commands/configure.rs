@@ -61,10 +61,10 @@ pub fn run(
     let too_old = version.and_then(|version| args.runtime.kind().too_old_reason(version));
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
-        if let Some(why) = &too_old {
+        if let Some(reason) = &too_old {
             let name = args.runtime.name();
             printer.warning(format!(
-                "{name} {why}; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer {name}"
+                "{name} {reason}; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer {name}"
             ));
         }
     }
@@ -120,7 +120,7 @@ fn apply_files(
     service: Option<&EngineService>,
     printer: &mut Printer,
 ) -> anyhow::Result<bool> {
-    let how = if files.iter().any(|file| file.needs_restart(has_cdi)) {
+    let method = if files.iter().any(|file| file.needs_restart(has_cdi)) {
         ReloadMethod::Restart
     } else {
         ReloadMethod::Reload
@@ -133,8 +133,8 @@ fn apply_files(
     }
     if let Some(setup) = &changed {
         match service {
-            Some(service) => reload_engine(service, how, files, printer)?,
-            None => print_reload_command(host, setup, how, printer)?,
+            Some(service) => reload_engine(service, method, files, printer)?,
+            None => print_reload_command(host, setup, method, printer)?,
         }
     }
     for file in files.iter().filter(|file| file.is_runtime_in_use()) {
@@ -166,12 +166,12 @@ fn reload_unread(
         printer.note(format_args!("{}: {advice}", engine.name()));
         return Ok(());
     };
-    let how = if advice.contains("systemctl reload ") {
+    let method = if advice.contains("systemctl reload ") {
         ReloadMethod::Reload
     } else {
         ReloadMethod::Restart
     };
-    reload_engine(service, how, &[], printer)
+    reload_engine(service, method, &[], printer)
 }
 
 fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Result<()> {
@@ -187,10 +187,10 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
             bail!("--file {}: name the file by its whole path", file.display());
         }
         if args.restart {
-            let how = EngineSetup::for_file(args.runtime, file.clone()).restart_command();
-            let how = how.unwrap_or_else(|| "nothing has to be restarted".to_owned());
+            let command = EngineSetup::for_file(args.runtime, file.clone()).restart_command();
+            let command = command.unwrap_or_else(|| "nothing has to be restarted".to_owned());
             bail!(
-                "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {how}",
+                "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {command}",
                 file.display()
             );
         }
@@ -254,7 +254,7 @@ fn lock(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Option<Lock>> {
 }
 
 struct PolicyFile {
-    shown: PathBuf,
+    path: PathBuf,
     /// None where the host has none yet; the one of a file that was named has to be there.
     directory: Option<ConfigDir>,
     file: Option<ConfigFile>,
@@ -272,23 +272,23 @@ impl PolicyFile {
         if args.allow.is_empty() {
             return Ok(None);
         }
-        let (shown, directory) = match &global.config {
+        let (path, directory) = match &global.config {
             Some(path) => (path.clone(), Some(open_given(path)?)),
             None => {
                 let open = host.directory(Path::new(CONFIG_DIR))?;
                 (host.outside_path(Path::new(CONFIG_PATH)), open.map(|open| on_host(host, open)))
             }
         };
-        let mut policy = PolicyFile { shown, directory, file: None, edited: None };
+        let mut policy = PolicyFile { path, directory, file: None, edited: None };
         if let Some(directory) = &policy.directory {
             policy.file = directory.read(policy.name())?;
         }
         if policy.file.is_some() {
-            printer.log_read(&policy.shown);
+            printer.log_read(&policy.path);
         }
         let old = policy.text().unwrap_or_default();
         let new = allow::allow_classes(old, &args.allow).with_context(|| {
-            let path = policy.shown.display();
+            let path = policy.path.display();
             format!("allowing classes in {path}, which is left as it is")
         })?;
         policy.edited = (new != old).then_some(new);
@@ -296,7 +296,7 @@ impl PolicyFile {
     }
 
     fn name(&self) -> &OsStr {
-        self.shown.file_name().unwrap_or_default()
+        self.path.file_name().unwrap_or_default()
     }
 
     fn text(&self) -> Option<&str> {
@@ -305,8 +305,8 @@ impl PolicyFile {
 
     fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
         match self.edited.as_deref() {
-            Some(new) => print_diff(&self.shown, self.text(), Some(new), printer)?,
-            None => printer.note(unchanged_message(&self.shown)),
+            Some(new) => print_diff(&self.path, self.text(), Some(new), printer)?,
+            None => printer.note(unchanged_message(&self.path)),
         }
         Ok(())
     }
@@ -320,7 +320,7 @@ impl PolicyFile {
             None => on_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
         };
         directory.write(self.name(), text, self.file.as_ref())?;
-        printer.note(format_args!("wrote {}", self.shown.display()));
+        printer.note(format_args!("wrote {}", self.path.display()));
         Ok(())
     }
 }
@@ -363,14 +363,14 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
 fn print_reload_command(
     host: &Host,
     setup: &EngineSetup,
-    how: ReloadMethod,
+    method: ReloadMethod,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let name = setup.engine.name();
     let by_init = |command: &str| init_command(host, command);
     let reload = setup.reload_command().map(by_init).transpose()?;
     let restart = setup.restart_command().as_deref().map(by_init).transpose()?;
-    match (how, reload, restart) {
+    match (method, reload, restart) {
         (_, _, None) => {
             printer.note("nothing to restart: podman reads it whenever it starts a container");
         }
@@ -389,8 +389,8 @@ fn print_reload_command(
 
 /// A command to systemd as the host's own init system takes it: OpenRC's, where there is no systemctl.
 fn init_command(host: &Host, command: &str) -> anyhow::Result<String> {
-    let is_there = |program| host.entry(Path::new(program)).map(|entry| entry.is_some());
-    let is_openrc = is_there("/sbin/rc-service")? && !is_there("/usr/bin/systemctl")?;
+    let exists = |program| host.entry(Path::new(program)).map(|entry| entry.is_some());
+    let is_openrc = exists("/sbin/rc-service")? && !exists("/usr/bin/systemctl")?;
     Ok(match command.split(' ').collect::<Vec<_>>()[..] {
         ["systemctl", verb, service, ref more @ ..] if is_openrc && verb != "--user" => {
             [&["rc-service", service, verb], more].concat().join(" ")
@@ -402,28 +402,28 @@ fn init_command(host: &Host, command: &str) -> anyhow::Result<String> {
 /// Where the engine does worse than before, it gets back what it had.
 fn reload_engine(
     service: &EngineService,
-    how: ReloadMethod,
+    method: ReloadMethod,
     files: &[DecidedFile],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let name = service.name;
-    if how == ReloadMethod::Reload && !service.before.is_active {
+    if method == ReloadMethod::Reload && !service.before.is_active {
         printer.note(format_args!("{name} does not run: it reads the file when it starts"));
         return Ok(());
     }
-    let Some(worse) = service.reload(how)? else {
-        printer.note(format_args!("{}ed {name}", how.verb()));
+    let Some(worse) = service.reload(method)? else {
+        printer.note(format_args!("{}ed {name}", method.verb()));
         return Ok(());
     };
     for file in files.iter().rev() {
         file.restore()?;
     }
-    let again = match service.retry_reload(how)? {
-        None => format!("it was {}ed with them", how.verb()),
+    let result = match service.retry_reload(method)? {
+        None => format!("it was {}ed with them", method.verb()),
         Some(still) => format!("that did not help: {still}"),
     };
     bail!(
-        "{}ing {name}, which did worse then: {worse}; its files are as they were, and {again}",
-        how.verb()
+        "{}ing {name}, which did worse then: {worse}; its files are as they were, and {result}",
+        method.verb()
     )
 }

@@ -49,34 +49,35 @@ pub fn run(
     }
     printer.progress("looking at this host");
     let (mut inventory, pools) = discover_with_pools(&host, &config);
-    let surroundings = InstalledFiles::read(&host, &config)?;
-    let left_out = pools_left_out_reason(&host, &config, surroundings);
+    let installed = InstalledFiles::read(&host, &config)?;
+    let left_out = pools_left_out_reason(&host, &config, installed);
     if let Some(reason) = &left_out {
         let rows = pools.offered.iter();
         let rows = rows.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason));
         inventory.not_offered.extend(rows);
         inventory.not_offered.sort();
     }
-    if !surroundings.hook {
+    if !installed.hook {
         let warnings = exclude_without_hook(&mut inventory, &config.cdi.hook_path);
         inventory.warnings.extend(warnings);
     }
     if !config.bundles.is_empty() {
         // What stands in the way of all specifications is told by who writes them.
-        let specs = generate(&inventory, &pools.offered, &config, surroundings);
+        let specs = generate(&inventory, &pools.offered, &config, installed);
         let bundles = bundle_exclusions(&specs.unwrap_or_default(), &config, &inventory.drain);
         inventory.not_offered.extend(bundles);
     }
     printer.end_progress();
     let holders = PoolHolders::read(&host, &pools.offered, printer);
-    let shown = pools.offered.iter();
+    let pool_views = pools.offered.iter();
     let is_left_out = left_out.is_some();
-    let shown = shown.map(|pool| PoolView { is_left_out, ..PoolView::new(pool, &holders) });
-    let shown: Vec<PoolView<'_>> = shown.collect();
+    let pool_views =
+        pool_views.map(|pool| PoolView { is_left_out, ..PoolView::new(pool, &holders) });
+    let pool_views: Vec<PoolView<'_>> = pool_views.collect();
     match args.format {
-        ListFormat::Json => print_json(&inventory.without_withheld(), &shown, printer)?,
+        ListFormat::Json => print_json(&inventory.without_withheld(), &pool_views, printer)?,
         ListFormat::Table => {
-            print_tables(&inventory.without_withheld(), &shown, args.explain, printer)?
+            print_tables(&inventory.without_withheld(), &pool_views, args.explain, printer)?
         }
     }
     for warning in &inventory.warnings {
@@ -98,9 +99,9 @@ pub fn run(
         if let Err(error) = host.network() {
             printer.warning(ErrorChain(&error));
         }
-        let seen = host.stop_recording();
+        let recording = host.stop_recording();
         let config = settings::read(&host, global.config.as_deref())?;
-        let tree = collect(&host, &seen, &inventory, config.as_deref(), !args.no_mask);
+        let tree = collect(&host, &recording, &inventory, config.as_deref(), !args.no_mask);
         write_capture(path, &tree, args.no_mask, printer)?;
     }
     require_nic(&inventory, &config)?;
@@ -110,9 +111,9 @@ pub fn run(
 fn pools_left_out_reason(
     host: &Host,
     config: &Config,
-    surroundings: InstalledFiles,
+    installed: InstalledFiles,
 ) -> Option<String> {
-    if !surroundings.hook {
+    if !installed.hook {
         let hook = config.cdi.hook_path.display();
         return Some(format!(
             "pools are left out: the hook {hook}, which takes a member for a container, is not there; install it, or set hook-path in [cdi]"
@@ -148,10 +149,10 @@ fn write_capture(
 ) -> anyhow::Result<()> {
     let archive = pack(tree).with_context(|| format!("packing {}", path.display()))?;
     write_file(path, &archive)?;
-    for left_out in &tree.left_out {
+    for omitted in &tree.left_out {
         printer.warning(format_args!(
             "{} is an empty file in the capture: nothing else would give the same answer",
-            left_out.display()
+            omitted.display()
         ));
     }
     let masks = if open {
@@ -222,11 +223,11 @@ fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Resul
 }
 
 fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
-    let offered = match &onload.obstacle {
+    let availability = match &onload.obstacle {
         None => format!("{GOOD}offered{GOOD:#}"),
         Some(reason) => format!("{WARNING}not offered{WARNING:#}: {}", escape_controls(reason)),
     };
-    printer.print(format_labelled("Onload", &offered, printer.columns()))?;
+    printer.print(format_labelled("Onload", &availability, printer.columns()))?;
     let unknown = |text: &Option<String>| escape_controls(text.as_deref().unwrap_or("unknown"));
     let matches = match onload.library_matches {
         Some(true) => "built for this driver",
@@ -266,7 +267,7 @@ fn rows_by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[Str
     rows.extend(inventory.nics.iter().map(nic_row));
     rows.extend(inventory.rdma.iter().map(rdma_row));
     let near_gpus = inventory.near_gpus.iter();
-    rows.extend(near_gpus.map(|near| near_gpu_row(near, inventory)));
+    rows.extend(near_gpus.map(|alias| near_gpu_row(alias, inventory)));
     rows.extend(inventory.vfio.iter().map(vfio_row));
     for size in &inventory.hugepages {
         let with_pages = size.nodes.iter().filter(|node| node.total > 0);
@@ -323,9 +324,9 @@ fn nic_row(nic: &Nic) -> NumaRow {
 }
 
 fn rdma_row(device: &RdmaDevice) -> NumaRow {
-    let several = device.ports.len() > 1;
-    let ports = device.ports.iter().map(|port| port_text(port, several));
-    let nodes: Vec<&str> = device.nodes.iter().map(|of| of.node.name()).collect();
+    let is_multiport = device.ports.len() > 1;
+    let ports = device.ports.iter().map(|port| port_text(port, is_multiport));
+    let nodes: Vec<&str> = device.nodes.iter().map(|node| node.node.name()).collect();
     let mut details = vec![format_alias(&device.name, &device.device)];
     details.extend(ports.map(Some));
     details.push(Some(nodes.join(" ")));
@@ -333,16 +334,16 @@ fn rdma_row(device: &RdmaDevice) -> NumaRow {
     new_row(node, "rdma", &device.device, address, details)
 }
 
-fn near_gpu_row(near: &GpuAlias, inventory: &Inventory) -> NumaRow {
-    let gpu = inventory.functions.get(near.gpu);
+fn near_gpu_row(alias: &GpuAlias, inventory: &Inventory) -> NumaRow {
+    let gpu = inventory.functions.get(alias.gpu);
     let node = gpu.and_then(|gpu| gpu.numa_node);
-    let details = [Some(format!("nearest to this GPU: {}", near.rdma.join(" ")))];
-    new_row(node, "rdma", &near.name, Some(near.gpu), details)
+    let details = [Some(format!("nearest to this GPU: {}", alias.rdma.join(" ")))];
+    new_row(node, "rdma", &alias.name, Some(alias.gpu), details)
 }
 
 /// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gb/sec (4X QDR) on ib0`.
-fn port_text(port: &RdmaPort, several: bool) -> String {
-    let number = several.then(|| format!("port {}", port.port));
+fn port_text(port: &RdmaPort, is_multiport: bool) -> String {
+    let number = is_multiport.then(|| format!("port {}", port.port));
     let netdevs = (!port.netdevs.is_empty()).then(|| format!("on {}", port.netdevs.join(" ")));
     let words = [number, port.link_layer.clone(), port.state.clone(), port.rate.clone(), netdevs];
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -401,10 +402,10 @@ fn clock_row(class: &str, clock: &Clock) -> NumaRow {
     new_row(clock.numa_node, class, &clock.name, clock.pci_address, details)
 }
 
-fn gdrcopy_row(found: &Gdrcopy) -> NumaRow {
-    let version = found.version.as_ref();
+fn gdrcopy_row(gdrcopy: &Gdrcopy) -> NumaRow {
+    let version = gdrcopy.version.as_ref();
     let details = version.map(|version| format!("driver {version}"));
-    new_row(None, "gdrcopy", found.name, None, [details])
+    new_row(None, "gdrcopy", gdrcopy.name, None, [details])
 }
 
 fn print_not_offered(
@@ -412,19 +413,19 @@ fn print_not_offered(
     explain: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let (seen, columns) = (&inventory.not_offered, printer.columns());
-    if seen.is_empty() {
+    let (entries, columns) = (&inventory.not_offered, printer.columns());
+    if entries.is_empty() {
         return Ok(());
     }
     if !explain {
-        let (one, many) = ("thing is", "things are");
-        let things = format_count(seen.len(), one, many);
+        let (singular, plural) = ("thing is", "things are");
+        let things = format_count(entries.len(), singular, plural);
         let text = format!("{things} not offered; \"onload-ctk discover --explain\" says why.");
         printer.print(format_args!("\n{}", format_paragraph("", "", &text, columns)))?;
         return Ok(());
     }
     printer.print(format_args!("\n{HEADING}Not offered{HEADING:#}\n"))?;
-    let groups = group_reasons(seen);
+    let groups = group_reasons(entries);
     if columns.is_none() {
         let rows = groups.into_iter().map(|group| {
             let names = group.format_names();

@@ -53,7 +53,7 @@ pub(super) fn check_host(
     printer.progress("looking at this host");
     let (inventory, pools) = discover_with_pools(&host, &config);
     let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
-    let examined = CheckContext {
+    let context = CheckContext {
         host: &host,
         config: &config,
         config_problems: &problems,
@@ -62,7 +62,7 @@ pub(super) fn check_host(
         specs: &specs,
         version_of: &|program: &Path| process::read_version(&host, program),
     };
-    let checks = run_checks(&examined, |name| {
+    let checks = run_checks(&context, |name| {
         printer.progress(format_args!("checking {name}"));
     });
     printer.end_progress();
@@ -81,8 +81,8 @@ pub(super) fn checks_named<'c>(
 pub(super) fn find_obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&'c Check> {
     let names = ["engine-version", "engine-cdi", "engine-restarted"];
     let all = names.into_iter().flat_map(|name| checks_named(checks, name));
-    let mut own = all.filter(|check| check.finding.subject == engine.finding.subject);
-    own.find(|check| check.finding.verdict != CheckVerdict::Pass)
+    let mut related = all.filter(|check| check.finding.subject == engine.finding.subject);
+    related.find(|check| check.finding.verdict != CheckVerdict::Pass)
 }
 
 /// What a check found, with the first thing to do.
@@ -97,8 +97,8 @@ pub(super) fn format_finding(check: &Check) -> String {
 /// A failed check decides, then one whose result is unknown.
 fn worst_verdict(checks: &[Check]) -> CheckVerdict {
     let mut order = [CheckVerdict::Fail, CheckVerdict::Unknown, CheckVerdict::Warn].into_iter();
-    let found = order.find(|verdict| count_verdict(checks, *verdict) > 0);
-    found.unwrap_or(CheckVerdict::Pass)
+    let worst = order.find(|verdict| count_verdict(checks, *verdict) > 0);
+    worst.unwrap_or(CheckVerdict::Pass)
 }
 
 fn count_verdict(checks: &[Check], verdict: CheckVerdict) -> usize {

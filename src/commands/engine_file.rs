@@ -20,10 +20,10 @@ use crate::printer::Printer;
 
 pub(super) struct EngineFile {
     pub(super) setup: EngineSetup,
-    shown: PathBuf,
+    path: PathBuf,
     is_named: bool,
     directory: Option<ConfigDir>,
-    found: Option<ConfigFile>,
+    config_file: Option<ConfigFile>,
     files: EngineFiles,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct EngineFile {
 pub(super) struct DecidedFile {
     pub(super) file: EngineFile,
     pub(super) decision: FileDecision,
-    held: RuntimeUse,
+    runtime_use: RuntimeUse,
 }
 
 impl EngineFile {
@@ -45,13 +45,13 @@ impl EngineFile {
         } else {
             host.directory(parent)?
         };
-        let shown = host.outside_path(parent);
+        let parent_path = host.outside_path(parent);
         Ok(EngineFile {
-            shown: host.outside_path(&setup.file),
-            directory: directory.map(|open| ConfigDir::new(shown, open)),
+            path: host.outside_path(&setup.file),
+            directory: directory.map(|open| ConfigDir::new(parent_path, open)),
             setup,
             is_named,
-            found: None,
+            config_file: None,
             files: EngineFiles::default(),
         })
     }
@@ -70,15 +70,15 @@ impl EngineFile {
 
     fn read(&mut self, host: &Host, is_removed: bool, printer: &mut Printer) -> anyhow::Result<()> {
         if let Some(directory) = &self.directory {
-            self.found = directory.read(self.name())?;
-            if self.found.is_some() {
-                printer.log_read(&self.shown);
+            self.config_file = directory.read(self.name())?;
+            if self.config_file.is_some() {
+                printer.log_read(&self.path);
             }
-            self.files.now = self.found.as_ref().map(|file| file.text.clone());
+            self.files.now = self.config_file.as_ref().map(|file| file.text.clone());
             if !self.setup.is_drop_in() {
                 let backup = directory.read(&self.backup_name())?;
                 if backup.is_some() {
-                    printer.log_read(&self.shown.with_file_name(self.backup_name()));
+                    printer.log_read(&self.path.with_file_name(self.backup_name()));
                 }
                 self.files.before = backup.map(|file| file.text);
             }
@@ -86,9 +86,9 @@ impl EngineFile {
         if is_removed && !EngineSetup::has_trace(&self.files) {
             return Ok(());
         }
-        let beside = self.setup.related_files(self.files.now.as_deref());
-        let beside = beside.with_context(|| self.configure_context())?;
-        self.files.others = read_beside(host, &beside, &self.setup.file)?;
+        let related = self.setup.related_files(self.files.now.as_deref());
+        let related = related.with_context(|| self.configure_context())?;
+        self.files.other_files = read_beside(host, &related, &self.setup.file)?;
         Ok(())
     }
 
@@ -109,16 +109,16 @@ impl EngineFile {
             }
         }
         let (name, usual) = (self.setup.engine.name(), self.setup.engine.file());
-        let missing =
+        let message =
             format!("{name} is not installed: {program} not found in {}", PROGRAM_DIRS.join(", "));
         let has_file = host.entry(&self.setup.file)?.is_some() || host.entry(usual)?.is_some();
         if !has_file && !is_dry_run {
             bail!(
-                "{missing}; install it, or write its configuration in advance with --file {}",
+                "{message}; install it, or write its configuration in advance with --file {}",
                 usual.display()
             );
         }
-        printer.warning(missing);
+        printer.warning(message);
         Ok(())
     }
 
@@ -130,18 +130,18 @@ impl EngineFile {
         printer: &mut Printer,
     ) -> anyhow::Result<DecidedFile> {
         self.read(host, is_removed, printer)?;
-        let (decision, held) = if is_removed {
-            let held = self.find_runtime_use(host)?;
-            let keep = if held.is_in_use() { KeptPart::Runtime } else { KeptPart::Nothing };
-            (self.setup.remove(&self.files, keep), held)
+        let (decision, runtime_use) = if is_removed {
+            let runtime_use = self.find_runtime_use(host)?;
+            let keep = if runtime_use.is_in_use() { KeptPart::Runtime } else { KeptPart::Nothing };
+            (self.setup.remove(&self.files, keep), runtime_use)
         } else {
-            let held = RuntimeUse::By(Vec::new());
-            (self.setup.configure(&self.files), held)
+            let runtime_use = RuntimeUse::By(Vec::new());
+            (self.setup.configure(&self.files), runtime_use)
         };
         Ok(DecidedFile {
             decision: decision.with_context(|| self.configure_context())?,
             file: self,
-            held,
+            runtime_use,
         })
     }
 
@@ -160,7 +160,7 @@ impl EngineFile {
     }
 
     fn configure_context(&self) -> String {
-        let (name, path) = (self.setup.engine.name(), self.shown.display());
+        let (name, path) = (self.setup.engine.name(), self.path.display());
         format!("configuring {name}, whose {path} is left as it is")
     }
 
@@ -169,11 +169,11 @@ impl EngineFile {
             return Ok(());
         }
         let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
-        let made = host.create_directory(parent)?;
+        let created = host.create_directory(parent)?;
         let open = if self.is_named {
             open_trusted_directory(host, parent)?.context("opening the directory")?
         } else {
-            made
+            created
         };
         self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
         Ok(())
@@ -182,29 +182,29 @@ impl EngineFile {
 
 impl DecidedFile {
     pub(super) fn is_runtime_in_use(&self) -> bool {
-        self.held.is_in_use()
+        self.runtime_use.is_in_use()
     }
 
     pub(super) fn kept_message(&self) -> String {
-        let (held, setup) = (&self.held, &self.file.setup);
-        let (name, path) = (setup.engine.name(), self.file.shown.display());
+        let (runtime_use, setup) = (&self.runtime_use, &self.file.setup);
+        let (name, path) = (setup.engine.name(), self.file.path.display());
         let file = if self.file.is_named {
             format!(" --file {}", setup.file.display())
         } else {
             String::new()
         };
         format!(
-            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
+            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {runtime_use}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
         )
     }
 
     pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
         if self.decision.file == EngineFileAction::Keep {
-            printer.note(unchanged_message(&self.file.shown));
+            printer.note(unchanged_message(&self.file.path));
             return Ok(());
         }
         let (now, new) = self.text_change();
-        Ok(print_diff(&self.file.shown, now, new, printer)?)
+        Ok(print_diff(&self.file.path, now, new, printer)?)
     }
 
     /// Its text as it is, and as it is to be.
@@ -227,11 +227,11 @@ impl DecidedFile {
         if let Some(directory) = &file.directory {
             let backup = file.backup_name();
             if let EngineFileAction::Write(text) = &decision.backup {
-                directory.write(&backup, text, file.found.as_ref())?;
+                directory.write(&backup, text, file.config_file.as_ref())?;
             }
             match &decision.file {
                 EngineFileAction::Write(text) => {
-                    directory.write(file.name(), text, file.found.as_ref())?
+                    directory.write(file.name(), text, file.config_file.as_ref())?
                 }
                 EngineFileAction::Remove => directory.remove(file.name())?,
                 EngineFileAction::Keep => {}
@@ -240,11 +240,11 @@ impl DecidedFile {
                 directory.remove(&backup)?;
             }
         }
-        let path = file.shown.display();
+        let path = file.path.display();
         match &decision.file {
             EngineFileAction::Write(_) => printer.note(format_args!("wrote {path}")),
             EngineFileAction::Remove => printer.note(format_args!("removed {path}")),
-            EngineFileAction::Keep => printer.note(unchanged_message(&file.shown)),
+            EngineFileAction::Keep => printer.note(unchanged_message(&file.path)),
         }
         Ok(changes)
     }
@@ -260,13 +260,13 @@ impl DecidedFile {
             return Ok(());
         };
         let backup = file.backup_name();
-        let mut was = vec![(file.name(), &file.files.now)];
+        let mut originals = vec![(file.name(), &file.files.now)];
         if !file.setup.is_drop_in() {
-            was.push((&backup, &file.files.before));
+            originals.push((&backup, &file.files.before));
         }
-        for (name, text) in was {
+        for (name, text) in originals {
             match text {
-                Some(text) => directory.write(name, text, file.found.as_ref())?,
+                Some(text) => directory.write(name, text, file.config_file.as_ref())?,
                 None => directory.remove(name)?,
             }
         }
@@ -280,9 +280,9 @@ fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<Own
     let caller = geteuid().as_raw();
     let root = host.outside_path(Path::new("/"));
     let trusted = TrustedTree::for_tree(&root, TrustedOwners::from_users(&[0, caller]))?;
-    for (above, directory) in path.ancestors().enumerate() {
+    for (depth, directory) in path.ancestors().enumerate() {
         match trusted.open_dir(directory) {
-            Ok(open) => return Ok((above == 0).then(|| OwnedFd::from(open))),
+            Ok(open) => return Ok((depth == 0).then(|| OwnedFd::from(open))),
             // What is above it decides who could make it.
             Err(error) if error.is_absent() => {}
             Err(TrustError::Owner { path, owner }) => bail!(
@@ -297,25 +297,25 @@ fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<Own
 
 fn read_beside(
     host: &Host,
-    beside: &[RelatedFiles],
-    own: &Path,
+    related: &[RelatedFiles],
+    own_path: &Path,
 ) -> anyhow::Result<Vec<RelatedFile>> {
     let mut paths: Vec<PathBuf> = Vec::new();
-    for beside in beside {
-        paths.extend(beside.paths(host)?);
+    for files in related {
+        paths.extend(files.paths(host)?);
     }
-    let mut others: Vec<RelatedFile> = Vec::new();
+    let mut other_files: Vec<RelatedFile> = Vec::new();
     for path in paths {
-        let seen = path == own || others.iter().any(|other| other.path == path);
+        let is_known = path == own_path || other_files.iter().any(|other| other.path == path);
         let is_file = matches!(host.entry(&path)?, Some(EntryKind::File { .. }));
-        if seen || !is_file {
+        if is_known || !is_file {
             continue;
         }
         if let Some(text) = host.text(&path)? {
-            others.push(RelatedFile { path, text });
+            other_files.push(RelatedFile { path, text });
         }
     }
-    Ok(others)
+    Ok(other_files)
 }
 
 #[cfg(test)]

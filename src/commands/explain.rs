@@ -32,9 +32,9 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host(global)?;
-    let seen = ExplainHost::new(&host, global, &config)?;
+    let explain_host = ExplainHost::new(&host, global, &config)?;
     let viewer = Viewer::below(&global.host_root);
-    let explanation = explain::explain(&args.bundle, &seen, &viewer);
+    let explanation = explain::explain(&args.bundle, &explain_host, &viewer);
     let explanation = explanation.map_err(|error| with_advice(error.into()))?;
     for warning in &explanation.warnings {
         printer.warning(warning);
@@ -105,8 +105,8 @@ impl HostView for ExplainHost<'_> {
         Ok(self.settings.clone())
     }
 
-    fn specs(&self, wanted: &[Class]) -> onload_sys::error::Result<OnloadSpecs> {
-        self.this_host.specs(wanted)
+    fn specs(&self, classes: &[Class]) -> onload_sys::error::Result<OnloadSpecs> {
+        self.this_host.specs(classes)
     }
 
     fn sysfs(&self) -> Sysfs {

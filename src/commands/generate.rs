@@ -54,36 +54,36 @@ pub fn run(
         config::parse_kinds(&args.kind).context("reading --kind")?
     };
     let kinds = kinds.as_slice();
-    let look_only = args.dry_run || args.diff;
+    let is_preview = args.dry_run || args.diff;
     let directory = match args.output {
         Some(_) => None,
         None => match find_directory(&host, args.output_dir.as_deref()) {
             // To make it says better what is in the way.
-            Err(_) if !look_only => None,
-            found => found?,
+            Err(_) if !is_preview => None,
+            result => result?,
         },
     };
     // Before the look: what `drain` takes out meanwhile is not put back. A directory that is not there offers nothing.
-    let locked = directory.as_ref().filter(|_| !look_only);
+    let locked = directory.as_ref().filter(|_| !is_preview);
     let _lock = locked.map(SpecDir::lock).transpose()?;
     let (mut inventory, pools) = discover_host(&host, &config, printer);
     require_nic(&inventory, &config)?;
-    let surroundings = InstalledFiles::read(&host, &config)?;
-    if !surroundings.hook {
+    let installed = InstalledFiles::read(&host, &config)?;
+    if !installed.hook {
         for warning in exclude_without_hook(&mut inventory, &config.cdi.hook_path) {
             printer.warning(warning);
         }
     }
     let pools = pools_to_write(pools, kinds, newest, printer);
-    let mut specs = generate(&inventory, &pools, &config, surroundings)?;
+    let mut specs = generate(&inventory, &pools, &config, installed)?;
     if kinds.contains(&Class::Bundle) {
-        for left_out in bundle_exclusions(&specs, &config, &inventory.drain) {
-            let Exclusion { name, reason, .. } = left_out;
+        for exclusion in bundle_exclusions(&specs, &config, &inventory.drain) {
+            let Exclusion { name, reason, .. } = exclusion;
             printer.warning(format_args!("bundle {name} is not offered: {reason}"));
         }
     }
     specs.retain(|name, _| kinds.contains(&name.class));
-    for warning in warnings(&specs, &pools, &config.cdi, surroundings) {
+    for warning in warnings(&specs, &pools, &config.cdi, installed) {
         printer.warning(warning);
     }
     if let Some(newest) = newest {
@@ -100,12 +100,12 @@ pub fn run(
     }
     let touched = if args.kind.is_empty() { &Class::ALL } else { kinds };
     let files = specs.iter();
-    let wanted = DesiredSpecs {
+    let desired = DesiredSpecs {
         scope: touched.to_vec(),
         files: files.map(|(name, spec)| (*name, render(spec, format).into_bytes())).collect(),
         format,
         undecided: inventory.undecided_classes(),
-        asked: Manifest {
+        manifest: Manifest {
             format,
             max_cdi_version: newest.map(|version| version.to_string()),
             kinds: kinds.to_vec(),
@@ -113,7 +113,7 @@ pub fn run(
         },
         force: args.force,
     };
-    to_directory(&host, args, directory.as_ref(), wanted, &inventory, printer)
+    to_directory(&host, args, directory.as_ref(), desired, &inventory, printer)
 }
 
 fn refuse_newer(specs: &GeneratedSpecs, newest: CdiVersion) -> anyhow::Result<()> {
@@ -158,15 +158,15 @@ fn to_file(
     if args.kind.len() != 1 || args.kind.iter().any(|kind| kind == "all") {
         bail!("writing {}: one file holds one kind; name it with --kind", path.display());
     }
-    let of_part = |part| specs.iter().find(|(name, _)| name.part == part);
-    let Some((SpecName { class, .. }, spec)) = of_part(SpecPart::Devices) else {
+    let find_part = |part| specs.iter().find(|(name, _)| name.part == part);
+    let Some((SpecName { class, .. }, spec)) = find_part(SpecPart::Devices) else {
         bail!(
             "writing {}: this host offers no {}; \"onload-ctk discover --explain\" says why",
             path.display(),
             args.kind.concat()
         );
     };
-    if let Some((_, pools)) = of_part(SpecPart::Pools) {
+    if let Some((_, pools)) = find_part(SpecPart::Pools) {
         printer.warning(pools_left_out_warning(path, *class, pools));
     }
     let content = render(spec, args.format);
@@ -212,53 +212,53 @@ fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
 pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    let failed = || format!("writing {}", path.display());
-    regular::check_replaceable(path).with_context(failed)?;
+    let context = || format!("writing {}", path.display());
+    regular::check_replaceable(path).with_context(context)?;
     let Some(name) = path.file_name() else {
-        bail!("{}: this is no name of a file", failed());
+        bail!("{}: this is no name of a file", context());
     };
     let Some(directory) = SpecDir::open(parent)? else {
-        bail!("{}: there is no directory {}; make it first", failed(), parent.display());
+        bail!("{}: there is no directory {}; make it first", context(), parent.display());
     };
-    let written = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
-    written.map_err(|error| error.source).with_context(failed)
+    let result = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
+    result.map_err(|error| error.source).with_context(context)
 }
 
 fn to_directory(
     host: &Host,
     args: &GenerateArgs,
-    found: Option<&SpecDir>,
-    wanted: DesiredSpecs,
+    existing: Option<&SpecDir>,
+    desired: DesiredSpecs,
     inventory: &Inventory,
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
-    let is_empty = wanted.files.is_empty();
-    let look_only = args.dry_run || args.diff;
-    let made = match found {
-        None if !look_only => make_and_open(host, args.output_dir.as_deref())?,
+    let is_empty = desired.files.is_empty();
+    let is_preview = args.dry_run || args.diff;
+    let created = match existing {
+        None if !is_preview => make_and_open(host, args.output_dir.as_deref())?,
         _ => None,
     };
-    let _lock = made.as_ref().map(SpecDir::lock).transpose()?;
-    let directory = found.or(made.as_ref());
-    let shown = directory_path(host, args.output_dir.as_deref());
+    let _lock = created.as_ref().map(SpecDir::lock).transpose()?;
+    let directory = existing.or(created.as_ref());
+    let path = directory_path(host, args.output_dir.as_deref());
     let is_named = !args.kind.is_empty();
-    let plan = make_plan(directory, &shown, wanted, is_named, printer)?;
+    let plan = make_plan(directory, &path, desired, is_named, printer)?;
     if args.diff {
         for step in &plan.steps {
-            print_step(step, &shown, printer)?;
+            print_step(step, &path, printer)?;
         }
     } else if args.dry_run {
-        print_steps(&plan, &shown, printer)?;
+        print_steps(&plan, &path, printer)?;
     } else if let Some(directory) = directory {
         directory.apply(&plan)?;
-        report(&plan, &shown, printer);
+        report(&plan, &path, printer);
     }
-    print_unchanged(&plan, is_empty, &shown, printer);
-    if look_only {
+    print_unchanged(&plan, is_empty, &path, printer);
+    if is_preview {
         return Ok(ExitAnswer::Yes);
     }
-    refuse_undecided(&plan, &shown, inventory)?;
-    Ok(warn_of_left(&plan, &shown, printer))
+    refuse_undecided(&plan, &path, inventory)?;
+    Ok(warn_of_left(&plan, &path, printer))
 }
 
 type ExistingFiles = BTreeMap<String, Option<Vec<u8>>>;
@@ -266,16 +266,16 @@ type ExistingFiles = BTreeMap<String, Option<Vec<u8>>>;
 /// The files in a directory, and the manifest beside them or why it is left alone.
 pub(super) fn read_existing(
     directory: Option<&SpecDir>,
-    shown: &Path,
+    path: &Path,
     printer: &mut Printer,
 ) -> anyhow::Result<(ExistingFiles, Result<Option<Manifest>, String>)> {
     let (existing, manifest) = match directory {
         Some(directory) => (directory.read_files()?, directory.read_manifest()?),
         None => (BTreeMap::new(), Ok(None)),
     };
-    printer.log_lookup(shown, directory.is_some());
+    printer.log_lookup(path, directory.is_some());
     for name in existing.keys() {
-        printer.log_read(&shown.join(name));
+        printer.log_read(&path.join(name));
     }
     Ok((existing, manifest))
 }
@@ -283,44 +283,48 @@ pub(super) fn read_existing(
 /// The kinds that were named on the command line are asked for beside those that are written already.
 fn make_plan(
     directory: Option<&SpecDir>,
-    shown: &Path,
-    mut wanted: DesiredSpecs,
+    path: &Path,
+    mut desired: DesiredSpecs,
     is_named: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<SpecPlan> {
-    let (existing, manifest) = read_existing(directory, shown, printer)?;
+    let (existing, manifest) = read_existing(directory, path, printer)?;
     let manifest = manifest.unwrap_or_else(|warning| {
         printer.warning(warning);
         None
     });
     if is_named {
-        let kinds = &mut wanted.asked.kinds;
+        let kinds = &mut desired.manifest.kinds;
         kinds.extend(manifest.iter().flat_map(|manifest| &manifest.kinds));
         kinds.sort();
         kinds.dedup();
     }
-    Ok(plan(&wanted, &existing, manifest.as_ref()))
+    Ok(plan(&desired, &existing, manifest.as_ref()))
 }
 
-pub(super) fn directory_path(host: &Host, given: Option<&Path>) -> std::path::PathBuf {
-    given.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
+pub(super) fn directory_path(host: &Host, output_dir: Option<&Path>) -> std::path::PathBuf {
+    output_dir.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
 }
 
-fn make_and_open(host: &Host, given: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
-    let Some(given) = given else {
+fn make_and_open(host: &Host, output_dir: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
+    let Some(output_dir) = output_dir else {
         let directory = host.create_directory(Path::new(OUTPUT_DIR))?;
         return Ok(Some(SpecDir::new(directory_path(host, None), directory)));
     };
-    make_directory(given).with_context(|| format!("making the directory {}", given.display()))?;
-    SpecDir::open(given)
+    make_directory(output_dir)
+        .with_context(|| format!("making the directory {}", output_dir.display()))?;
+    SpecDir::open(output_dir)
 }
 
-pub(super) fn find_directory(host: &Host, given: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
-    let Some(given) = given else {
+pub(super) fn find_directory(
+    host: &Host,
+    output_dir: Option<&Path>,
+) -> anyhow::Result<Option<SpecDir>> {
+    let Some(output_dir) = output_dir else {
         let directory = host.directory(Path::new(OUTPUT_DIR))?;
         return Ok(directory.map(|open| SpecDir::new(directory_path(host, None), open)));
     };
-    SpecDir::open(given)
+    SpecDir::open(output_dir)
 }
 
 fn print_steps(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
@@ -387,28 +391,28 @@ fn refuse_undecided(
     directory: &Path,
     inventory: &Inventory,
 ) -> anyhow::Result<()> {
-    let kept: Vec<&str> = plan.undecided_files().collect();
-    if kept.is_empty() {
+    let undecided: Vec<&str> = plan.undecided_files().collect();
+    if undecided.is_empty() {
         return Ok(());
     }
     bail!(
         "in {}: kept {} as it was, because not all of what it offers could be read: {}; --force replaces it",
         directory.display(),
-        kept.join(", "),
+        undecided.join(", "),
         unread_reasons(inventory, |_| true)
     );
 }
 
 /// The rest is written, so that a file which somebody keeps as it is stops no other.
 fn warn_of_left(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> ExitAnswer {
-    let left: Vec<&str> = plan.left_files().collect();
-    if left.is_empty() {
+    let left_files: Vec<&str> = plan.left_files().collect();
+    if left_files.is_empty() {
         return ExitAnswer::Yes;
     }
     printer.warning(format_args!(
         "in {}: left {} alone, which somebody else wrote or changed; --diff --force shows the difference, and --force alone replaces it",
         directory.display(),
-        left.join(", ")
+        left_files.join(", ")
     ));
     ExitAnswer::No
 }

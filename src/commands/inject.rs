@@ -21,11 +21,11 @@ pub(super) struct HostNodeLookup<'h>(pub(super) &'h Host);
 
 impl NodeLookup for HostNodeLookup<'_> {
     fn node(&self, host_path: &str) -> io::Result<HostNode> {
-        let found = self
+        let entry = self
             .0
             .device_node(Path::new(host_path))
             .map_err(|error| io::Error::other(ErrorChain(&error).to_string()))?;
-        let node = found.ok_or_else(|| {
+        let node = entry.ok_or_else(|| {
             let path = self.0.outside_path(Path::new(host_path));
             let path = path.display();
             let message = format!(

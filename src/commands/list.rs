@@ -24,11 +24,11 @@ pub fn run(
     let registry = scan(&dirs, printer);
     let pools = read_pools(&registry, printer);
     let holders = PoolHolders::read(&host, &pools, printer);
-    let shown = pools.iter().map(|pool| {
+    let views = pools.iter().map(|pool| {
         let name = format!("{}={}", pool.class.cdi_kind(), pool.name);
         (name, PoolView::new(pool, &holders))
     });
-    let pools: BTreeMap<String, PoolView<'_>> = shown.collect();
+    let pools: BTreeMap<String, PoolView<'_>> = views.collect();
     match args.format {
         ListFormat::Table => print_table(&registry, &pools, &dirs, printer)?,
         ListFormat::Json => print_json(&registry, &pools, printer)?,

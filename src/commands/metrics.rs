@@ -26,17 +26,17 @@ pub fn run(
     let (host, config) = open_host_of_incident(global, printer)?;
     let (inventory, pools) = discover_with_pools(&host, &config);
     let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
-    let listed = leases::list(&host);
-    if let Err(error) = &listed {
+    let leases = leases::list(&host);
+    if let Err(error) = &leases {
         printer.warning(format_args!("leases and who holds devices are left out: {error:#}"));
     }
-    let listed = listed.ok();
-    let offered = build_offers(&inventory, &specs, &pools, listed.as_deref().unwrap_or_default());
+    let leases = leases.ok();
+    let devices = build_offers(&inventory, &specs, &pools, leases.as_deref().unwrap_or_default());
     let is_ours = |path: &&Path| {
         let name = path.file_name().unwrap_or_default();
         name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes())
     };
-    if !offered.is_empty() && !specs.paths().iter().any(is_ours) {
+    if !devices.is_empty() && !specs.paths().iter().any(is_ours) {
         printer.warning(
             "no specification is written yet, so every device counts as unhealthy; run \"onload-ctk cdi generate\"",
         );
@@ -45,8 +45,8 @@ pub fn run(
     let text = render_openmetrics(MetricsInput {
         host: &host,
         inventory: &inventory,
-        offers: &offered,
-        leases: listed.as_deref(),
+        devices: &devices,
+        leases: leases.as_deref(),
         grantees: grantees.as_deref(),
         now: SystemTime::now(),
     })?;

@@ -56,8 +56,8 @@ const MOST_TYPING_ERRORS: usize = 3;
 
 fn open_host(global: &GlobalArgs) -> anyhow::Result<(Host, Config)> {
     let host = open_traced_host(global)?;
-    if let Some(named) = global.config.as_deref().filter(|_| global.verbose) {
-        log_access(named, ReadAccess::Read);
+    if let Some(path) = global.config.as_deref().filter(|_| global.verbose) {
+        log_access(path, ReadAccess::Read);
     }
     let config = settings::load(&host, global.config.as_deref())?;
     Ok((host, config))
@@ -99,9 +99,9 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
 }
 
 /// Why these classes are undecided, and what to do about it.
-fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
+fn unread_reasons(inventory: &Inventory, includes: impl Fn(&Class) -> bool) -> String {
     let unread = inventory.unread.iter();
-    let unread = unread.filter(|unread| unread.kinds.iter().any(&wanted));
+    let unread = unread.filter(|unread| unread.kinds.iter().any(&includes));
     let reasons: Vec<&str> = unread.clone().map(|unread| unread.reason.as_str()).collect();
     reasons.join(", ") + unread::advice(unread)
 }
@@ -129,12 +129,12 @@ fn discover_host(host: &Host, config: &Config, printer: &mut Printer) -> (Invent
 /// The pools of the classes that are written, for readers of CDI up to that version.
 fn pools_to_write(
     mut pools: PoolSet,
-    written: &[Class],
+    classes: &[Class],
     newest: Option<CdiVersion>,
     printer: &mut Printer,
 ) -> Vec<NamedPool> {
     // A bundle may have members of pools of any class.
-    let is_wanted = |class| written.contains(&class) || written.contains(&Class::Bundle);
+    let is_wanted = |class| classes.contains(&class) || classes.contains(&Class::Bundle);
     pools.offered.retain(|pool| is_wanted(pool.class));
     if let Some(newest) = newest {
         pools.drop_unsupported(newest);
@@ -157,14 +157,14 @@ fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
 
 /// The specification directories as given, else those of the host, links in them followed inside
 /// it.
-fn resolve_spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    if let Some(absent) = given.iter().find(|dir| !dir.is_dir()) {
+fn resolve_spec_dirs(host: &Host, explicit: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(missing) = explicit.iter().find(|dir| !dir.is_dir()) {
         bail!(
             "reading specifications: {} is no directory; name one with --spec-dir, or leave that out",
-            absent.display()
+            missing.display()
         );
     }
-    Ok(specdir::resolve_dirs(host, given)?)
+    Ok(specdir::resolve_dirs(host, explicit)?)
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -214,12 +214,12 @@ fn resolve_devices(
     names: &[QualifiedName],
 ) -> anyhow::Result<ContainerEdits> {
     registry.edits_for(names).map_err(|error| {
-        let near = error.names.iter().find_map(|name| similar_device(registry, name));
-        let near = near.map(|name| format!("; did you mean {name}?"));
+        let suggestion = error.names.iter().find_map(|name| similar_device(registry, name));
+        let suggestion = suggestion.map(|name| format!("; did you mean {name}?"));
         anyhow!(
             "{error} (looked in {}){}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why",
             join_paths(dirs),
-            near.unwrap_or_default()
+            suggestion.unwrap_or_default()
         )
     })
 }
@@ -227,15 +227,19 @@ fn resolve_devices(
 /// The device that is spelled most like a name, if any is. A kind that there is was not misspelled: a
 /// device of another one is another product.
 fn similar_device(registry: &Registry, name: &QualifiedName) -> Option<String> {
-    let wanted = name.to_string();
+    let name_text = name.to_string();
     let kind = name.kind().to_string();
     let is_ours = Class::ALL.iter().any(|class| class.cdi_kind() == kind);
     let is_kind = is_ours || registry.devices().any(|device| device.name.kind() == name.kind());
-    let offered = registry.devices().map(|device| device.name);
-    let offered = offered.filter(|offered| !is_kind || offered.kind() == name.kind());
-    let offered = offered.map(ToString::to_string);
-    let near = offered.map(|offered| (strsim::damerau_levenshtein(&wanted, &offered), offered));
-    near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS).min().map(|(_, offered)| offered)
+    let candidates = registry.devices().map(|device| device.name);
+    let candidates = candidates.filter(|candidate| !is_kind || candidate.kind() == name.kind());
+    let candidates = candidates.map(ToString::to_string);
+    let ranked = candidates
+        .map(|candidate| (strsim::damerau_levenshtein(&name_text, &candidate), candidate));
+    ranked
+        .filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS)
+        .min()
+        .map(|(_, candidate)| candidate)
 }
 
 fn parse_names(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {

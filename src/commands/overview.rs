@@ -52,7 +52,8 @@ fn describe_host(inventory: &Inventory) -> String {
         (inventory.vfio.len(), "vfio function", "vfio functions"),
     ];
     let families = families.into_iter().filter(|(number, ..)| *number > 0);
-    let families = families.map(|(number, one, many)| format_count(number, one, many));
+    let families =
+        families.map(|(number, singular, plural)| format_count(number, singular, plural));
     let all = [onload].into_iter().chain(tcpdirect).chain(families);
     all.collect::<Vec<_>>().join(", ")
 }
@@ -67,20 +68,20 @@ fn describe_devices(inventory: &Inventory) -> String {
         _ => !device.is_loopback(),
     };
     let number = inventory.devices.iter().filter(is_listed).count();
-    let shown = SHOWN.into_iter().filter_map(|class| first_device(inventory, class));
-    let shown: Vec<String> = shown.map(name).collect();
+    let examples = SHOWN.into_iter().filter_map(|class| first_device(inventory, class));
+    let examples: Vec<String> = examples.map(name).collect();
     let number = format_count(number, "device", "devices");
-    if shown.is_empty() {
+    if examples.is_empty() {
         return number;
     }
-    format!("{number}, such as {}", shown.join(", "))
+    format!("{number}, such as {}", examples.join(", "))
 }
 
 /// Behind what is offered, so that nobody forgets it.
 fn describe_drained(inventory: &Inventory) -> String {
-    let targets = inventory.drain.iter().map(|one| one.target.to_string());
+    let targets = inventory.drain.iter().map(|entry| entry.target.to_string());
     let targets: Vec<String> = targets.collect();
-    let first = inventory.drain.iter().map(|one| one.describe).min();
+    let first = inventory.drain.iter().map(|entry| entry.since).min();
     first.map_or_else(String::new, |since| {
         let (targets, since) = (ShortList(&targets), timestamp::format_rfc3339(since));
         format!("; drained since {since}: {targets}")
@@ -124,15 +125,15 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
     if inventory.devices.is_empty() {
         return "onload-ctk discover --explain says why".to_owned();
     }
-    let mut written = checks_named(checks, "config").chain(checks_named(checks, "specs-fresh"));
-    let remedy = written.find_map(|check| check.finding.remedy.first());
+    let mut spec_checks = checks_named(checks, "config").chain(checks_named(checks, "specs-fresh"));
+    let remedy = spec_checks.find_map(|check| check.finding.remedy.first());
     if let Some(remedy) = remedy {
         return remedy.to_string();
     }
     let engine = Engine::usable_engines(checks).next();
-    let tried = SHOWN.into_iter().filter(|class| *class != Class::Zf);
-    let mut tried = tried.filter_map(|class| first_device(inventory, class));
-    match (engine, tried.next()) {
+    let candidates = SHOWN.into_iter().filter(|class| *class != Class::Zf);
+    let mut candidates = candidates.filter_map(|class| first_device(inventory, class));
+    match (engine, candidates.next()) {
         (Some(engine), Some(device)) => {
             let device = quote_for_shell(name(device));
             format!("run: onload-ctk try {device} --engine {}", engine.name())
@@ -145,8 +146,8 @@ fn next(inventory: &Inventory, checks: &[Check]) -> String {
 fn engine_remedy(checks: &[Check]) -> Option<&Remedy> {
     let mut engines = checks_named(checks, "engine");
     engines.find_map(|engine| {
-        let of_obstacle =
+        let obstacle_remedy =
             find_obstacle(checks, engine).and_then(|check| check.finding.remedy.first());
-        of_obstacle.or_else(|| engine.finding.remedy.first())
+        obstacle_remedy.or_else(|| engine.finding.remedy.first())
     })
 }

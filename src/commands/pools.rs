@@ -29,7 +29,7 @@ impl PoolHolders {
             return PoolHolders::new(&[]);
         }
         match leases::list(host) {
-            Ok(listed) => PoolHolders::new(&listed),
+            Ok(entries) => PoolHolders::new(&entries),
             Err(error) => {
                 printer.warning(format_args!(
                     "which members of pools are free is not known: {error:#}"
@@ -39,15 +39,15 @@ impl PoolHolders {
         }
     }
 
-    pub(super) fn new(listed: &[ListedLease]) -> PoolHolders {
+    pub(super) fn new(entries: &[ListedLease]) -> PoolHolders {
         let mut holders: BTreeMap<DeviceId, Vec<String>> = BTreeMap::new();
-        for each in listed.iter().filter(|each| !each.is_over) {
-            let container = match &each.lease {
+        for entry in entries.iter().filter(|entry| !entry.has_ended) {
+            let container = match &entry.lease {
                 Ok(lease) => lease.container.to_string(),
                 Err(_) => "unknown".to_owned(),
             };
-            let of_device = holders.entry(each.device.clone()).or_default();
-            of_device.push(container);
+            let device_holders = holders.entry(entry.device.clone()).or_default();
+            device_holders.push(container);
         }
         PoolHolders(Some(holders))
     }
@@ -55,26 +55,26 @@ impl PoolHolders {
     /// `None` where that is not known.
     fn holders_of(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
         let name = name.clone();
-        let found = self.0.as_ref()?.get(&DeviceId { class, name });
-        Some(found.map_or(&[], Vec::as_slice))
+        let names = self.0.as_ref()?.get(&DeviceId { class, name });
+        Some(names.map_or(&[], Vec::as_slice))
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolView<'a> {
-    pub(super) named: &'a NamedPool,
+    pub(super) named_pool: &'a NamedPool,
     pub(super) holders: &'a PoolHolders,
     /// No specification has it.
     pub(super) is_left_out: bool,
 }
 
 impl<'a> PoolView<'a> {
-    pub(super) fn new(named: &'a NamedPool, holders: &'a PoolHolders) -> PoolView<'a> {
-        PoolView { named, holders, is_left_out: false }
+    pub(super) fn new(named_pool: &'a NamedPool, holders: &'a PoolHolders) -> PoolView<'a> {
+        PoolView { named_pool, holders, is_left_out: false }
     }
 
     fn holders(&self, member: &PoolMember) -> Option<&'a [String]> {
-        self.holders.holders_of(self.named.class, &member.name)
+        self.holders.holders_of(self.named_pool.class, &member.name)
     }
 
     /// `None` where that is not known.
@@ -82,17 +82,17 @@ impl<'a> PoolView<'a> {
         if self.is_left_out {
             return Some(0);
         }
-        let most = usize::try_from(self.named.pool.share).unwrap_or(usize::MAX);
-        let members = self.named.pool.members.iter();
-        let held = members.map(|member| Some(self.holders(member)?.len()));
-        let is_free = held.map(|held| held.map(|held| usize::from(held < most)));
+        let max = usize::try_from(self.named_pool.pool.share).unwrap_or(usize::MAX);
+        let members = self.named_pool.pool.members.iter();
+        let holder_counts = members.map(|member| Some(self.holders(member)?.len()));
+        let is_free = holder_counts.map(|count| count.map(|count| usize::from(count < max)));
         is_free.sum()
     }
 
     pub(super) fn to_row(&self) -> [String; 4] {
         [
-            self.named.class.to_string(),
-            self.named.name.to_string(),
+            self.named_pool.class.to_string(),
+            self.named_pool.name.to_string(),
             self.free_text(),
             self.members_text(),
         ]
@@ -108,13 +108,13 @@ impl<'a> PoolView<'a> {
         }
         let free = self.free().map(|free| free.to_string());
         let free = free.unwrap_or_else(|| "?".to_owned());
-        format!("{free} of {}", self.named.pool.members.len())
+        format!("{free} of {}", self.named_pool.pool.members.len())
     }
 
     fn members_text(&self) -> String {
-        let members = self.named.pool.members.iter();
+        let members = self.named_pool.pool.members.iter();
         let members: Vec<String> = members.map(|member| self.member_text(member)).collect();
-        let share = match self.named.pool.share {
+        let share = match self.named_pool.pool.share {
             1 => String::new(),
             UNCOUNTED => "; each for any number of containers".to_owned(),
             share => format!("; each for {share} containers"),
@@ -137,7 +137,7 @@ impl<'a> PoolView<'a> {
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let members = self.named.pool.members.iter().map(|member| {
+        let members = self.named_pool.pool.members.iter().map(|member| {
             let holders = self.holders(member).filter(|holders| !holders.is_empty());
             json!({
                 "name": member.name.as_str(),
@@ -145,10 +145,10 @@ impl<'a> PoolView<'a> {
                 "holder": holders.map(|holders| holders.join(", ")),
             })
         });
-        let share = Some(self.named.pool.share).filter(|share| *share != UNCOUNTED);
+        let share = Some(self.named_pool.pool.share).filter(|share| *share != UNCOUNTED);
         json!({
-            "class": self.named.class.as_str(),
-            "name": self.named.name.as_str(),
+            "class": self.named_pool.class.as_str(),
+            "name": self.named_pool.name.as_str(),
             "share": share,
             "free": self.free(),
             "members": members.collect::<Vec<_>>(),
@@ -187,7 +187,7 @@ pub(super) fn read_pools(registry: &Registry, printer: &mut Printer) -> Vec<Name
                 class,
                 name: device.name.device().clone(),
                 pool,
-                near: Nearness::default(),
+                nearness: Nearness::default(),
             }),
             Ok(None) => {}
             Err(error) => printer.warning(format_args!(

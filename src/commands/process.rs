@@ -29,7 +29,7 @@ pub(super) fn read_arguments(
     limit: Duration,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-    let mut found = Vec::new();
+    let mut all_arguments = Vec::new();
     for pid in host.list(proc)?.names.into_iter().filter(is_pid) {
         let dir = proc.join(&pid);
         // A process that ends meanwhile holds nothing.
@@ -40,10 +40,10 @@ pub(super) fn read_arguments(
             let path = host.outside_path(&dir.join("cmdline"));
             let arguments = read(&path, LIMIT, limit)
                 .with_context(|| format!("reading the arguments of process {pid} ({name})"))?;
-            found.push(arguments);
+            all_arguments.push(arguments);
         }
     }
-    Ok(found)
+    Ok(all_arguments)
 }
 
 /// Reads a file in a separate process: if it waits forever, it is left behind, whereas a thread
@@ -82,16 +82,16 @@ pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
 /// What a program prints, as far as so many bytes of it; none where it does not end its answer in time.
 pub(super) fn read_answer(
     child: &mut Child,
-    most: u64,
+    max: u64,
     limit: Duration,
 ) -> Option<io::Result<Vec<u8>>> {
     let stdout = child.stdout.take()?;
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        let read = stdout.take(most).read_to_end(&mut bytes);
+        let result = stdout.take(max).read_to_end(&mut bytes);
         // Nobody listens any more after the deadline.
-        let _ = sender.send(read.map(|_| bytes));
+        let _ = sender.send(result.map(|_| bytes));
     });
     let answer = receiver.recv_timeout(limit);
     // It may have ended, or may be unable to end: neither is waited for.

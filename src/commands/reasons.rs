@@ -19,11 +19,11 @@ const LISTED: usize = 4;
 impl ReasonGroup {
     /// Its names in words: names that differ in their numbers alone are one range.
     pub(super) fn format_names(&self) -> String {
-        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let mut indexes: BTreeMap<String, usize> = BTreeMap::new();
         let mut shapes: Vec<Vec<&str>> = Vec::new();
         for name in self.names.iter().map(String::as_str) {
-            let place = *places.entry(name_pattern(name)).or_insert(shapes.len());
-            match shapes.get_mut(place) {
+            let index = *indexes.entry(name_pattern(name)).or_insert(shapes.len());
+            match shapes.get_mut(index) {
                 Some(alike) => alike.push(name),
                 None => shapes.push(vec![name]),
             }
@@ -56,7 +56,7 @@ pub(super) fn group_reasons(entries: &[Exclusion]) -> Vec<ReasonGroup> {
     for entry in entries {
         *counts.entry((entry.kind, &entry.reason)).or_default() += 1;
     }
-    let mut places: BTreeMap<(ExclusionSubject, String), usize> = BTreeMap::new();
+    let mut indexes: BTreeMap<(ExclusionSubject, String), usize> = BTreeMap::new();
     let mut groups: Vec<ReasonGroup> = Vec::new();
     for entry in entries {
         let general = match counts.get(&(entry.kind, entry.reason.as_str())) {
@@ -64,11 +64,11 @@ pub(super) fn group_reasons(entries: &[Exclusion]) -> Vec<ReasonGroup> {
             _ => entry.reason.clone(),
         };
         let next = groups.len();
-        let place = places.entry((entry.kind, general.clone())).or_insert(next);
-        match groups.get_mut(*place) {
-            Some(known) => {
-                known.names.push(entry.name.clone());
-                known.reason = general;
+        let index = indexes.entry((entry.kind, general.clone())).or_insert(next);
+        match groups.get_mut(*index) {
+            Some(group) => {
+                group.names.push(entry.name.clone());
+                group.reason = general;
             }
             None => groups.push(ReasonGroup {
                 kind: entry.kind,
@@ -82,16 +82,16 @@ pub(super) fn group_reasons(entries: &[Exclusion]) -> Vec<ReasonGroup> {
 
 /// A reason without the name that it is about, where that stands in it as a word.
 fn without_name(reason: &str, name: &str) -> String {
-    let stand_in = match name.parse::<PciAddress>() {
+    let placeholder = match name.parse::<PciAddress>() {
         Ok(_) => "ADDRESS",
         Err(_) => "NAME",
     };
     let (mut text, mut rest) = (String::new(), reason);
     let mut before = None;
-    while let Some((shown, after)) = rest.split_once(name).filter(|_| !name.is_empty()) {
-        let last = shown.chars().next_back().or(before);
+    while let Some((head, after)) = rest.split_once(name).filter(|_| !name.is_empty()) {
+        let last = head.chars().next_back().or(before);
         let is_word = !last.is_some_and(is_in_names) && !after.starts_with(is_in_names);
-        text.extend([shown, if is_word { stand_in } else { name }]);
+        text.extend([head, if is_word { placeholder } else { name }]);
         before = name.chars().next_back();
         rest = after;
     }

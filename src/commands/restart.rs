@@ -76,8 +76,8 @@ impl EngineService {
     }
 
     /// Why it does worse than before, where it does. It is an error if it did not do well before either.
-    pub(super) fn reload(&self, how: ReloadMethod) -> anyhow::Result<Option<String>> {
-        let (program, name, word) = (self.systemctl, self.name, how.verb());
+    pub(super) fn reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
+        let (program, name, word) = (self.systemctl, self.name, method.verb());
         let status = Command::new(program).args([word, name]).status();
         let status = status.with_context(|| format!("{word}ing {name} with {program}"))?;
         if let Some(loss) = self.wait() {
@@ -93,10 +93,10 @@ impl EngineService {
 
     /// As [`EngineService::reload`], after that did worse: systemd starts a service that failed a few times in a row no more
     /// for a while, docker after three times in a minute.
-    pub(super) fn retry_reload(&self, how: ReloadMethod) -> anyhow::Result<Option<String>> {
+    pub(super) fn retry_reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
         // Where that fails, what follows says how the service does.
         let _ = Command::new(self.systemctl).args(["reset-failed", self.name]).status();
-        self.reload(how)
+        self.reload(method)
     }
 
     /// Waits until it does as well as before; what is lost where it does not.
@@ -116,14 +116,15 @@ impl EngineService {
     }
 
     fn read_state(&self) -> ServiceState {
-        let asked = Command::new(self.systemctl).args(["--quiet", "is-active", self.name]).status();
+        let result =
+            Command::new(self.systemctl).args(["--quiet", "is-active", self.name]).status();
         let plugins = if self.name == Engine::Containerd.name() {
             ctr(&["plugins", "ls"]).unwrap_or_default()
         } else {
             String::new()
         };
         ServiceState {
-            is_active: asked.is_ok_and(|status| status.success()),
+            is_active: result.is_ok_and(|status| status.success()),
             plugins: parse_working(&plugins),
         }
     }
@@ -134,29 +135,29 @@ impl EngineService {
                 let name = self.name;
                 let words = ["--unit", name, "--output=cat", "--no-pager", "--lines=1"];
                 let deadline = Instant::now() + LOOK;
-                let said = run_command(
+                let message = run_command(
                     Path::new(JOURNALCTL),
                     &[&words[..], &["--priority=err"]].concat(),
                     deadline,
                 );
-                let said = said.unwrap_or_default();
-                match said.trim() {
+                let message = message.unwrap_or_default();
+                match message.trim() {
                     "" => format!("{name} does not run; \"journalctl -u {name}\" says more"),
-                    said => format!("{name} does not run: {said}"),
+                    message => format!("{name} does not run: {message}"),
                 }
             }
             Loss::Plugin(kind, id) => {
                 let detailed = ctr(&["plugins", "ls", "--detailed"]).unwrap_or_default();
-                let why = find_message(&detailed, kind, id).unwrap_or("its journal says more");
-                format!("containerd does not load its plugin {kind}.{id}: {why}")
+                let reason = find_message(&detailed, kind, id).unwrap_or("its journal says more");
+                format!("containerd does not load its plugin {kind}.{id}: {reason}")
             }
         }
     }
 }
 
-fn systemctl(places: &[&'static str], service: &str) -> anyhow::Result<&'static str> {
-    let found = places.iter().find(|path| Path::new(path).exists());
-    found.copied().with_context(|| {
+fn systemctl(paths: &[&'static str], service: &str) -> anyhow::Result<&'static str> {
+    let path = paths.iter().find(|path| Path::new(path).exists());
+    path.copied().with_context(|| {
         format!(
             "--restart: there is no systemctl on this host; leave --restart out, and restart {service} by the host's own init system"
         )
@@ -186,8 +187,8 @@ fn find_message<'p>(printed: &'p str, kind: &str, id: &str) -> Option<&'p str> {
     });
     lines.find(|(key, value)| *key == "Type" && *value == kind)?;
     // Several plugins may be of a type.
-    while let Some((_, found)) = lines.find(|(key, _)| *key == "ID") {
-        if found == id {
+    while let Some((_, plugin_id)) = lines.find(|(key, _)| *key == "ID") {
+        if plugin_id == id {
             let mut rest = lines.take_while(|(key, _)| *key != "Type");
             return Some(rest.find(|(key, _)| *key == "Message")?.1);
         }

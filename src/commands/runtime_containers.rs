@@ -30,10 +30,10 @@ const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 /// `state`: the directory where the engine keeps what it knows.
 pub(super) fn find_runtime_use(host: &Host, engine: Engine, state: &Path) -> RuntimeUse {
     match find(host, engine, state) {
-        Ok(mut found) => {
-            found.sort();
-            found.dedup_by(|one, other| one.id == other.id);
-            RuntimeUse::By(found)
+        Ok(mut containers) => {
+            containers.sort();
+            containers.dedup_by(|one, other| one.id == other.id);
+            RuntimeUse::By(containers)
         }
         Err(error) => RuntimeUse::Unknown(format!("{error:#}")),
     }
@@ -57,37 +57,37 @@ fn find_docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>
         matches!(name.split_once('.'), Some((uid, gid)) if digits(uid) && digits(gid))
     });
     let roots = remapped.map(|name| root.join(name)).chain([root.to_owned()]);
-    let mut found = Vec::new();
+    let mut records = Vec::new();
     for root in roots {
         let containers = root.join("containers");
         for id in host.list(&containers)?.names {
             let directory = containers.join(&id);
             let host_config = read_bytes(host, &directory.join("hostconfig.json"))?;
             let config = read_bytes(host, &directory.join("config.v2.json"))?;
-            found.extend(runtime_containers::from_docker(&id, &host_config, &config));
+            records.extend(runtime_containers::from_docker(&id, &host_config, &config));
         }
     }
-    Ok(found)
+    Ok(records)
 }
 
 /// A pod's sandbox that has ended is never started again, and needs no runtime to be removed.
 fn find_containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let tasks = state.join(CRI_TASKS);
-    let mut found = Vec::new();
+    let mut records = Vec::new();
     for id in host.list(&tasks)?.names {
         let bundle = tasks.join(&id);
         let mut options = read_bytes(host, &bundle.join("options.json"))?;
         // The shim of containerd 1.6 keeps the path alone.
         options.extend(read_bytes(host, &bundle.join("runtime"))?);
         let config = read_bytes(host, &bundle.join("config.json"))?;
-        found.extend(runtime_containers::from_containerd(&id, &options, &config));
+        records.extend(runtime_containers::from_containerd(&id, &options, &config));
     }
-    Ok(found)
+    Ok(records)
 }
 
 /// Each storage driver has its directory, for instance `overlay-containers`.
 fn find_crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
-    let mut found = Vec::new();
+    let mut records = Vec::new();
     let names = host.list(storage)?.names;
     for driver in names.iter().filter(|name| name.ends_with("-containers")) {
         let containers = storage.join(driver);
@@ -95,11 +95,11 @@ fn find_crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<RuntimeContainer
             let path = containers.join(&id).join("userdata/config.json");
             // Beside the directories stand files of the storage itself, such as containers.json.
             if let Ok(Some(config)) = host.bytes(&path, LIMIT) {
-                found.extend(runtime_containers::from_crio(&id, &config));
+                records.extend(runtime_containers::from_crio(&id, &config));
             }
         }
     }
-    Ok(found)
+    Ok(records)
 }
 
 fn find_monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeContainer>> {
@@ -107,11 +107,11 @@ fn find_monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeConta
         return Ok(Vec::new());
     }
     let cmdlines = process::read_arguments(host, Path::new("/proc"), MONITOR, MONITOR_DEADLINE)?;
-    let found = cmdlines.iter().filter_map(|cmdline| {
-        let holder = runtime_containers::from_conmon(cmdline)?;
-        (runtime_containers::is_podman_monitor(cmdline) == podmans).then_some(holder)
+    let records = cmdlines.iter().filter_map(|cmdline| {
+        let container = runtime_containers::from_conmon(cmdline)?;
+        (runtime_containers::is_podman_monitor(cmdline) == podmans).then_some(container)
     });
-    Ok(found.collect())
+    Ok(records.collect())
 }
 
 fn read_bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -136,15 +136,15 @@ fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
 
 fn query_podman(program: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     let deadline = Instant::now() + PODMAN_DEADLINE;
-    let listed = run_command(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
-    let ids: Vec<&str> = listed.split_whitespace().collect();
-    let mut found = Vec::new();
+    let output = run_command(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
+    let ids: Vec<&str> = output.split_whitespace().collect();
+    let mut records = Vec::new();
     for ids in ids.chunks(CHUNK) {
         let mut words = vec!["container", "inspect", "--format", runtime_containers::PODMAN_FORMAT];
         words.extend(ids);
-        found.extend(runtime_containers::from_podman(&run_command(program, &words, deadline)?));
+        records.extend(runtime_containers::from_podman(&run_command(program, &words, deadline)?));
     }
-    Ok(found)
+    Ok(records)
 }
 
 pub(super) fn run_command(
@@ -152,22 +152,23 @@ pub(super) fn run_command(
     words: &[&str],
     deadline: Instant,
 ) -> anyhow::Result<String> {
-    let shown = format!("{} {}", program.display(), words.first().unwrap_or(&""));
+    let command_text = format!("{} {}", program.display(), words.first().unwrap_or(&""));
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
     let child = command.stdout(Stdio::piped()).spawn();
-    let mut child = child.with_context(|| format!("running {shown}"))?;
+    let mut child = child.with_context(|| format!("running {command_text}"))?;
     let mut stdout = child.stdout.take().context("reading its answer")?;
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
     });
-    let status = wait(&mut child, deadline).with_context(|| format!("waiting for {shown}"))?;
+    let status =
+        wait(&mut child, deadline).with_context(|| format!("waiting for {command_text}"))?;
     let text = reader.join().ok().context("reading its answer")?;
     if !status.success() {
-        bail!("{shown} ended with {status}");
+        bail!("{command_text} ended with {status}");
     }
-    text.with_context(|| format!("reading what {shown} printed"))
+    text.with_context(|| format!("reading what {command_text} printed"))
 }
 
 fn wait(child: &mut Child, deadline: Instant) -> anyhow::Result<std::process::ExitStatus> {

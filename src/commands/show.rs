@@ -24,21 +24,22 @@ pub fn run(
     let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
     let edits = resolve_devices(&registry, &dirs, &names)?;
-    let found: Vec<ResolvedDevice<'_>> = names.iter().filter_map(|n| registry.device(n)).collect();
+    let devices: Vec<ResolvedDevice<'_>> =
+        names.iter().filter_map(|name| registry.device(name)).collect();
     match args.format {
-        ListFormat::Table => print_table(&found, &edits, printer)?,
-        ListFormat::Json => print_specs(&found, printer)?,
+        ListFormat::Table => print_table(&devices, &edits, printer)?,
+        ListFormat::Json => print_specs(&devices, printer)?,
     }
     Ok(ExitAnswer::Yes)
 }
 
 fn print_table(
-    found: &[ResolvedDevice<'_>],
+    devices: &[ResolvedDevice<'_>],
     edits: &ContainerEdits,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let mut file: Option<&Path> = None;
-    for device in found {
+    for device in devices {
         if file != Some(device.path) {
             let path = device.path.display();
             printer.print(format_args!("{HEADING}{}{HEADING:#}\n", escape_controls(path)))?;
@@ -109,17 +110,17 @@ fn mounts(mounts: &[Mount]) -> Vec<EditLine> {
                 _ => format!("from {host} "),
             },
         };
-        let how = format!("{from}{}", mount.options.join(","));
-        let names = groups.iter_mut().find(|group| group.0 == directory && group.1 == how);
+        let details = format!("{from}{}", mount.options.join(","));
+        let names = groups.iter_mut().find(|group| group.0 == directory && group.1 == details);
         match names {
             Some((.., names)) if names.contains(&name) => {}
             Some((.., names)) => names.push(name),
-            None => groups.push((directory, how, vec![name])),
+            None => groups.push((directory, details, vec![name])),
         }
     }
-    let line = |(directory, how, names): (&str, String, Vec<&str>)| match *names {
-        [name] => (format!("{directory}/{name}"), how),
-        _ => (format!("{directory}/"), format!("{how}: {}", names.join(" "))),
+    let line = |(directory, details, names): (&str, String, Vec<&str>)| match *names {
+        [name] => (format!("{directory}/{name}"), details),
+        _ => (format!("{directory}/"), format!("{details}: {}", names.join(" "))),
     };
     groups.into_iter().map(line).collect()
 }
@@ -140,9 +141,9 @@ fn rdt_line(class: &IntelRdt) -> EditLine {
 }
 
 /// The specifications as they would be if these devices were all that they have.
-fn print_specs(found: &[ResolvedDevice<'_>], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_specs(devices: &[ResolvedDevice<'_>], printer: &mut Printer) -> anyhow::Result<()> {
     let mut specs: Vec<(&Path, Spec)> = Vec::new();
-    for device in found {
+    for device in devices {
         let entry = device.device.clone();
         match specs.iter_mut().find(|(path, _)| *path == device.path) {
             Some((_, spec)) if spec.devices.contains(&entry) => {}

@@ -37,8 +37,8 @@ pub fn run(
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
     let (inventory, _) = discover_with_pools(&host, &config);
-    let mut found = inspect_containers(&host, &inventory, printer)?;
-    if found.unseen > 0 {
+    let mut report = inspect_containers(&host, &inventory, printer)?;
+    if report.unseen > 0 {
         let advice = if geteuid().is_root() {
             "run as root on the host itself, with all capabilities"
         } else {
@@ -46,29 +46,31 @@ pub fn run(
         };
         printer.warning(format_args!(
             "{} could not be inspected; {advice}",
-            format_count(found.unseen, "process", "processes")
+            format_count(report.unseen, "process", "processes")
         ));
     }
     if let Some(word) = &args.container {
-        let one = choose(std::mem::take(&mut found.containers), word)?;
-        found.containers = vec![one];
+        let container = choose(std::mem::take(&mut report.containers), word)?;
+        report.containers = vec![container];
     }
     match args.format {
         ListFormat::Json => {
             let drained: Vec<_> = inventory.drain.iter().map(drained_json).collect();
-            let object = to_json(&found, &drained);
+            let object = to_json(&report, &drained);
             printer.print_json(&object)?;
         }
         ListFormat::Table => {
-            print(&found, printer)?;
+            print(&report, printer)?;
             if args.container.is_none() {
                 print_drained(&inventory, printer)?;
             }
         }
     }
-    Ok(match (&args.container, found.containers.first()) {
-        (Some(_), Some(one)) if one.state() == VerdictState::Unknown => ExitAnswer::Unknown,
-        (Some(_), Some(one)) if !one.state().is_good() => ExitAnswer::No,
+    Ok(match (&args.container, report.containers.first()) {
+        (Some(_), Some(container)) if container.state() == VerdictState::Unknown => {
+            ExitAnswer::Unknown
+        }
+        (Some(_), Some(container)) if !container.state().is_good() => ExitAnswer::No,
         _ => ExitAnswer::Yes,
     })
 }
@@ -79,42 +81,44 @@ pub(super) fn inspect_containers(
     inventory: &Inventory,
     printer: &mut Printer,
 ) -> anyhow::Result<StatusReport> {
-    let listed = leases::list(host);
+    let leases = leases::list(host);
     printer.progress("looking at containers");
     let guarded = |path: &Path, bytes: usize| process::read(path, bytes as u64, PATIENCE).ok();
     let networks = |pid| read_network(host, pid);
-    let found = read_status(StatusInput {
+    let report = read_status(StatusInput {
         host,
         inventory,
-        leases: listed.as_ref().ok().map(Vec::as_slice),
-        read_guarded: &guarded,
+        leases: leases.as_ref().ok().map(Vec::as_slice),
+        guarded: &guarded,
         networks: &networks,
     });
     printer.end_progress();
-    if let Err(error) = &listed {
+    if let Err(error) = &leases {
         printer.warning(format_args!("which devices are leased is not known: {error:#}"));
     }
-    Ok(found?)
+    Ok(report?)
 }
 
 /// The container that a word means: one of that name before those whose id begins so.
 fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> anyhow::Result<ContainerStatus> {
-    let is_it = |one: &ContainerStatus| one.name.as_deref() == Some(word) || one.id == word;
-    if containers.iter().any(is_it) {
-        containers.retain(is_it);
+    let is_exact = |container: &ContainerStatus| {
+        container.name.as_deref() == Some(word) || container.id == word
+    };
+    if containers.iter().any(is_exact) {
+        containers.retain(is_exact);
     } else {
-        containers.retain(|one| !word.is_empty() && one.matches_name(word));
+        containers.retain(|container| !word.is_empty() && container.matches_name(word));
     }
     let mut chosen = containers.into_iter();
     match (chosen.next(), chosen.next()) {
-        (Some(one), None) => Ok(one),
+        (Some(container), None) => Ok(container),
         (None, _) => bail!(
             "looking for container {word:?}: none that runs is called so and holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do, and the engine those that have ended"
         ),
-        (Some(one), Some(other)) => bail!(
+        (Some(first), Some(second)) => bail!(
             "looking for container {word:?}: it means {} and {}; type more of the id",
-            display_name(&one),
-            display_name(&other)
+            display_name(&first),
+            display_name(&second)
         ),
     }
 }
@@ -132,20 +136,20 @@ fn display_name(container: &ContainerStatus) -> String {
     )
 }
 
-fn drained_json(drained: &DrainEntry) -> serde_json::Value {
+fn drained_json(entry: &DrainEntry) -> serde_json::Value {
     json!({
-        "device": drained.target.to_string(),
-        "since": drained.describe,
-        "reason": drained.reason,
+        "device": entry.target.to_string(),
+        "since": entry.since,
+        "reason": entry.reason,
     })
 }
 
 /// What no container gets any more, behind those that have it.
 fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     let all: Vec<&DrainEntry> = inventory.drain.iter().collect();
-    for one in all.iter().take(SHOWN) {
-        let what = to_one_line(&format!("{}: {}", one.target, one.describe()));
-        let text = format!("{WARNING}drained{WARNING:#} {what}");
+    for entry in all.iter().take(SHOWN) {
+        let description = to_one_line(&format!("{}: {}", entry.target, entry.describe()));
+        let text = format!("{WARNING}drained{WARNING:#} {description}");
         printer.print(format_paragraph("", INDENT, &text, printer.columns()))?;
     }
     if all.len() > SHOWN {

@@ -23,17 +23,17 @@ pub fn run(
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("looking at this host");
     let (inventory, pools) = discover_with_pools(&host, &config);
-    let listed = leases::list(&host);
+    let leases = leases::list(&host);
     let grantees = list_grants(&host).unwrap_or_default();
     let topology = read(TopologyInput {
         host: &host,
         inventory: &inventory,
         pools: &pools,
-        leases: listed.as_deref().ok(),
+        leases: leases.as_deref().ok(),
         grantees: &grantees,
     });
     printer.end_progress();
-    if let Err(error) = &listed {
+    if let Err(error) = &leases {
         printer.warning(format_args!("who holds devices is not known: {error:#}"));
     }
     warn_of_unread(&inventory, printer);
@@ -71,8 +71,8 @@ fn print_matrix(
         printer.note("nothing to show: this host has no GPU and no NIC on PCI");
         return Ok(());
     };
-    if let Some(why) = &matrix.obstacle {
-        printer.warning(format_args!("what is near a GPU is not known: {why}"));
+    if let Some(obstacle) = &matrix.obstacle {
+        printer.warning(format_args!("what is near a GPU is not known: {obstacle}"));
     }
     for line in &matrix.lines {
         let cells: Vec<String> = line.split('\t').map(to_one_line).collect();
@@ -85,9 +85,9 @@ fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
     if topology.nodes.is_empty() {
         printer.note("nothing to show: this host lists no NUMA node, no network and no device");
     }
-    for (at, line) in render_lines(topology).iter().enumerate() {
+    for (index, line) in render_lines(topology).iter().enumerate() {
         let text = format_line(line, printer.columns());
-        if line.kind == LineKind::Heading && at > 0 {
+        if line.kind == LineKind::Heading && index > 0 {
             printer.print("\n")?;
         }
         printer.print(text)?;

@@ -16,22 +16,22 @@ pub fn run(
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
     let targets = if args.all {
-        before.iter().map(|one| one.target.clone()).collect()
+        before.iter().map(|entry| entry.target.clone()).collect()
     } else {
         targets::resolve_drained(&args.names, &before, || discover_host(&host, &config, printer))?
     };
     if targets.is_empty() {
-        let what = if args.all {
+        let subject = if args.all {
             "nothing".to_owned()
         } else {
             format!("nothing of {}", args.names.join(", "))
         };
-        printer.note(format_args!("{what} is drained"));
+        printer.note(format_args!("{subject} is drained"));
         return Ok(ExitAnswer::Yes);
     }
-    let offered = format_targets(&targets);
+    let names = format_targets(&targets);
     if args.dry_run {
-        printer.print(format_args!("would undrain {offered}\n"))?;
+        printer.print(format_args!("would undrain {names}\n"))?;
         return Ok(ExitAnswer::Yes);
     }
     update_drain(&host, |drain| {
@@ -39,7 +39,7 @@ pub fn run(
             drain.remove(target);
         }
     })?;
-    printer.note(format_args!("{offered}: no longer drained"));
+    printer.note(format_args!("{names}: no longer drained"));
     specs::make(&host, &config, printer)?;
     Ok(ExitAnswer::Yes)
 }

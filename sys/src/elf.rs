@@ -225,7 +225,7 @@ struct BlockReader<'a> {
     length: u64,
     position: u64,
     /// Where each cached block starts, and its bytes; the most recently used one is last.
-    kept: Vec<(u64, Vec<u8>)>,
+    blocks: Vec<(u64, Vec<u8>)>,
     blocks_left: usize,
     bytes_left: usize,
 }
@@ -236,7 +236,7 @@ impl<'a> BlockReader<'a> {
             file,
             length,
             position: 0,
-            kept: Vec::with_capacity(KEPT_BLOCKS),
+            blocks: Vec::with_capacity(KEPT_BLOCKS),
             blocks_left: MAX_BLOCKS,
             bytes_left: MAX_BYTES,
         }
@@ -245,17 +245,17 @@ impl<'a> BlockReader<'a> {
     /// Makes the block at the current position the last one in the cache.
     fn load(&mut self) -> Result<(), ()> {
         let start = self.position - self.position % BLOCK_BYTES;
-        if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == start) {
-            self.kept[at..].rotate_left(1);
+        if let Some(index) = self.blocks.iter().position(|(block_start, _)| *block_start == start) {
+            self.blocks[index..].rotate_left(1);
             return Ok(());
         }
         self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
         let mut block =
-            if self.kept.len() < KEPT_BLOCKS { Vec::new() } else { self.kept.remove(0).1 };
+            if self.blocks.len() < KEPT_BLOCKS { Vec::new() } else { self.blocks.remove(0).1 };
         block.resize(usize::try_from(BLOCK_BYTES).map_err(|_| ())?, 0);
         let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
         block.truncate(count);
-        self.kept.push((start, block));
+        self.blocks.push((start, block));
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl<'a> BlockReader<'a> {
     }
 
     fn buffered(&self) -> Option<&[u8]> {
-        let (start, block) = self.kept.last()?;
+        let (start, block) = self.blocks.last()?;
         let within = self.position.checked_sub(*start)?;
         let rest = block.get(usize::try_from(within).ok()?..)?;
         (!rest.is_empty()).then_some(rest)
@@ -317,12 +317,12 @@ impl ReadCacheOps for BlockReader<'_> {
 }
 
 /// The first string from `at` on that contains one of the words; `at` is behind it then.
-fn next_with<'d>(bytes: &'d [u8], at: &mut usize, words: &[Finder<'_>]) -> Option<&'d [u8]> {
-    let rest = bytes.get(*at..)?;
+fn next_with<'d>(bytes: &'d [u8], offset: &mut usize, words: &[Finder<'_>]) -> Option<&'d [u8]> {
+    let rest = bytes.get(*offset..)?;
     let hit = words.iter().filter_map(|word| word.find(rest)).min()?;
     let start = memrchr(0, &rest[..hit]).map_or(0, |zero| zero + 1);
     let end = memchr(0, &rest[hit..]).map_or(rest.len(), |zero| hit + zero);
-    *at += end + 1;
+    *offset += end + 1;
     Some(&rest[start..end])
 }
 
@@ -345,8 +345,8 @@ impl<'d> CachedRange<'d> {
     fn bytes<R: ReadRef<'d>>(&self, data: R, offset: u64, size: u64) -> Result<&'d [u8], ()> {
         let end = offset.checked_add(size).ok_or(())?;
         let (start, bytes) = self.0.get();
-        if let Some(found) = part(bytes, offset.wrapping_sub(start), size) {
-            return Ok(found);
+        if let Some(cached) = part(bytes, offset.wrapping_sub(start), size) {
+            return Ok(cached);
         }
         let end = end.max(data.len()?.min(end.saturating_add(NEAR_BYTES)));
         let bytes = data.read_bytes_at(offset, end - offset)?;
@@ -355,8 +355,8 @@ impl<'d> CachedRange<'d> {
     }
 }
 
-fn part(bytes: &[u8], at: u64, size: u64) -> Option<&[u8]> {
-    let bytes = bytes.get(usize::try_from(at).ok()?..)?;
+fn part(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
+    let bytes = bytes.get(usize::try_from(offset).ok()?..)?;
     bytes.get(..usize::try_from(size).ok()?)
 }
 
@@ -411,12 +411,12 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
             return Ok(summary);
         };
         summary.is_dynamic = true;
-        summary.soname = dynamic.soname.map(|at| self.string(&dynamic, at)).transpose()?;
-        for at in &dynamic.needed {
-            summary.needed.push(self.string(&dynamic, *at)?);
+        summary.soname = dynamic.soname.map(|offset| self.string(&dynamic, offset)).transpose()?;
+        for offset in &dynamic.needed {
+            summary.needed.push(self.string(&dynamic, *offset)?);
         }
         summary.search_path =
-            dynamic.search_path.map(|at| self.string(&dynamic, at)).transpose()?;
+            dynamic.search_path.map(|offset| self.string(&dynamic, offset)).transpose()?;
         let needs = self.version_needs(&dynamic)?.into_iter();
         summary.version_needs = needs.map(|(_, need)| need).collect();
         let definitions = self.version_definitions(&dynamic)?.into_iter();
@@ -424,7 +424,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         Ok(summary)
     }
 
-    fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<(), ElfError> {
+    fn each_symbol(&self, visit: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<(), ElfError> {
         let malformed = Malformed("symbol table");
         let Some(dynamic) = self.dynamic()? else {
             return Ok(());
@@ -444,8 +444,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         }
         let strings = dynamic.strings.ok_or(malformed)?;
         let strings = self.bytes_at(strings, dynamic.strings_size)?;
-        for (at, symbol) in symbols.iter().enumerate().skip(1) {
-            let index = versions.get(at).map(|version| version.0.get(self.endian));
+        for (symbol_index, symbol) in symbols.iter().enumerate().skip(1) {
+            let index = versions.get(symbol_index).map(|version| version.0.get(self.endian));
             let index = index.map(|version| version.index());
             if symbol.is_local() || index == Some(elf::VER_NDX_LOCAL) {
                 continue;
@@ -460,7 +460,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
                 Some(index) => Some(names.get(&index.0).ok_or(malformed)?.as_str()),
             };
             self.spend_text_budget(name.len() + version.map_or(0, str::len))?;
-            look(DynamicSymbol {
+            visit(DynamicSymbol {
                 name,
                 version,
                 is_defined: !symbol.is_undefined(self.endian),
@@ -471,8 +471,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
     }
 
     fn spend_text_budget(&self, bytes: usize) -> Result<(), ElfError> {
-        let left = self.text_left.get().checked_sub(bytes);
-        self.text_left.set(left.ok_or(TOO_MANY)?);
+        let remaining = self.text_left.get().checked_sub(bytes);
+        self.text_left.set(remaining.ok_or(TOO_MANY)?);
         Ok(())
     }
 
@@ -510,8 +510,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         // The chain of the last bucket ends with the last symbol.
         let chains = buckets.checked_add(count * 4).ok_or(malformed)?;
         for symbol in last..=MAX_SYMBOLS {
-            let at = chains.checked_add((symbol - first) * 4);
-            let link: &U32<Endianness> = self.record(at.ok_or(malformed)?)?;
+            let address = chains.checked_add((symbol - first) * 4);
+            let link: &U32<Endianness> = self.record(address.ok_or(malformed)?)?;
             if number(link) & 1 != 0 {
                 return bounded(symbol + 1);
             }
@@ -523,7 +523,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let words: Vec<Finder<'_>> = words.iter().map(|word| Finder::new(*word)).collect();
         let mut found = Vec::new();
         let mut matches_left = MAX_MATCHES;
-        let mut left = MAX_CONSTANT_BYTES;
+        let mut remaining = MAX_CONSTANT_BYTES;
         for segment in self.segments {
             let flags = segment.p_flags(self.endian).0;
             if segment.p_type(self.endian) != elf::PT_LOAD || flags & elf::PF_W.0 != 0 {
@@ -531,11 +531,11 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
             }
             let (offset, size) = segment.file_range(self.endian);
             let too_many = Malformed("too many constants");
-            left = left.checked_sub(size).ok_or(too_many)?;
+            remaining = remaining.checked_sub(size).ok_or(too_many)?;
             let bytes = self.data.read_bytes_at(offset, size);
             let bytes = bytes.map_err(|()| Malformed("segment"))?;
-            let mut at = 0;
-            while let Some(string) = next_with(bytes, &mut at, &words) {
+            let mut position = 0;
+            while let Some(string) = next_with(bytes, &mut position, &words) {
                 // Of each that does not count either: the rest is searched once more.
                 matches_left = matches_left.checked_sub(1).ok_or(too_many)?;
                 if string.len() <= MAX_NAME_BYTES as usize
@@ -551,19 +551,22 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
     fn find_numbers_after_name(&self, name: &str) -> Result<Vec<(u32, u32)>, ElfError> {
         let pointers = self.read_pointers()?;
         let mut found = Vec::new();
-        for (at, to) in &pointers {
-            let behind = |bytes: u64| at.checked_add(bytes);
-            let is_pointer = |at: Option<u64>| at.is_some_and(|at| pointers.contains_key(&at));
-            if is_pointer(behind(8)) || !is_pointer(behind(16)) {
+        for (address, target) in &pointers {
+            let following = |bytes: u64| address.checked_add(bytes);
+            let is_pointer = |location: Option<u64>| {
+                location.is_some_and(|location| pointers.contains_key(&location))
+            };
+            if is_pointer(following(8)) || !is_pointer(following(16)) {
                 continue;
             }
-            let text = self.bytes_at(*to, name.len() as u64 + 1);
+            let text = self.bytes_at(*target, name.len() as u64 + 1);
             if text.ok().and_then(before_zero) != Some(name.as_bytes()) {
                 continue;
             }
-            let numbers = behind(8).and_then(|at| self.table::<U32<Endianness>>(at, 2).ok());
-            if let Some([least, most]) = numbers {
-                found.push((least.get(self.endian), most.get(self.endian)));
+            let numbers =
+                following(8).and_then(|location| self.table::<U32<Endianness>>(location, 2).ok());
+            if let Some([min, max]) = numbers {
+                found.push((min.get(self.endian), max.get(self.endian)));
             }
         }
         Ok(found)
@@ -586,9 +589,9 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let mut pointers = BTreeMap::new();
         for entry in self.table::<elf::Rela64<Endianness>>(table, count)? {
             if entry.r_type(self.endian, false) == kind
-                && let Ok(to) = u64::try_from(entry.r_addend.get(self.endian))
+                && let Ok(target) = u64::try_from(entry.r_addend.get(self.endian))
             {
-                pointers.insert(entry.r_offset.get(self.endian), to);
+                pointers.insert(entry.r_offset.get(self.endian), target);
             }
         }
         Ok(pointers)
@@ -640,40 +643,40 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let bytes = bytes.map_err(|()| malformed)?;
         let count = bytes.len() / size_of::<H::Dyn>();
         let (entries, _) = pod::slice_from_bytes::<H::Dyn>(bytes, count).map_err(|()| malformed)?;
-        let mut found = DynamicEntries::default();
+        let mut dynamic = DynamicEntries::default();
         let (mut relocations, mut relocations_size) = (None, 0);
         for entry in entries {
             let value: u64 = entry.d_val(self.endian).into();
             match entry.tag(self.endian) {
                 elf::DT_NULL => break,
-                elf::DT_STRTAB => found.strings = Some(value),
-                elf::DT_STRSZ => found.strings_size = value,
-                elf::DT_SONAME => found.soname = Some(value),
-                elf::DT_NEEDED => found.needed.push(value),
-                elf::DT_RPATH | elf::DT_RUNPATH => found.search_path = Some(value),
-                elf::DT_SYMTAB => found.symbols = Some(value),
-                elf::DT_VERSYM => found.versions = Some(value),
-                elf::DT_HASH => found.hash = Some(value),
+                elf::DT_STRTAB => dynamic.strings = Some(value),
+                elf::DT_STRSZ => dynamic.strings_size = value,
+                elf::DT_SONAME => dynamic.soname = Some(value),
+                elf::DT_NEEDED => dynamic.needed.push(value),
+                elf::DT_RPATH | elf::DT_RUNPATH => dynamic.search_path = Some(value),
+                elf::DT_SYMTAB => dynamic.symbols = Some(value),
+                elf::DT_VERSYM => dynamic.versions = Some(value),
+                elf::DT_HASH => dynamic.hash = Some(value),
                 elf::DT_RELA => relocations = Some(value),
                 elf::DT_RELASZ => relocations_size = value,
-                elf::DT_GNU_HASH => found.gnu_hash = Some(value),
-                elf::DT_VERNEED => found.verneed = Some(value),
-                elf::DT_VERDEF => found.verdef = Some(value),
+                elf::DT_GNU_HASH => dynamic.gnu_hash = Some(value),
+                elf::DT_VERNEED => dynamic.verneed = Some(value),
+                elf::DT_VERDEF => dynamic.verdef = Some(value),
                 _ => {}
             }
         }
-        found.relocations = relocations.map(|table| (table, relocations_size));
-        Ok(Some(found))
+        dynamic.relocations = relocations.map(|table| (table, relocations_size));
+        Ok(Some(dynamic))
     }
 
-    fn string(&self, dynamic: &DynamicEntries, at: u64) -> Result<String, ElfError> {
+    fn string(&self, dynamic: &DynamicEntries, offset: u64) -> Result<String, ElfError> {
         let malformed = Malformed("string table");
         let table = dynamic.strings.ok_or(malformed)?;
-        if at >= dynamic.strings_size {
+        if offset >= dynamic.strings_size {
             return Err(malformed);
         }
-        let start = self.file_offset(table.checked_add(at).ok_or(malformed)?)?;
-        let room = (dynamic.strings_size - at).min(MAX_NAME_BYTES);
+        let start = self.file_offset(table.checked_add(offset).ok_or(malformed)?)?;
+        let room = (dynamic.strings_size - offset).min(MAX_NAME_BYTES);
         let end = start.checked_add(room).ok_or(malformed)?;
         if self.data.len().is_ok_and(|length| length < end) {
             return Err(malformed);
@@ -724,10 +727,10 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         loop {
             let need: &elf::Verneed<Endianness> = self.record(address)?;
             let library = self.string(dynamic, need.vn_file.get(self.endian).into())?;
-            let mut at = advance(address, need.vn_aux.get(self.endian))?;
+            let mut aux_address = advance(address, need.vn_aux.get(self.endian))?;
             for _ in 0..need.vn_cnt.get(self.endian) {
                 budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
-                let aux: &elf::Vernaux<Endianness> = self.record(at)?;
+                let aux: &elf::Vernaux<Endianness> = self.record(aux_address)?;
                 self.spend_text_budget(library.len())?;
                 let need = VersionNeed {
                     library: library.clone(),
@@ -737,7 +740,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
                 needs.push((aux.vna_other.get(self.endian).0, need));
                 match aux.vna_next.get(self.endian) {
                     0 => break,
-                    next => at = advance(at, next)?,
+                    next => aux_address = advance(aux_address, next)?,
                 }
             }
             budget = budget.checked_sub(1).ok_or(TOO_MANY)?;
@@ -763,8 +766,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
             // The base definition names the file itself. The first name of any other definition is
             // its own.
             if !base && definition.vd_cnt.get(self.endian) > 0 {
-                let at = advance(address, definition.vd_aux.get(self.endian))?;
-                let aux: &elf::Verdaux<Endianness> = self.record(at)?;
+                let aux_address = advance(address, definition.vd_aux.get(self.endian))?;
+                let aux: &elf::Verdaux<Endianness> = self.record(aux_address)?;
                 let name = self.string(dynamic, aux.vda_name.get(self.endian).into())?;
                 definitions.push((definition.vd_ndx.get(self.endian).0, name));
             }

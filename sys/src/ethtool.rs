@@ -66,16 +66,16 @@ struct Ifreq {
 impl Ethtool {
     /// An interface by its name; none for a name that none has.
     pub fn open(name: &[u8]) -> Result<Option<Self>, Errno> {
-        let mut own = [0; libc::IFNAMSIZ];
+        let mut padded_name = [0; libc::IFNAMSIZ];
         // Room for the null byte at its end stays.
-        let Some(place) = own[..libc::IFNAMSIZ - 1].get_mut(..name.len()) else {
+        let Some(target) = padded_name[..libc::IFNAMSIZ - 1].get_mut(..name.len()) else {
             return Ok(None);
         };
-        place.copy_from_slice(name);
+        target.copy_from_slice(name);
         // Sockets of every family take it, and a unit may be let have few of them.
         let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-        Ok(Some(Ethtool { socket, name: own }))
+        Ok(Some(Ethtool { socket, name: padded_name }))
     }
 
     pub fn channels(&self) -> Result<[u32; 4], Errno> {
@@ -89,8 +89,8 @@ impl Ethtool {
         let mut buffer = new_command(GET_CHANNELS, CHANNELS);
         self.ioctl(&mut buffer)?;
         put_u32(&mut buffer, 0, SET_CHANNELS);
-        for (at, count) in counts.into_iter().enumerate() {
-            put_u32(&mut buffer, CHANNEL_COUNTS + 4 * at, count);
+        for (index, count) in counts.into_iter().enumerate() {
+            put_u32(&mut buffer, CHANNEL_COUNTS + 4 * index, count);
         }
         self.ioctl(&mut buffer)
     }
@@ -116,36 +116,36 @@ impl Ethtool {
         })
     }
 
-    pub fn set_rss(&self, spread: &RssConfig) -> Result<(), Errno> {
+    pub fn set_rss(&self, rss: &RssConfig) -> Result<(), Errno> {
         let count = |length: usize| u32::try_from(length).map_err(|_| Errno::TOOBIG);
         let mut buffer = new_command(SET_SPREAD, SPREAD);
-        put_u32(&mut buffer, TABLE_LENGTH, count(spread.table.len())?);
-        put_u32(&mut buffer, KEY_LENGTH, count(spread.key.len())?);
-        if let Some(place) = buffer.get_mut(HASH..HASH + 2) {
-            place.copy_from_slice(&spread.hash);
+        put_u32(&mut buffer, TABLE_LENGTH, count(rss.table.len())?);
+        put_u32(&mut buffer, KEY_LENGTH, count(rss.key.len())?);
+        if let Some(target) = buffer.get_mut(HASH..HASH + 2) {
+            target.copy_from_slice(&rss.hash);
         }
-        buffer.extend(spread.table.iter().flat_map(|queue| queue.to_ne_bytes()));
-        buffer.extend(&spread.key);
+        buffer.extend(rss.table.iter().flat_map(|queue| queue.to_ne_bytes()));
+        buffer.extend(&rss.key);
         self.ioctl(&mut buffer)
     }
 
     /// The rules that give packets to queues or drop them (ntuple), as the kernel has them; E2BIG for more than `most`.
-    pub fn ntuple_rules(&self, most: u32) -> Result<Vec<Vec<u8>>, Errno> {
+    pub fn ntuple_rules(&self, max: u32) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = new_command(GET_RULE_COUNT, RULES + PADDING);
         self.ioctl(&mut buffer)?;
         let count = u32_at(&buffer, COUNT);
-        if count > most {
+        if count > max {
             return Err(Errno::TOOBIG);
         }
         let mut buffer = new_command(GET_RULES, RULES + PADDING + 4 * length(count));
         put_u32(&mut buffer, COUNT, count);
         self.ioctl(&mut buffer)?;
-        let found = length(u32_at(&buffer, COUNT).min(count));
-        let places = words(buffer.get(RULES..).unwrap_or_default());
+        let filled = length(u32_at(&buffer, COUNT).min(count));
+        let locations = words(buffer.get(RULES..).unwrap_or_default());
         let mut rules = Vec::new();
-        for place in places.into_iter().take(found) {
+        for location in locations.into_iter().take(filled) {
             let mut buffer = new_command(GET_RULE, RULES + PADDING);
-            put_u32(&mut buffer, PLACE, place);
+            put_u32(&mut buffer, PLACE, location);
             self.ioctl(&mut buffer)?;
             rules.extend(buffer.get(RULE).map(<[u8]>::to_vec));
         }
@@ -163,7 +163,7 @@ impl Ethtool {
     fn send_rule(&self, number: u32, rule: &[u8]) -> Result<(), Errno> {
         let mut buffer = new_command(number, RULES + PADDING);
         match buffer.get_mut(RULE) {
-            Some(place) if place.len() == rule.len() => place.copy_from_slice(rule),
+            Some(target) if target.len() == rule.len() => target.copy_from_slice(rule),
             _ => return Err(Errno::INVAL),
         }
         self.ioctl(&mut buffer)
@@ -200,14 +200,14 @@ fn new_command(number: u32, length: usize) -> Vec<u8> {
     buffer
 }
 
-fn put_u32(buffer: &mut [u8], at: usize, word: u32) {
-    if let Some(place) = buffer.get_mut(at..at + 4) {
-        place.copy_from_slice(&word.to_ne_bytes());
+fn put_u32(buffer: &mut [u8], offset: usize, word: u32) {
+    if let Some(target) = buffer.get_mut(offset..offset + 4) {
+        target.copy_from_slice(&word.to_ne_bytes());
     }
 }
 
-fn u32_at(buffer: &[u8], at: usize) -> u32 {
-    let bytes = buffer.get(at..).and_then(<[u8]>::first_chunk);
+fn u32_at(buffer: &[u8], offset: usize) -> u32 {
+    let bytes = buffer.get(offset..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 

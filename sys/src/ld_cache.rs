@@ -23,8 +23,9 @@ pub fn find_library_paths<'a>(cache: &'a [u8], name: &str) -> Vec<&'a str> {
     };
     let count = number(cache, MAGIC.len()).unwrap_or_default();
     for entry in 0..count.min(MAX_ENTRIES) {
-        let at = HEADER_BYTES + entry * ENTRY_BYTES;
-        let (Some(key), Some(value)) = (number(cache, at + 4), number(cache, at + 8)) else {
+        let offset = HEADER_BYTES + entry * ENTRY_BYTES;
+        let (Some(key), Some(value)) = (number(cache, offset + 4), number(cache, offset + 8))
+        else {
             break;
         };
         if is_string(cache, key, name)
@@ -50,18 +51,18 @@ fn skip_old_format(cache: &[u8]) -> Option<&[u8]> {
 }
 
 /// The cache is read on the machine that it was written for.
-fn number(cache: &[u8], at: usize) -> Option<usize> {
-    let bytes = cache.get(at..)?.first_chunk::<4>()?;
+fn number(cache: &[u8], offset: usize) -> Option<usize> {
+    let bytes = cache.get(offset..)?.first_chunk::<4>()?;
     usize::try_from(u32::from_ne_bytes(*bytes)).ok()
 }
 
-fn is_string(cache: &[u8], at: usize, wanted: &str) -> bool {
-    let end = at.saturating_add(wanted.len());
-    cache.get(at..end) == Some(wanted.as_bytes()) && cache.get(end) == Some(&0)
+fn is_string(cache: &[u8], offset: usize, text: &str) -> bool {
+    let end = offset.saturating_add(text.len());
+    cache.get(offset..end) == Some(text.as_bytes()) && cache.get(end) == Some(&0)
 }
 
-fn string(cache: &[u8], at: usize) -> Option<&str> {
-    let bytes = cache.get(at..)?;
+fn string(cache: &[u8], offset: usize) -> Option<&str> {
+    let bytes = cache.get(offset..)?;
     let bytes = &bytes[..bytes.len().min(crate::fs::open::PATH_MAX)];
     let end = bytes.iter().position(|byte| *byte == 0)?;
     std::str::from_utf8(&bytes[..end]).ok()

@@ -42,13 +42,16 @@ pub struct MountsLine<'a> {
 }
 
 /// Calls `see` for each line of a table, without the newline. A line longer than any real one is an error.
-pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-    let mut from = BufReader::with_capacity(64 * 1024, from);
+pub fn each_line(
+    reader: impl Read,
+    visit: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(64 * 1024, reader);
     let mut line = Vec::new();
     loop {
         line.clear();
         let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
-        if from.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
+        if reader.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
         if line.last() == Some(&b'\n') {
@@ -56,7 +59,7 @@ pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) 
         } else if line.len() == MAX_LINE {
             return Err(limit_error(&format!("a line of more than {MAX_LINE} bytes")));
         }
-        see(&line)?;
+        visit(&line)?;
     }
 }
 
@@ -71,21 +74,21 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = MountinfoLine<'_>> {
 
 /// The lines of the wanted mounts of a table; an error where that is more than in any real case.
 pub fn filter_lines(
-    from: impl Read,
-    wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
+    reader: impl Read,
+    is_wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
 ) -> io::Result<Vec<u8>> {
-    let mut kept = Vec::new();
-    each_line(from, &mut |line| {
-        if mount(line).is_some_and(|mount| wanted(&mount)) {
-            kept.extend_from_slice(line);
-            kept.push(b'\n');
+    let mut lines = Vec::new();
+    each_line(reader, &mut |line| {
+        if mount(line).is_some_and(|mount| is_wanted(&mount)) {
+            lines.extend_from_slice(line);
+            lines.push(b'\n');
         }
-        if kept.len() > MAX_KEPT {
+        if lines.len() > MAX_KEPT {
             return Err(limit_error(&format!("more than {MAX_KEPT} bytes of mounts")));
         }
         Ok(())
     })?;
-    Ok(kept)
+    Ok(lines)
 }
 
 /// What is kept of each mount of a table, by mount id.
@@ -117,9 +120,9 @@ pub struct MountSummary<'a> {
 
 impl MountTable {
     /// Reads a table, which has no more mounts than any real one: none is truncated.
-    pub fn read(from: impl Read) -> io::Result<MountTable> {
+    pub fn read(reader: impl Read) -> io::Result<MountTable> {
         let mut table = MountTable::default();
-        each_line(from, &mut |line| match mount(line) {
+        each_line(reader, &mut |line| match mount(line) {
             Some(_) if table.mounts.len() == MAX_MOUNTS => {
                 Err(limit_error(&format!("more than {MAX_MOUNTS} mounts")))
             }
@@ -134,8 +137,8 @@ impl MountTable {
 
     fn add(&mut self, mount: &MountinfoLine<'_>) {
         let name = &mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)];
-        let known = self.types.iter().position(|known| known == name);
-        let fs_type = known.unwrap_or(self.types.len());
+        let index = self.types.iter().position(|stored| stored == name);
+        let fs_type = index.unwrap_or(self.types.len());
         if fs_type == self.types.len() && fs_type < MAX_TYPES {
             self.types.push(name.to_vec());
         }
@@ -149,18 +152,18 @@ impl MountTable {
 
     /// The mount with this id.
     pub fn find(&self, id: u64) -> Option<MountSummary<'_>> {
-        let known = self.mounts.iter().find(|known| known.id == id)?;
+        let mount = self.mounts.iter().find(|mount| mount.id == id)?;
         Some(MountSummary {
-            is_shared: known.is_shared,
-            is_fresh: known.is_fresh,
-            fs_type: self.types.get(known.fs_type).map_or(&[], Vec::as_slice),
+            is_shared: mount.is_shared,
+            is_fresh: mount.is_fresh,
+            fs_type: self.types.get(mount.fs_type).map_or(&[], Vec::as_slice),
         })
     }
 }
 
 fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
-    let at = line.windows(3).position(|bytes| bytes == b" - ")?;
-    let (left, right) = (&line[..at], &line[at + 3..]);
+    let separator = line.windows(3).position(|bytes| bytes == b" - ")?;
+    let (left, right) = (&line[..separator], &line[separator + 3..]);
     let mut left = split_fields(left);
     let mut right = split_fields(right);
     let id = std::str::from_utf8(left.next()?).ok()?.parse().ok()?;
@@ -193,13 +196,13 @@ pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut rest = field;
     loop {
         match rest {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', behind @ ..] => {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
                 bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = behind;
+                rest = after;
             }
-            [byte, behind @ ..] => {
+            [byte, after @ ..] => {
                 bytes.push(*byte);
-                rest = behind;
+                rest = after;
             }
             [] => return bytes,
         }

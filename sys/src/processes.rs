@@ -149,10 +149,10 @@ impl Processes {
             let lines = read_if_there(&self.process_path(pid, "cgroup"))?;
             Ok(lines.and_then(|lines| cgroup(&lines)))
         };
-        let (own, other) = (directory(pid)?, directory(other)?);
-        let own = own.filter(|own| other.as_ref() != Some(own));
+        let (own_path, other) = (directory(pid)?, directory(other)?);
+        let own_path = own_path.filter(|path| other.as_ref() != Some(path));
         // A path that is not there is one of another cgroup namespace, or of another mount.
-        Ok(own.and_then(|path| {
+        Ok(own_path.and_then(|path| {
             let inode = rustix::fs::stat(self.cgroups.join(&path)).ok()?.st_ino;
             let path = Path::new(CGROUPS).join(path);
             Some(Cgroup { path, inode })
@@ -162,10 +162,10 @@ impl Processes {
     /// Whether a process is in a cgroup or below it. A cgroup that is gone has none; where no cgroups can be seen, or
     /// it is not one of theirs, there may be some.
     pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessError> {
-        let Some(below) = below_cgroups(&cgroup.path) else {
+        let Some(relative) = below_cgroups(&cgroup.path) else {
             return Ok(true);
         };
-        let path = &self.cgroups.join(below);
+        let path = &self.cgroups.join(relative);
         match rustix::fs::stat(path).map_err(io::Error::from) {
             Ok(stat) if stat.st_ino == cgroup.inode => {}
             Ok(_) => return Ok(false),
@@ -188,27 +188,27 @@ impl Processes {
 
     /// A process that has a character device open, with the name of its program, as far as this process may look.
     /// [`ErrorKind::TimedOut`] where there was no time to look at all: any process may have very many files open.
-    pub fn find_opener(&self, node: &Path, until: Instant) -> io::Result<Option<(u32, String)>> {
-        self.find_opener_among(&|_| true, node, until)
+    pub fn find_opener(&self, node: &Path, deadline: Instant) -> io::Result<Option<(u32, String)>> {
+        self.find_opener_among(&|_| true, node, deadline)
     }
 
     /// The same among some processes, by the directory that shows the descriptor: the process's, or a thread's where the
     /// first has ended, and the process has no namespaces to show.
     pub fn find_opener_among(
         &self,
-        is_one: &dyn Fn(&Path) -> bool,
+        is_candidate: &dyn Fn(&Path) -> bool,
         node: &Path,
-        until: Instant,
+        deadline: Instant,
     ) -> io::Result<Option<(u32, String)>> {
-        let Some(wanted) = device_number(node) else {
+        let Some(node_number) = device_number(node) else {
             return Ok(None);
         };
         for (pid, descriptor) in self.descriptors() {
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return Err(ErrorKind::TimedOut.into());
             }
-            if open_device(&descriptor, &|number| number == wanted).is_some()
-                && descriptor.ancestors().nth(2).is_some_and(is_one)
+            if open_device(&descriptor, &|number| number == node_number).is_some()
+                && descriptor.ancestors().nth(2).is_some_and(is_candidate)
             {
                 return Ok(Some((pid, self.program_name(pid))));
             }
@@ -239,10 +239,10 @@ impl Processes {
 /// The links of a process's descriptors, by its directory in /proc. Where its first thread has ended, that shows none, and
 /// those of its other threads show them (kernel/exit.c, `exit_files`).
 pub fn list_descriptors(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let mut own = entries(&process.join("fd")).peekable();
-    let others = own.peek().is_none().then(|| other_threads(process));
-    let others = others.into_iter().flatten();
-    own.chain(others.flat_map(|thread| entries(&thread.join("fd"))))
+    let mut descriptors = entries(&process.join("fd")).peekable();
+    let threads = descriptors.peek().is_none().then(|| other_threads(process));
+    let threads = threads.into_iter().flatten();
+    descriptors.chain(threads.flat_map(|thread| entries(&thread.join("fd"))))
 }
 
 /// The directories of a process's threads but of the first, which shows what the process's own does.
@@ -250,10 +250,10 @@ pub fn other_threads(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let task = process.join("task");
     // A link for each thread and two more (fs/proc/base.c, `proc_task_getattr`). Thousands of threads of the kernel have no
     // other, and one system call tells that.
-    let is_alone = rustix::fs::stat(&task).is_ok_and(|found| found.st_nlink == 3);
-    let all = (!is_alone).then(|| entries(&task)).into_iter().flatten();
+    let is_alone = rustix::fs::stat(&task).is_ok_and(|stat| stat.st_nlink == 3);
+    let threads = (!is_alone).then(|| entries(&task)).into_iter().flatten();
     let first = process.file_name().map(OsStr::to_owned);
-    all.filter(move |thread| thread.file_name() != first.as_deref())
+    threads.filter(move |thread| thread.file_name() != first.as_deref())
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -273,22 +273,22 @@ pub fn open_device(
 
 /// Whether a descriptor was made with O_PATH: that opens nothing, so that nobody asks whether a container may open the node.
 fn is_path_only(descriptor: &Path) -> bool {
-    let told = || {
-        let (own, name) = (descriptor.parent()?, descriptor.file_name()?);
-        let told = read(&own.with_file_name("fdinfo").join(name)).ok()?;
-        let told = String::from_utf8_lossy(&told).into_owned();
-        let flags = told.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let read_flags = || {
+        let (directory, name) = (descriptor.parent()?, descriptor.file_name()?);
+        let bytes = read(&directory.with_file_name("fdinfo").join(name)).ok()?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
         u32::from_str_radix(flags.trim(), 8).ok()
     };
-    told().is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
+    read_flags().is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
 }
 
 /// The numbers of a character device. A file that is none may be on a server that never answers, so
 /// nobody is asked for what the kernel does not know (statx(2), AT_STATX_DONT_SYNC).
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
-    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
-    let is_character = FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice;
-    is_character.then_some((found.stx_rdev_major, found.stx_rdev_minor))
+    let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    let is_character = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
+    is_character.then_some((stat.stx_rdev_major, stat.stx_rdev_minor))
 }
 
 /// Whether a file is on the file system of a directory, and not on one that is mounted over its name.
@@ -343,8 +343,8 @@ fn is_gone(error: &io::Error) -> bool {
 /// The fields of proc_pid_stat(5) from the third on. The second is the program's name in brackets and
 /// may hold anything, so the count begins behind the last bracket.
 fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let behind = stat.iter().rposition(|byte| *byte == b')');
-    let rest = behind.map_or(&[][..], |at| &stat[at + 1..]);
+    let end = stat.iter().rposition(|byte| *byte == b')');
+    let rest = end.map_or(&[][..], |index| &stat[index + 1..]);
     let fields = rest.split(u8::is_ascii_whitespace);
     fields.filter(|field| !field.is_empty())
 }
@@ -366,13 +366,13 @@ pub fn is_zombie(stat: &[u8]) -> bool {
 /// `NUMBER:CONTROLLERS:PATH` (cgroups(7)); none for a root cgroup, which is everybody's, and for one
 /// outside the reader's cgroup namespace.
 fn cgroup(lines: &[u8]) -> Option<PathBuf> {
-    let line = |wanted: &[u8]| {
+    let line = |controller: &[u8]| {
         lines.split(|byte| *byte == b'\n').find_map(|line| {
             let mut parts = line.splitn(3, |byte| *byte == b':');
             let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
             let mut controllers = controllers.split(|byte| *byte == b',');
             let path = std::str::from_utf8(path).ok()?;
-            controllers.any(|each| each == wanted).then_some(path)
+            controllers.any(|name| name == controller).then_some(path)
         })
     };
     let (mount, path) = match line(DEVICES.as_bytes()) {
@@ -385,8 +385,8 @@ fn cgroup(lines: &[u8]) -> Option<PathBuf> {
 
 /// The path of a cgroup below that of all of them.
 fn below_cgroups(path: &Path) -> Option<&Path> {
-    let below = path.strip_prefix(CGROUPS).ok()?;
-    is_plain(below).then_some(below)
+    let relative = path.strip_prefix(CGROUPS).ok()?;
+    is_plain(relative).then_some(relative)
 }
 
 /// Whether a path leads down, and to nothing above or beside it.
@@ -396,10 +396,10 @@ fn is_plain(path: &Path) -> bool {
 }
 
 fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessError> {
-    let Some(left) = budget.checked_sub(1) else {
+    let Some(remaining) = budget.checked_sub(1) else {
         return Ok(true);
     };
-    *budget = left;
+    *budget = remaining;
     match read_if_there(&cgroup.join(PROCS))? {
         None => return Ok(false),
         Some(bytes) if !bytes.is_empty() => return Ok(true),

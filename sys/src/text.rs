@@ -41,9 +41,9 @@ impl fmt::Display for ShortList<'_> {
 }
 
 /// So many of some names, and how many more there are.
-pub fn join_first(names: &[String], most: usize) -> String {
-    let shown = names.get(..most).unwrap_or(names).join(", ");
-    match names.len().saturating_sub(most) {
+pub fn join_first(names: &[String], max: usize) -> String {
+    let shown = names.get(..max).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(max) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
@@ -71,10 +71,10 @@ pub fn parse_kib(text: &str) -> Option<u64> {
 /// A number with its noun, and whatever else depends on there being one: `1 page is`, `3 pages are`.
 pub fn format_count<N: Copy + fmt::Display + PartialEq + From<u8>>(
     number: N,
-    one: &str,
-    many: &str,
+    singular: &str,
+    plural: &str,
 ) -> String {
-    let words = if number == N::from(1) { one } else { many };
+    let words = if number == N::from(1) { singular } else { plural };
     format!("{number} {words}")
 }
 

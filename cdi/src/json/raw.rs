@@ -243,8 +243,8 @@ impl RawObject {
     /// The index of a member that was read, even if it has been removed.
     fn index_of(&self, key: &str) -> Option<usize> {
         let text = self.piece.as_str();
-        let is_it = |begin: &u32| is_key(text, *begin as usize, key);
-        self.begins.iter().position(is_it)
+        let matches = |begin: &u32| is_key(text, *begin as usize, key);
+        self.begins.iter().position(matches)
     }
 
     fn value(&self, key: &str) -> Option<JsonSlice> {
@@ -256,8 +256,8 @@ impl RawObject {
             Some((_, Some(Some(value)))) => Some(value.clone()),
             Some((_, Some(None))) | None => {
                 let mut added = changes?.added.iter();
-                let is_it = |(spelling, _): &&(String, JsonSlice)| decode_string(spelling) == key;
-                added.find(is_it).map(|(_, value)| value.clone())
+                let matches = |(spelling, _): &&(String, JsonSlice)| decode_string(spelling) == key;
+                added.find(matches).map(|(_, value)| value.clone())
             }
         }
     }
@@ -306,14 +306,14 @@ impl RawObject {
     pub fn each_element<T: DeserializeOwned>(
         &self,
         key: &str,
-        mut take: impl FnMut(T),
+        mut visit: impl FnMut(T),
     ) -> Result<(), RawError> {
         let Some(array) = self.array(key)? else {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
             let element = read_text(element);
-            take(element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
+            visit(element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
         }
         Ok(())
     }
@@ -322,13 +322,13 @@ impl RawObject {
     ///
     /// # Errors
     /// [`RawError::Value`] if it is not an array, or an element is not a string.
-    pub fn each_string(&self, key: &str, mut take: impl FnMut(&str)) -> Result<(), RawError> {
+    pub fn each_string(&self, key: &str, mut visit: impl FnMut(&str)) -> Result<(), RawError> {
         let Some(array) = self.array(key)? else {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
             let element = read_string(element);
-            take(&element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
+            visit(&element.map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?);
         }
         Ok(())
     }
@@ -340,14 +340,14 @@ impl RawObject {
     fn set_piece(&mut self, key: &str, value: JsonSlice) {
         let index = self.index_of(key);
         let changes = self.changes.get_or_insert_default();
-        let is_there = |index: &usize| !matches!(changes.members.get(index), Some(None));
-        if let Some(index) = index.filter(is_there) {
+        let is_present = |index: &usize| !matches!(changes.members.get(index), Some(None));
+        if let Some(index) = index.filter(is_present) {
             changes.members.insert(index, Some(value));
             return;
         }
         let spelled = encode_key(key);
-        match changes.added.iter_mut().find(|(held, _)| *held == spelled) {
-            Some((_, held)) => *held = value,
+        match changes.added.iter_mut().find(|(existing, _)| *existing == spelled) {
+            Some((_, existing)) => *existing = value,
             None => changes.added.push((spelled, value)),
         }
     }
@@ -384,7 +384,7 @@ impl RawObject {
         let index = self.index_of(key);
         let changes = self.changes.get_or_insert_default();
         let spelled = encode_key(key);
-        changes.added.retain(|(held, _)| *held != spelled);
+        changes.added.retain(|(existing, _)| *existing != spelled);
         if let Some(index) = index {
             changes.members.insert(index, None);
         }
@@ -556,10 +556,10 @@ impl RawArray {
         for (index, element) in self.iter().enumerate() {
             let change = change(element).map_err(|error| error.with_key(format!("[{index}]")))?;
             if text.is_none() && !matches!(change, ElementChange::Keep) {
-                let mut begun = String::with_capacity(self.max_size() + 4096);
-                let kept = self.iter().take(index);
-                kept.for_each(|element| append(&mut begun, element));
-                text = Some(begun);
+                let mut copied = String::with_capacity(self.max_size() + 4096);
+                let unchanged = self.iter().take(index);
+                unchanged.for_each(|element| append(&mut copied, element));
+                text = Some(copied);
             }
             match (&mut text, change) {
                 (None, _) | (_, ElementChange::Drop) => {}
@@ -705,11 +705,11 @@ impl<'de> Visitor<'de> for SkippedObject<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Vec<u32>, A::Error> {
-        let whole = self.text.as_ptr() as usize;
+        let text_start = self.text.as_ptr() as usize;
         let mut begins = Vec::new();
         // As `IgnoredAny`, a key would have to be text, which one with a lone surrogate is not.
         while let Some((key, IgnoredAny)) = access.next_entry::<&RawValue, IgnoredAny>()? {
-            let begin = (key.get().as_ptr() as usize).wrapping_sub(whole);
+            let begin = (key.get().as_ptr() as usize).wrapping_sub(text_start);
             begins.push(u32::try_from(begin).unwrap_or(u32::MAX));
         }
         Ok(begins)

@@ -76,12 +76,12 @@ impl fmt::Debug for JsonSlice {
 #[derive(Clone, Debug)]
 pub(crate) struct Elements<'a> {
     text: &'a str,
-    at: usize,
+    offset: usize,
 }
 
 impl<'a> Elements<'a> {
     pub(crate) fn new(array: &'a str) -> Self {
-        Self { text: array, at: 1 }
+        Self { text: array, offset: 1 }
     }
 }
 
@@ -90,12 +90,12 @@ impl<'a> Iterator for Elements<'a> {
 
     fn next(&mut self) -> Option<&'a str> {
         let bytes = self.text.as_bytes();
-        let begin = next_begin(bytes, self.at, b',');
+        let begin = next_begin(bytes, self.offset, b',');
         if matches!(bytes.get(begin), None | Some(b']')) {
             return None;
         }
-        self.at = value_end(bytes, begin);
-        self.text.get(begin..self.at)
+        self.offset = value_end(bytes, begin);
+        self.text.get(begin..self.offset)
     }
 }
 
@@ -103,15 +103,15 @@ impl<'a> Iterator for Elements<'a> {
 pub(crate) fn find_members(object: &str) -> Vec<u32> {
     let bytes = object.as_bytes();
     let mut begins = Vec::new();
-    let mut at = 1;
+    let mut offset = 1;
     loop {
-        let begin = next_begin(bytes, at, b',');
+        let begin = next_begin(bytes, offset, b',');
         if bytes.get(begin) != Some(&b'"') {
             return begins;
         }
         begins.push(u32::try_from(begin).unwrap_or(u32::MAX));
         let value = next_begin(bytes, string_end(bytes, begin), b':');
-        at = value_end(bytes, value);
+        offset = value_end(bytes, value);
     }
 }
 
@@ -171,16 +171,16 @@ pub(crate) fn plain_content(spelling: &str) -> Option<&str> {
 /// longest decoded string.
 pub(crate) fn measure(text: &str) -> (usize, usize) {
     let bytes = text.as_bytes();
-    let (mut at, mut count, mut longest) = (0, 0, 0);
-    while let Some(byte) = bytes.get(at) {
+    let (mut offset, mut count, mut longest) = (0, 0, 0);
+    while let Some(byte) = bytes.get(offset) {
         if *byte == b'"' {
-            let end = string_end(bytes, at);
-            let inner = bytes.get(at + 1..end - 1).unwrap_or_default();
+            let end = string_end(bytes, offset);
+            let inner = bytes.get(offset + 1..end - 1).unwrap_or_default();
             longest = longest.max(decoded_len(inner));
-            at = end;
+            offset = end;
         } else {
             count += usize::from(matches!(byte, b',' | b'{' | b'['));
-            at += 1;
+            offset += 1;
         }
     }
     (count, longest)
@@ -188,14 +188,14 @@ pub(crate) fn measure(text: &str) -> (usize, usize) {
 
 /// The length in bytes of a decoded string, from the text between its quotes.
 fn decoded_len(inner: &[u8]) -> usize {
-    let (mut at, mut length) = (0, 0);
-    while let Some(byte) = inner.get(at) {
-        let (spelled, read) = match (byte, inner.get(at + 1)) {
-            (b'\\', Some(b'u')) => (6, escape_len(inner.get(at + 2..).unwrap_or_default())),
+    let (mut offset, mut length) = (0, 0);
+    while let Some(byte) = inner.get(offset) {
+        let (spelled, read) = match (byte, inner.get(offset + 1)) {
+            (b'\\', Some(b'u')) => (6, escape_len(inner.get(offset + 2..).unwrap_or_default())),
             (b'\\', _) => (2, 1),
             _ => (1, 1),
         };
-        at += spelled;
+        offset += spelled;
         length += read;
     }
     length
@@ -212,14 +212,14 @@ fn escape_len(digits: &[u8]) -> usize {
 }
 
 /// Where the next value begins, after white space and one separator.
-fn next_begin(bytes: &[u8], mut at: usize, separator: u8) -> usize {
-    while let Some(byte) = bytes.get(at) {
+fn next_begin(bytes: &[u8], mut offset: usize, separator: u8) -> usize {
+    while let Some(byte) = bytes.get(offset) {
         if !byte.is_ascii_whitespace() && *byte != separator {
             break;
         }
-        at += 1;
+        offset += 1;
     }
-    at
+    offset
 }
 
 fn value_end(bytes: &[u8], begin: usize) -> usize {
@@ -235,52 +235,52 @@ fn value_end(bytes: &[u8], begin: usize) -> usize {
 }
 
 fn container_end(bytes: &[u8], begin: usize) -> usize {
-    let (mut at, mut depth) = (begin, 0_usize);
-    while let Some(byte) = bytes.get(at) {
+    let (mut offset, mut depth) = (begin, 0_usize);
+    while let Some(byte) = bytes.get(offset) {
         match byte {
             b'"' => {
-                at = string_end(bytes, at);
+                offset = string_end(bytes, offset);
                 continue;
             }
             b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth <= 1 => return at + 1,
+            b'}' | b']' if depth <= 1 => return offset + 1,
             b'}' | b']' => depth -= 1,
             // An indented text is mostly blanks.
             b' ' => {
-                while word_at(bytes, at + 1) == Some(BLANKS) {
-                    at += WORD;
+                while word_at(bytes, offset + 1) == Some(BLANKS) {
+                    offset += WORD;
                 }
             }
             _ => {}
         }
-        at += 1;
+        offset += 1;
     }
     bytes.len()
 }
 
 fn string_end(bytes: &[u8], begin: usize) -> usize {
-    let mut at = begin + 1;
+    let mut offset = begin + 1;
     loop {
-        while let Some(word) = word_at(bytes, at) {
-            let found = zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
-            if found != 0 {
-                at += (found.trailing_zeros() / u8::BITS) as usize;
+        while let Some(word) = word_at(bytes, offset) {
+            let mask = zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
+            if mask != 0 {
+                offset += (mask.trailing_zeros() / u8::BITS) as usize;
                 break;
             }
-            at += WORD;
+            offset += WORD;
         }
-        match bytes.get(at) {
+        match bytes.get(offset) {
             None => return bytes.len(),
-            Some(b'"') => return at + 1,
-            Some(b'\\') => at += 2,
-            Some(_) => at += 1,
+            Some(b'"') => return offset + 1,
+            Some(b'\\') => offset += 2,
+            Some(_) => offset += 1,
         }
     }
 }
 
 /// The bytes from `at` on as a little-endian number.
-fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let word = bytes.get(at..)?.first_chunk()?;
+fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    let word = bytes.get(offset..)?.first_chunk()?;
     Some(u64::from_le_bytes(*word))
 }
 

@@ -10,9 +10,9 @@ enum PathStep {
 
 /// The place of a value as people write it, such as `devices[0].containerEdits.env[1]`: the one that
 /// `read`, the part of the text that a parser has taken, ends in or with. Empty for the whole text.
-pub(crate) fn value_path(read: &[u8]) -> String {
+pub(crate) fn value_path(prefix: &[u8]) -> String {
     let mut steps = Vec::new();
-    let mut bytes = read.iter().copied();
+    let mut bytes = prefix.iter().copied();
     while let Some(byte) = bytes.next() {
         match byte {
             b'{' => steps.push(PathStep::Key(String::new(), false)),
@@ -53,17 +53,17 @@ fn read_until_quote(bytes: &mut impl Iterator<Item = u8>) -> String {
 }
 
 fn format_path(steps: &[PathStep]) -> String {
-    let mut place = String::new();
+    let mut path = String::new();
     for step in steps {
         match step {
-            PathStep::Key(name, true) if place.is_empty() => place.push_str(name),
-            PathStep::Key(name, true) => place.extend([".", name]),
+            PathStep::Key(name, true) if path.is_empty() => path.push_str(name),
+            PathStep::Key(name, true) => path.extend([".", name]),
             // An error about a key itself names it.
             PathStep::Key(_, false) => {}
-            PathStep::Index(index) => place.push_str(&format!("[{index}]")),
+            PathStep::Index(index) => path.push_str(&format!("[{index}]")),
         }
     }
-    place
+    path
 }
 
 #[cfg(test)]

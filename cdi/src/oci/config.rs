@@ -178,9 +178,9 @@ impl MountEntry {
     }
 
     fn has_value(&self, key: &str, value: &str) -> bool {
-        let mut found = self.0.matching_members(|name| name == key);
-        let said = found.next().and_then(|(_, text)| Some(read_string(text).ok()? == value));
-        said.unwrap_or(value.is_empty())
+        let mut values = self.0.matching_members(|name| name == key);
+        let matches = values.next().and_then(|(_, text)| Some(read_string(text).ok()? == value));
+        matches.unwrap_or(value.is_empty())
     }
 
     /// File system type; empty if it has none.
@@ -410,13 +410,13 @@ impl OciConfig {
     }
 
     /// Each of `process.args`.
-    pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
-        self.read_process(|process| process.each_string("args", take))
+    pub fn each_arg(&self, visit: impl FnMut(&str)) -> Result<(), OciConfigError> {
+        self.read_process(|process| process.each_string("args", visit))
     }
 
     /// Each entry of `process.env`.
-    pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
-        self.read_process(|process| process.each_string("env", take))
+    pub fn each_env(&self, visit: impl FnMut(&str)) -> Result<(), OciConfigError> {
+        self.read_process(|process| process.each_string("env", visit))
     }
 
     /// The value that the process will see for `name`: the last one, if the list has several.
@@ -548,8 +548,8 @@ impl OciConfig {
     }
 
     /// Each of `linux.devices`.
-    pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
-        self.read_linux(|linux| linux.each_element("devices", take))
+    pub fn each_device(&self, visit: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
+        self.read_linux(|linux| linux.each_element("devices", visit))
     }
 
     /// For each of `devices` in turn: removes the first at its path and adds it at the end.
@@ -590,8 +590,8 @@ impl OciConfig {
     }
 
     /// Each of `linux.resources.devices`.
-    pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
-        self.read_resources(|resources| resources.each_element("devices", take))
+    pub fn each_device_rule(&self, visit: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
+        self.read_resources(|resources| resources.each_element("devices", visit))
     }
 
     /// Adds device rules at the end.
@@ -612,9 +612,9 @@ impl OciConfig {
     /// Each of `linux.resources.hugepageLimits`.
     pub fn each_hugepage_limit(
         &self,
-        take: impl FnMut(HugepageLimit),
+        visit: impl FnMut(HugepageLimit),
     ) -> Result<(), OciConfigError> {
-        self.read_resources(|resources| resources.each_element("hugepageLimits", take))
+        self.read_resources(|resources| resources.each_element("hugepageLimits", visit))
     }
 
     /// Sets the limits of page sizes, each in the position of an existing one.
@@ -687,12 +687,12 @@ impl OciConfig {
             path: Option<String>,
         }
         let mut paths = Vec::new();
-        let take = |namespace: OciNamespace| {
+        let add_path = |namespace: OciNamespace| {
             if namespace.kind == kind {
                 paths.push(namespace.path.unwrap_or_default());
             }
         };
-        self.read_linux(|linux| linux.each_element("namespaces", take))?;
+        self.read_linux(|linux| linux.each_element("namespaces", add_path))?;
         Ok(paths)
     }
 
@@ -753,9 +753,9 @@ impl OciConfig {
     pub fn each_hook(
         &self,
         stage: HookName,
-        take: impl FnMut(OciHook),
+        visit: impl FnMut(OciHook),
     ) -> Result<(), OciConfigError> {
-        let each = |hooks: &RawObject| hooks.each_element(stage.as_str(), take);
+        let each = |hooks: &RawObject| hooks.each_element(stage.as_str(), visit);
         read_in(self.hooks.as_ref(), &["hooks"], each)
     }
 
@@ -804,14 +804,14 @@ impl OciConfig {
 /// Reads in a part. One that does not exist has nothing. `at` are the keys that lead to it, its own first.
 fn read_in<T: Default>(
     part: Option<&RawObject>,
-    at: &[&str],
+    keys: &[&str],
     read: impl FnOnce(&RawObject) -> Result<T, RawError>,
 ) -> Result<T, OciConfigError> {
     let Some(part) = part else {
         return Ok(T::default());
     };
     read(part).map_err(|error| {
-        let error = at.iter().fold(error, |error, key| error.with_key(*key));
+        let error = keys.iter().fold(error, |error, key| error.with_key(*key));
         OciConfigError::Read(error)
     })
 }

@@ -106,13 +106,13 @@ impl NodeLookup for HostNodes {
 pub fn apply(
     config: &mut OciConfig,
     edits: &ContainerEdits,
-    nodes: &dyn NodeLookup,
+    lookup: &dyn NodeLookup,
 ) -> Result<(), InjectError> {
     validate_edits(edits)?;
     if !edits.env.is_empty() {
         config.append_env(&edits.env)?;
     }
-    add_devices(config, &edits.device_nodes, nodes)?;
+    add_devices(config, &edits.device_nodes, lookup)?;
     for device in &edits.net_devices {
         config.set_net_device(&device.host_interface_name, &device.name)?;
     }
@@ -150,16 +150,16 @@ pub fn map_ids(edits: &mut ContainerEdits) {
 /// All of them at once: the lists to which they are added may be long.
 fn add_devices(
     config: &mut OciConfig,
-    wanted: &[DeviceNode],
-    nodes: &dyn NodeLookup,
+    device_nodes: &[DeviceNode],
+    lookup: &dyn NodeLookup,
 ) -> Result<(), InjectError> {
-    if wanted.is_empty() {
+    if device_nodes.is_empty() {
         return Ok(());
     }
-    let mut devices = Vec::with_capacity(wanted.len());
-    let mut rules = Vec::with_capacity(wanted.len());
-    for node in wanted {
-        let device = resolve(node, nodes)?;
+    let mut devices = Vec::with_capacity(device_nodes.len());
+    let mut rules = Vec::with_capacity(device_nodes.len());
+    for node in device_nodes {
+        let device = resolve(node, lookup)?;
         rules.extend(cgroup_rule(&device, node));
         devices.push(device);
     }
@@ -192,39 +192,39 @@ fn cgroup_rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
 
 /// Completes the edits from the host's node. A node whose type and major number are given need not
 /// exist; if it does, its mode is used, since a rootless runtime bind-mounts it.
-fn resolve(node: &DeviceNode, nodes: &dyn NodeLookup) -> Result<OciDevice, InjectError> {
-    let written = node.type_.as_deref().filter(|kind| !kind.is_empty());
+fn resolve(node: &DeviceNode, lookup: &dyn NodeLookup) -> Result<OciDevice, InjectError> {
+    let node_type = node.type_.as_deref().filter(|kind| !kind.is_empty());
     let major = node.major.unwrap_or_default();
     let mut device = OciDevice {
         path: node.path.clone(),
-        type_: written.unwrap_or_default().to_owned(),
+        type_: node_type.unwrap_or_default().to_owned(),
         major,
         minor: node.minor.unwrap_or_default(),
         file_mode: node.file_mode,
         uid: node.uid,
         gid: node.gid,
     };
-    let complete = written.is_some_and(|kind| major != 0 || kind == "p");
+    let is_complete = node_type.is_some_and(|kind| major != 0 || kind == "p");
     let path = node.source();
     let failed = |source| InjectError::Node { path: path.to_owned(), source };
-    let found = match nodes.node(path) {
-        Ok(found) => found,
-        Err(_) if complete => return Ok(device),
+    let host_node = match lookup.node(path) {
+        Ok(host_node) => host_node,
+        Err(_) if is_complete => return Ok(device),
         Err(source) => return Err(failed(source)),
     };
-    device.file_mode = device.file_mode.or(Some(found.mode));
-    if complete {
+    device.file_mode = device.file_mode.or(Some(host_node.mode));
+    if is_complete {
         return Ok(device);
     }
-    let letter = found.kind.letter();
-    if let Some(want) = written.filter(|want| *want != letter) {
-        let other = format!("it is of type {letter}, the edits say {want}");
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, other)));
+    let letter = host_node.kind.letter();
+    if let Some(expected) = node_type.filter(|expected| *expected != letter) {
+        let message = format!("it is of type {letter}, the edits say {expected}");
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, message)));
     }
     letter.clone_into(&mut device.type_);
     if device.major == 0 && device.type_ != "p" {
-        device.major = found.major.into();
-        device.minor = found.minor.into();
+        device.major = host_node.major.into();
+        device.minor = host_node.minor.into();
     }
     Ok(device)
 }
@@ -252,18 +252,18 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciC
 #[must_use]
 pub fn mount_depth(path: &str) -> usize {
     let absolute = path.starts_with('/');
-    let mut kept: Vec<&str> = Vec::new();
+    let mut components: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            ".." if kept.last().is_some_and(|last| *last != "..") => {
-                kept.pop();
+            ".." if components.last().is_some_and(|last| *last != "..") => {
+                components.pop();
             }
             ".." if absolute => {}
-            part => kept.push(part),
+            part => components.push(part),
         }
     }
-    if absolute { kept.len().max(1) } else { kept.len().saturating_sub(1) }
+    if absolute { components.len().max(1) } else { components.len().saturating_sub(1) }
 }
 
 /// The hook as written in a configuration.

@@ -9,7 +9,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 pub struct Backoff {
     next: Duration,
     first: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Default for Backoff {
@@ -19,8 +19,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    pub fn new(first: Duration, most: Duration) -> Self {
-        Backoff { next: first, first, most }
+    pub fn new(first: Duration, max: Duration) -> Self {
+        Backoff { next: first, first, max }
     }
 
     pub fn reset(&mut self) {
@@ -29,7 +29,7 @@ impl Backoff {
 
     /// What was tried has worked for so long: after the longest wait the waits begin anew.
     pub fn record_success(&mut self, time: Duration) {
-        if time >= self.most {
+        if time >= self.max {
             self.reset();
         }
     }
@@ -38,7 +38,7 @@ impl Backoff {
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> Duration {
         let wait = self.next;
-        self.next = self.most.min(wait * 2);
+        self.next = self.max.min(wait * 2);
         // Without randomness the wait is the longest.
         add_jitter(wait, random_byte().unwrap_or(u8::MAX))
     }

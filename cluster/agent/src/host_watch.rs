@@ -12,14 +12,14 @@ pub struct HostWatch {
     watcher: Option<Watcher>,
     /// Whether `untold` has said so, and nothing was told since.
     is_failing: bool,
-    untold: fn(&io::Error),
+    on_failure: fn(&io::Error),
 }
 
 impl HostWatch {
     /// Begins to wait, before the look itself, so that what changes meanwhile is not lost.
-    pub fn begin(&mut self, make: impl FnOnce() -> io::Result<Watcher>) {
+    pub fn begin(&mut self, new_watcher: impl FnOnce() -> io::Result<Watcher>) {
         if self.watcher.is_none() {
-            match make() {
+            match new_watcher() {
                 Ok(watcher) => self.watcher = Some(watcher),
                 Err(error) => self.log_failure(&error),
             }
@@ -50,7 +50,7 @@ impl HostWatch {
 
     fn log_failure(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.is_failing, true) {
-            (self.untold)(error);
+            (self.on_failure)(error);
         }
     }
 }
@@ -58,12 +58,12 @@ impl HostWatch {
 /// Starts the thread. It ends when `look` gives no time, which is how long to sleep where changes cannot be waited for;
 /// `untold` says why they cannot, once.
 pub fn start(
-    mut look: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
-    untold: fn(&io::Error),
+    mut survey: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
+    on_failure: fn(&io::Error),
 ) -> io::Result<()> {
     let run = move || {
-        let mut watch = HostWatch { watcher: None, is_failing: false, untold };
-        while let Some(pause) = look(&mut watch) {
+        let mut watch = HostWatch { watcher: None, is_failing: false, on_failure };
+        while let Some(pause) = survey(&mut watch) {
             watch.wait(pause);
         }
     };
@@ -95,8 +95,11 @@ mod tests {
 
     #[test]
     fn a_watcher_is_kept_until_it_is_discarded_and_a_failure_is_told_once_until_one_works() {
-        let mut watch =
-            HostWatch { watcher: None, is_failing: false, untold: |_| TOLD.set(TOLD.get() + 1) };
+        let mut watch = HostWatch {
+            watcher: None,
+            is_failing: false,
+            on_failure: |_| TOLD.set(TOLD.get() + 1),
+        };
         let fails = || Err(io::Error::other("no"));
         for told in 1..=2 {
             watch.begin(fails);

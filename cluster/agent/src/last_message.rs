@@ -5,11 +5,11 @@ pub struct LastMessage(String);
 impl LastMessage {
     /// Whether this is something else. It counts as said then.
     pub fn is_new(&mut self, text: &str) -> bool {
-        let is_news = self.0 != text;
-        if is_news {
+        let is_new = self.0 != text;
+        if is_new {
             text.clone_into(&mut self.0);
         }
-        is_news
+        is_new
     }
 
     /// What was wrong is right again: it is said when it comes back.

@@ -44,11 +44,11 @@ fn slots_held_elsewhere<'a>(
 ) -> impl Iterator<Item = (&'a str, u32, &'a str)> {
     let before = devices_by_name(before);
     now.devices.iter().filter_map(move |device| {
-        let (left, reason) = device.left.as_ref().filter(|left| left.0 > 0)?;
+        let (remaining, reason) = device.remaining.as_ref().filter(|remaining| remaining.0 > 0)?;
         let name = device.name.as_str();
         let before = before.get(&(device.class, name));
-        let is_new = before.is_none_or(|before| before.left != device.left);
-        is_new.then_some((name, *left, reason.as_str()))
+        let is_new = before.is_none_or(|before| before.remaining != device.remaining);
+        is_new.then_some((name, *remaining, reason.as_str()))
     })
 }
 
@@ -86,7 +86,7 @@ mod tests {
             numa_node: None,
             nodes: Vec::new(),
             slots: None,
-            left: None,
+            remaining: None,
             health: reason.map_or(Health::Healthy, |reason| Health::Unhealthy(reason.to_owned())),
         };
         let mut resource = Resource::empty(ResourceName::onload_dev("vfio").unwrap());
@@ -112,12 +112,12 @@ mod tests {
         let devices: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
         let mut before = with(&devices);
         for device in &mut before.devices {
-            device.left = Some((9, "pod a".to_owned()));
+            device.remaining = Some((9, "pod a".to_owned()));
         }
         let mut now = before.clone();
         assert_eq!(slots_held_elsewhere(Some(&before), &now).count(), 0);
         assert_eq!(slots_held_elsewhere(None, &now).count(), 40);
-        now.devices[39].left = Some((8, "pods a, b".to_owned()));
+        now.devices[39].remaining = Some((8, "pods a, b".to_owned()));
         let told: Vec<_> = slots_held_elsewhere(Some(&before), &now).collect();
         assert_eq!(told, [("d39", 8, "pods a, b")]);
     }

@@ -40,8 +40,8 @@ fn dispatch(cli: &KubernetesCli) -> Result<ExitCode> {
 fn install(global: &KubernetesArgs, args: &InstallArgs) -> Result<()> {
     install::refuse_user_namespace()?;
     let host = Host::open(&global.host_root)?;
-    let (place, config) = (place(global, &host), args.default_config.as_deref());
-    print(&install::install(&place, &args.from, config, args.force)?)?;
+    let (site, config) = (place(global, &host), args.default_config.as_deref());
+    print(&install::install(&site, &args.from, config, args.force)?)?;
     Ok(())
 }
 

@@ -71,8 +71,8 @@ impl FromStr for NodeName {
 
 /// Whether an offer is a device to allocate: no setting, nothing that kubelet counts by itself, and not
 /// Onload without an interface.
-pub fn is_allocatable(offer: &Offer) -> bool {
-    !offer.class.is_uncountable() && !offer.is_loopback()
+pub fn is_allocatable(device: &Offer) -> bool {
+    !device.class.is_uncountable() && !device.is_loopback()
 }
 
 /// The names of a node's devices, both ways.
@@ -80,14 +80,14 @@ pub fn is_allocatable(offer: &Offer) -> bool {
 pub struct DeviceNames {
     devices: BTreeMap<(Class, String), DeviceName>,
     /// The names of the few devices whose own would be that of another.
-    others: BTreeMap<(Class, DeviceName), String>,
+    other_labels: BTreeMap<(Class, DeviceName), String>,
 }
 
 impl DeviceNames {
-    pub fn new(offers: &[Offer]) -> DeviceNames {
+    pub fn new(devices: &[Offer]) -> DeviceNames {
         let mut names = DeviceNames::default();
-        for offer in offers.iter().filter(|offer| is_allocatable(offer)) {
-            names.add(offer.class, &offer.name);
+        for device in devices.iter().filter(|device| is_allocatable(device)) {
+            names.add(device.class, &device.name);
         }
         names
     }
@@ -102,14 +102,14 @@ impl DeviceNames {
             key.1 = hash_name(name.as_str(), digits);
         }
         if key.1 != usual {
-            self.others.insert((class, name.clone()), key.1.clone());
+            self.other_labels.insert((class, name.clone()), key.1.clone());
         }
         self.devices.insert(key, name.clone());
     }
 
     /// The device of an offer, or one slot of it. It is a DNS label.
     pub fn device_name(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
-        let other = self.others.get(&(class, name.clone()));
+        let other = self.other_labels.get(&(class, name.clone()));
         let base = other.cloned().unwrap_or_else(|| base_label(name.as_str()));
         match slot {
             None => base,
@@ -126,15 +126,16 @@ impl DeviceNames {
     /// The same in a pool of a node, among these offers, which are sorted by class and name.
     pub fn find_device<'o>(
         &self,
-        offers: &'o [Offer],
+        devices: &'o [Offer],
         node: &NodeName,
         pool: &str,
         device: &str,
     ) -> Option<&'o Offer> {
         let class = node.parse_pool(pool)?;
-        let found = (class, self.find(class, device)?);
-        let at = offers.binary_search_by(|offer| (offer.class, &offer.name).cmp(&found));
-        offers.get(at.ok()?)
+        let key = (class, self.find(class, device)?);
+        let index = devices
+            .binary_search_by(|host_device| (host_device.class, &host_device.name).cmp(&key));
+        devices.get(index.ok()?)
     }
 }
 
@@ -143,8 +144,8 @@ pub(crate) fn append_to_node(node: &str, end: &str) -> String {
     if node.len() + end.len() <= MOST_NAME {
         return format!("{node}{end}");
     }
-    let most = MOST_NAME - end.len() - DIGITS - 1;
-    let short = node.get(..most).unwrap_or(node);
+    let max = MOST_NAME - end.len() - DIGITS - 1;
+    let short = node.get(..max).unwrap_or(node);
     let short = short.trim_end_matches(['.', '-']);
     format!("{short}-{}{end}", hash(node, DIGITS))
 }
@@ -209,8 +210,8 @@ fn split_slot(label: &str) -> Option<(&str, u32)> {
 }
 
 /// The first bytes of a text that are whole characters.
-pub(crate) fn truncate(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
+pub(crate) fn truncate(text: &str, max: usize) -> &str {
+    let mut end = max.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -241,9 +242,9 @@ mod tests {
     }
 
     fn names(devices: &[(Class, &str)]) -> DeviceNames {
-        let offers: Vec<Offer> =
+        let host_devices: Vec<Offer> =
             devices.iter().map(|(class, name)| Offer::new(*class, name).unwrap()).collect();
-        DeviceNames::new(&offers)
+        DeviceNames::new(&host_devices)
     }
 
     #[test]
@@ -276,9 +277,9 @@ mod tests {
 
     #[test]
     fn what_the_node_does_not_offer_is_not_found() {
-        let offers = [(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]
+        let devices = [(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]
             .map(|(class, name)| Offer::new(class, name).unwrap());
-        let (names, node) = (DeviceNames::new(&offers), node("n1"));
+        let (names, node) = (DeviceNames::new(&devices), node("n1"));
         for (pool, device) in [
             ("n1/nic", "ens2"),
             ("n2/nic", "ens1"),
@@ -292,11 +293,11 @@ mod tests {
             ("n1/nic", "ens1-slot-1-slot-1"),
             ("n1/hugepages", "2Mi"),
         ] {
-            let found = names.find_device(&offers, &node, pool, device);
+            let found = names.find_device(&devices, &node, pool, device);
             assert!(found.is_none(), "{pool} {device}");
         }
-        let found = names.find_device(&offers, &node, "n1/nic", "ens1-slot-4294967295");
-        assert_eq!(found.unwrap().name, offers[0].name);
+        let found = names.find_device(&devices, &node, "n1/nic", "ens1-slot-4294967295");
+        assert_eq!(found.unwrap().name, devices[0].name);
     }
 
     #[test]

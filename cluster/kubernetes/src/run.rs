@@ -48,11 +48,11 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     let metrics = Arc::new(DaemonMetrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
     // Specifications in directories that somebody named are somebody's, too.
-    let keeper = args.spec_dir.is_empty().then(|| SpecWriter::new(global.hook_dir.clone()));
-    let named = global.config.clone();
+    let spec_writer = args.spec_dir.is_empty().then(|| SpecWriter::new(global.hook_dir.clone()));
+    let config_path = global.config.clone();
     let is_listen_set = args.listen.is_some();
     let mut surveyor =
-        KubernetesSurveyor::new(host, named, &specs, keeper, &metrics, is_listen_set)?;
+        KubernetesSurveyor::new(host, config_path, &specs, spec_writer, &metrics, is_listen_set)?;
     log::init(surveyor.config().log.level);
     let listen = match &args.listen {
         Some(listen) => (listen.clone(), "--listen or ONLOAD_KUBERNETES_LISTEN"),
@@ -66,11 +66,11 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context(STARTING)?;
     // kube's client begins a task where it is made.
-    let within = runtime.enter();
+    let runtime_guard = runtime.enter();
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
     let has_claims = specs.dirs().last().is_some_and(|dir| has_claims(dir));
-    let found = node::find(settings, node, kubeconfig, has_claims, &metrics)?;
-    let dra = found.map(|(node, api)| DraDriver {
+    let node_api = node::find(settings, node, kubeconfig, has_claims, &metrics)?;
+    let dra = node_api.map(|(node, api)| DraDriver {
         node,
         kubelet_dir: args.kubelet_dir.clone(),
         host_root: global.host_root.clone(),
@@ -80,15 +80,15 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
         metrics: Arc::clone(&metrics),
     });
     let host = Host::open(&global.host_root)?;
-    let alone = try_lock(&host, OFFER_LOCK)?;
-    if alone.is_none() && dra.is_none() {
+    let offer_lock = try_lock(&host, OFFER_LOCK)?;
+    if offer_lock.is_none() && dra.is_none() {
         bail!(SECOND);
     }
-    drop(within);
+    drop(runtime_guard);
     let node = Arc::new(PluginHost { host: snapshots, specs, metrics });
     runtime.block_on(async {
         surveyor.start(sender)?;
-        offer_all(args, listen, node, dra, (host, alone)).await
+        offer_all(args, listen, node, dra, (host, offer_lock)).await
     })
 }
 
@@ -109,33 +109,33 @@ async fn offer_all(
     // Without a DRA driver all classes are the device plugin's.
     let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
     let (none_sender, mut none) = watch::channel(BTreeSet::new());
-    let asked = health::Daemon {
+    let daemon = health::Daemon {
         metrics: Arc::clone(&node.metrics),
         host: snapshots.clone(),
         plugin: classes.clone(),
     };
-    tokio::spawn(http::serve(listen, asked.clone()));
+    tokio::spawn(http::serve(listen, daemon.clone()));
     if let Some(path) = args.health_socket.clone() {
-        tokio::spawn(health::serve(path, asked));
+        tokio::spawn(health::serve(path, daemon));
     }
     let directory = &args.device_plugin_dir;
     let mut resources = OfferedResources {
-        offering: PluginContext { directory: directory.clone(), node, kubelet, stop: stopped },
+        context: PluginContext { directory: directory.clone(), node, kubelet, stop: stopped },
         senders: BTreeMap::new(),
         left_out: BTreeSet::new(),
         tasks: JoinSet::new(),
     };
     if let Some(driver) = dra {
         plugin.send_replace(BTreeSet::new());
-        let (told, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
-        let running = node::run(driver, directory.clone(), told, stopped);
+        let (senders, stopped) = ((plugin.clone(), none_sender.clone()), stop.subscribe());
+        let running = node::run(driver, directory.clone(), senders, stopped);
         resources.tasks.spawn(running);
     }
     let mut watching = tokio::spawn(watch_alone(directory.clone(), kubelet_sender, alone));
     let ended = loop {
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
-        let offered = classes.borrow_and_update().clone();
-        resources.update(&snapshot, &offered, &none.borrow_and_update());
+        let offered_classes = classes.borrow_and_update().clone();
+        resources.update(&snapshot, &offered_classes, &none.borrow_and_update());
         drop(snapshot);
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
@@ -179,7 +179,7 @@ async fn watch_alone(
 /// would otherwise count those that it knows for minutes. One whose class is offered by DRA ends: of a resource that
 /// the device plugin has, DRA serves no pod.
 struct OfferedResources {
-    offering: PluginContext,
+    context: PluginContext,
     senders: BTreeMap<ResourceName, ResourceSender>,
     left_out: BTreeSet<String>,
     tasks: JoinSet<()>,
@@ -213,9 +213,9 @@ impl OfferedResources {
         let gone: BTreeSet<&ResourceName> = gone.chain(none).collect();
         let gone: Vec<Arc<Resource>> =
             gone.into_iter().cloned().map(Resource::empty).map(Arc::new).collect();
-        let here = plan.resources.values().filter(|resource| !is_elsewhere(resource));
-        for resource in gone.iter().chain(here) {
-            self.offering.node.metrics.set_resource(resource);
+        let served = plan.resources.values().filter(|resource| !is_elsewhere(resource));
+        for resource in gone.iter().chain(served) {
+            self.context.node.metrics.set_resource(resource);
             match self.senders.get(&resource.name) {
                 Some(sender) => {
                     let sender = &sender.resource;
@@ -230,10 +230,10 @@ impl OfferedResources {
         health_changes::log(None, resource);
         let (sender, receiver) = watch::channel(Arc::clone(resource));
         let (end, stop) = watch::channel(false);
-        let offering = PluginContext { stop, ..self.offering.clone() };
+        let context = PluginContext { stop, ..self.context.clone() };
         let sender = ResourceSender { resource: sender, _end: end };
         self.senders.insert(resource.name.clone(), sender);
-        self.tasks.spawn(serve_resource(offering, receiver));
+        self.tasks.spawn(serve_resource(context, receiver));
     }
 }
 

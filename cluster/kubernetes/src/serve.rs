@@ -25,9 +25,9 @@ pub(crate) async fn wait_stopped(stop: &watch::Receiver<bool>) {
 }
 
 /// Sleeps until then; without a time for ever.
-pub(crate) async fn sleep_until(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until.into()).await,
+pub(crate) async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => pending().await,
     }
 }

@@ -35,7 +35,7 @@ fn is_claim_spec(name: &OsStr) -> bool {
 pub struct KubernetesSnapshot {
     pub plan: ResourcePlan,
     /// What the host offers, sorted by class and name.
-    pub offers: Vec<Offer>,
+    pub devices: Vec<Offer>,
     /// What the API server knows them by.
     pub names: DeviceNames,
     pub config: Config,
@@ -48,7 +48,7 @@ pub struct KubernetesSnapshot {
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
     /// What virtual functions are set up to be while a container has them.
     pub vf: BTreeMap<LeasedDevice, VfConfig>,
-    pub not_offered: Vec<Exclusion>,
+    pub exclusions: Vec<Exclusion>,
     pub taken: Instant,
 }
 
@@ -56,30 +56,30 @@ impl KubernetesSnapshot {
     /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
     pub fn from_survey(
         survey: Survey,
-        offers: Vec<Offer>,
+        devices: Vec<Offer>,
         config: &Config,
         written_by: SpecAuthor,
     ) -> Self {
         let Survey { specs, mut inventory, pools, leases } = survey;
-        let not_offered = std::mem::take(&mut inventory.not_offered);
+        let exclusions = std::mem::take(&mut inventory.not_offered);
         drop((inventory, pools, leases));
         KubernetesSnapshot {
-            plan: plan(&offers, &specs, config),
-            nodes: device_nodes(&offers, &specs, config),
-            names: DeviceNames::new(&offers),
-            offers,
+            plan: plan(&devices, &specs, config),
+            nodes: device_nodes(&devices, &specs, config),
+            names: DeviceNames::new(&devices),
+            devices,
             config: config.clone(),
             written_by,
             lease_hooks: lease_hooks(&specs),
             vf: vf_configs(&specs),
-            not_offered,
+            exclusions,
             taken: Instant::now(),
         }
     }
 
     /// Whether a CNI plugin moves an interface into its container.
-    pub fn is_moved_by_cni(&self, offer: &Offer) -> bool {
-        let pools = offer.pools.iter();
+    pub fn is_moved_by_cni(&self, device: &Offer) -> bool {
+        let pools = device.pools.iter();
         let mut pools = pools.filter_map(|pool| self.config.pools.get(pool));
         pools.any(|pool| pool.mover == Mover::Cni)
     }
@@ -87,59 +87,59 @@ impl KubernetesSnapshot {
     /// Why a resource has no device with that id, where discovery knows.
     pub fn exclusion_reason(&self, resource: &Resource, id: &str) -> Option<String> {
         let devices = &resource.devices;
-        let is_of = |refused: &&Exclusion| match refused.kind {
+        let is_of = |exclusion: &&Exclusion| match exclusion.kind {
             ExclusionSubject::Device(class) => {
                 devices.is_empty() || devices.iter().any(|device| device.class == class)
             }
             ExclusionSubject::Tool => false,
         };
         let of_slot = id.rsplit_once('-').map(|(name, _)| name);
-        let mut found = [Some(id), of_slot].into_iter().flatten().flat_map(|name| {
-            let all = self.not_offered.iter();
-            all.filter(move |refused| refused.name == name)
+        let mut matching = [Some(id), of_slot].into_iter().flatten().flat_map(|name| {
+            let all = self.exclusions.iter();
+            all.filter(move |exclusion| exclusion.name == name)
         });
-        Some(found.find(is_of)?.reason.clone())
+        Some(matching.find(is_of)?.reason.clone())
     }
 }
 
 fn device_nodes(
-    offers: &[Offer],
+    devices: &[Offer],
     specs: &Registry,
     config: &Config,
 ) -> BTreeMap<(Class, DeviceName), Vec<String>> {
-    let by = |offer: &&Offer| config.kubernetes.offer.method(offer.class);
-    let offers = offers.iter().filter(|offer| by(offer) != OfferMethod::DevicePlugin);
+    let method = |device: &&Offer| config.kubernetes.offer.method(device.class);
+    let devices = devices.iter().filter(|device| method(device) != OfferMethod::DevicePlugin);
     let nodes =
-        offers.map(|offer| ((offer.class, offer.name.clone()), container_nodes(offer, specs)));
+        devices.map(|device| ((device.class, device.name.clone()), container_nodes(device, specs)));
     nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 
 fn vf_configs(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
     let kinds = Class::OF_FUNCTIONS.map(Class::cdi_kind);
     let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
-    let devices = specs.devices().filter(|found| is_one(found.name.kind().as_str()));
-    let hooks = devices.flat_map(|found| &found.device.container_edits.hooks);
-    let asked = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
-    let given = asked.flat_map(|(_, asked)| asked.vf);
-    given.map(|given| (given.device, given.vf)).collect()
+    let devices = specs.devices().filter(|resolved| is_one(resolved.name.kind().as_str()));
+    let hooks = devices.flat_map(|resolved| &resolved.device.container_edits.hooks);
+    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
+    let vf_arguments = arguments.flat_map(|(_, arguments)| arguments.vf);
+    vf_arguments.map(|argument| (argument.device, argument.vf)).collect()
 }
 
 /// The hooks of the first device of each class that is leased: all devices of a class have the same, but for
 /// their arguments.
 fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
     let leases = |hook: &&Hook| {
-        let asked = HookArguments::from_command(&hook.args);
-        asked.is_some_and(|(_, asked)| !asked.lease.is_empty())
+        let arguments = HookArguments::from_command(&hook.args);
+        arguments.is_some_and(|(_, arguments)| !arguments.lease.is_empty())
     };
     let kinds = Class::ALL.map(|class| (class, class.cdi_kind()));
     let mut hooks = BTreeMap::new();
-    for found in specs.devices() {
-        let kind = found.name.kind().as_str();
+    for resolved in specs.devices() {
+        let kind = resolved.name.kind().as_str();
         let class = kinds.iter().find(|(_, of_class)| of_class == kind);
         let Some((class, _)) = class.filter(|(class, _)| !hooks.contains_key(class)) else {
             continue;
         };
-        let edits = &found.device.container_edits;
+        let edits = &resolved.device.container_edits;
         let leasing: Vec<Hook> = edits.hooks.iter().filter(leases).cloned().collect();
         if !leasing.is_empty() {
             hooks.insert(*class, leasing);

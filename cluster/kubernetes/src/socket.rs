@@ -32,19 +32,19 @@ pub fn identity(path: &Path) -> Option<(FileIdentity, ChangeTime)> {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    own: Option<FileIdentity>,
+    identity: Option<FileIdentity>,
 }
 
 impl SocketFile {
     /// Whether it is still there: kubelet removes all sockets when it starts.
     pub fn exists(&self) -> bool {
-        let is_at = |own| identity(&self.path).is_some_and(|(there, _)| there == own);
-        self.own.is_some_and(is_at)
+        let is_at = |own| identity(&self.path).is_some_and(|(current, _)| current == own);
+        self.identity.is_some_and(is_at)
     }
 
     /// Lets the socket stay when the program ends.
     pub fn leave(mut self) {
-        self.own = None;
+        self.identity = None;
     }
 }
 
@@ -74,8 +74,9 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
     }
     let listener = UnixListener::bind(path).with_context(making)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).with_context(making)?;
-    let place = SocketFile { path: path.to_owned(), own: identity(path).map(|(own, _)| own) };
-    Ok((listener, place))
+    let socket_file =
+        SocketFile { path: path.to_owned(), identity: identity(path).map(|(own, _)| own) };
+    Ok((listener, socket_file))
 }
 
 /// Whether a socket of this user's own stands there at which nobody listens: a killed process left it.

@@ -59,7 +59,7 @@ pub fn hook_path(
     owners: &TrustedOwners,
 ) -> Result<PathBuf> {
     let packaged = CdiConfig::default().hook_path;
-    let places = if config.cdi.hook_path == packaged {
+    let paths = if config.cdi.hook_path == packaged {
         vec![directory.join(VERSION).join(HOOK_NAME), packaged]
     } else {
         vec![config.cdi.hook_path.clone()]
@@ -70,21 +70,21 @@ pub fn hook_path(
     };
     let root = host.outside_path(Path::new("/"));
     let trusted = TrustedTree::for_tree(&root, owners.clone()).with_context(|| unused(&root))?;
-    for place in &places {
-        match trusted.open(place) {
-            Ok(file) if file.is_executable() => return Ok(place.clone()),
+    for path in &paths {
+        match trusted.open(path) {
+            Ok(file) if file.is_executable() => return Ok(path.clone()),
             Ok(_) => bail!(
                 "writing CDI specifications: the hook {} is not executable; run \"chmod 755\" on it",
-                place.display()
+                path.display()
             ),
             Err(error) if error.is_absent() => {}
-            Err(error) => return Err(error).with_context(|| unused(place)),
+            Err(error) => return Err(error).with_context(|| unused(path)),
         }
     }
-    let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     bail!(
         "writing CDI specifications: there is no hook at {}; run \"onload-kubernetes install\", or set [cdi] hook-path to where it is",
-        places.join(" or ")
+        paths.join(" or ")
     )
 }
 
@@ -106,11 +106,14 @@ impl WriteResult {
     pub fn describe(&self) -> String {
         match self {
             WriteResult::Here { plan, hook } => {
-                let left: Vec<&str> = plan.left_files().collect();
-                let but = match left.as_slice() {
+                let foreign: Vec<&str> = plan.left_files().collect();
+                let but = match foreign.as_slice() {
                     [] => String::new(),
-                    left => {
-                        format!(", but {}, which somebody else wrote or changed", left.join(", "))
+                    foreign => {
+                        format!(
+                            ", but {}, which somebody else wrote or changed",
+                            foreign.join(", ")
+                        )
                     }
                 };
                 let hook = hook.display();
@@ -132,13 +135,13 @@ pub struct SpecWriter {
     hook_dir: PathBuf,
     /// Who has to own the hook: root, but in tests.
     owners: TrustedOwners,
-    claim: Option<Lock>,
+    lock: Option<Lock>,
 }
 
 impl SpecWriter {
     /// One whose specifications name the hook in that directory of the host.
     pub fn new(hook_dir: PathBuf) -> Self {
-        SpecWriter { hook_dir, owners: TrustedOwners::root(), claim: None }
+        SpecWriter { hook_dir, owners: TrustedOwners::root(), lock: None }
     }
 
     /// Makes the specifications those of what was found. Nothing is written where nothing changes.
@@ -150,11 +153,11 @@ impl SpecWriter {
         pools: &PoolSet,
     ) -> Result<WriteResult> {
         // Somebody who removed the lock's file let another daemon in.
-        if !self.claim.as_ref().is_some_and(Lock::is_linked) {
-            self.claim = None;
-            self.claim = try_lock(host, WRITER_LOCK)?;
+        if !self.lock.as_ref().is_some_and(Lock::is_linked) {
+            self.lock = None;
+            self.lock = try_lock(host, WRITER_LOCK)?;
         }
-        if self.claim.is_none() {
+        if self.lock.is_none() {
             return Ok(WriteResult::ByAnother);
         }
         if is_package_writer(host)? {
@@ -168,8 +171,8 @@ impl SpecWriter {
         let hook = hook_path(host, config, &self.hook_dir, &self.owners)?;
         let mut config = config.clone();
         config.cdi.hook_path.clone_from(&hook);
-        let surroundings = InstalledFiles::read(host, &config)?;
-        let specs = generate(inventory, &pools.offered, &config, surroundings)?;
+        let installed = InstalledFiles::read(host, &config)?;
+        let specs = generate(inventory, &pools.offered, &config, installed)?;
         let kinds = &config.cdi.kinds;
         let plan = Box::new(write(host, &specs, kinds, inventory.undecided_classes())?);
         Ok(WriteResult::Here { plan, hook })
@@ -197,18 +200,18 @@ fn write_files(
     kinds: &[Class],
     undecided: BTreeSet<Class>,
 ) -> Result<SpecPlan> {
-    let wanted = DesiredSpecs {
+    let desired = DesiredSpecs {
         scope: Class::ALL.to_vec(),
         files,
         format: SpecFormat::Json,
         undecided,
-        asked: Manifest { kinds: kinds.to_vec(), ..Manifest::default() },
+        manifest: Manifest { kinds: kinds.to_vec(), ..Manifest::default() },
         force: false,
     };
     let _lock = directory.lock()?;
     // A manifest that is not understood makes every file somebody else's, which stays.
     let manifest = directory.read_manifest()?.unwrap_or_default();
-    let plan = plan(&wanted, &directory.read_files()?, manifest.as_ref());
+    let plan = plan(&desired, &directory.read_files()?, manifest.as_ref());
     directory.apply(&plan)?;
     Ok(plan)
 }

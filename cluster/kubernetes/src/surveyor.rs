@@ -37,38 +37,38 @@ const MEASURES: usize = 3;
 pub struct KubernetesSurveyor {
     host: Host,
     /// The configuration file, if it is not the host's own.
-    named: Option<PathBuf>,
+    config_path: Option<PathBuf>,
     specs: Arc<SpecNames>,
     config: Config,
     metrics: Arc<DaemonMetrics>,
     /// Who writes the specifications, if that is the daemon's work at all.
-    keeper: Option<SpecWriter>,
+    spec_writer: Option<SpecWriter>,
     /// Whether the command line says where metrics are served: what the file says of it matters only if not.
     is_listen_set: bool,
     /// What was said last of the configuration, the host, its specifications and its metrics, so that it is not
     /// said twice.
-    said: [LastMessage; 4],
+    last_messages: [LastMessage; 4],
 }
 
 impl KubernetesSurveyor {
     pub fn new(
         host: Host,
-        named: Option<PathBuf>,
+        config_path: Option<PathBuf>,
         specs: &Arc<SpecNames>,
-        keeper: Option<SpecWriter>,
+        spec_writer: Option<SpecWriter>,
         metrics: &Arc<DaemonMetrics>,
         is_listen_set: bool,
     ) -> Result<Self> {
-        let config = settings::load(&host, named.as_deref())?;
+        let config = settings::load(&host, config_path.as_deref())?;
         Ok(KubernetesSurveyor {
             host,
-            named,
+            config_path,
             specs: Arc::clone(specs),
             config,
             metrics: Arc::clone(metrics),
-            keeper,
+            spec_writer,
             is_listen_set,
-            said: Default::default(),
+            last_messages: Default::default(),
         })
     }
 
@@ -85,17 +85,17 @@ impl KubernetesSurveyor {
         }
         // No request has to wait for them to be read.
         let _ = self.specs.now();
-        let offers = survey.offers();
-        self.update_metrics(&survey, &offers);
-        Ok(KubernetesSnapshot::from_survey(survey, offers, &self.config, written_by))
+        let devices = survey.offers();
+        self.update_metrics(&survey, &devices);
+        Ok(KubernetesSnapshot::from_survey(survey, devices, &self.config, written_by))
     }
 
     /// Takes the numbers of the host for those who collect them: an answer to them reads no file.
-    fn update_metrics(&mut self, survey: &Survey, offers: &[Offer]) {
+    fn update_metrics(&mut self, survey: &Survey, devices: &[Offer]) {
         let text = render_openmetrics(MetricsInput {
             host: &self.host,
             inventory: &survey.inventory,
-            offers,
+            devices,
             leases: Some(&survey.leases),
             // It sees no process of the node.
             grantees: None,
@@ -103,7 +103,7 @@ impl KubernetesSurveyor {
         });
         match text {
             Ok(text) => {
-                self.said[MEASURES].clear();
+                self.last_messages[MEASURES].clear();
                 self.metrics.set_host_text(&text);
             }
             Err(error) => {
@@ -121,53 +121,53 @@ impl KubernetesSurveyor {
 
     /// Brings the specifications up to date; who writes them, and whether one has changed.
     fn update_specs(&mut self, survey: &Survey) -> (SpecAuthor, bool) {
-        let Some(keeper) = &mut self.keeper else {
+        let Some(spec_writer) = &mut self.spec_writer else {
             return (SpecAuthor::Operator, false);
         };
         let (host, config) = (&self.host, &self.config);
-        let kept = keeper.update(host, config, &survey.inventory, &survey.pools);
-        let by = match &kept {
+        let result = spec_writer.update(host, config, &survey.inventory, &survey.pools);
+        let author = match &result {
             Ok(WriteResult::ByPackage) => SpecAuthor::Operator,
             // Where it could not, its log says why.
             Ok(WriteResult::Here { .. } | WriteResult::ByAnother) | Err(_) => SpecAuthor::Daemon,
         };
-        let kept = match kept {
-            Ok(kept) => kept,
+        let result = match result {
+            Ok(result) => result,
             Err(error) => {
                 let message = "the specifications are not brought up to date; what is there stays";
                 self.log_once(SPECIFICATIONS, error, message);
-                return (by, false);
+                return (author, false);
             }
         };
-        let said = kept.describe();
-        if self.said[SPECIFICATIONS].is_new(&said) {
-            tracing::info!("{said}");
+        let message = result.describe();
+        if self.last_messages[SPECIFICATIONS].is_new(&message) {
+            tracing::info!("{message}");
         }
-        (by, kept.changes_files())
+        (author, result.changes_files())
     }
 
     /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and
     /// keeps what a look has needed for the next thread.
     pub fn first_survey(&mut self) -> Result<KubernetesSnapshot> {
         thread::scope(|scope| {
-            let look = scope.spawn(move || self.survey_host());
-            look.join().map_err(|_| anyhow!("it ended early").context(STARTING))?
+            let survey = scope.spawn(move || self.survey_host());
+            survey.join().map_err(|_| anyhow!("it ended early").context(STARTING))?
         })
     }
 
     /// Looks at the host in another thread whenever something may have changed, and sends what it gives.
     pub fn start(mut self, to: watch::Sender<Arc<KubernetesSnapshot>>) -> Result<()> {
-        let look = move |watch: &mut HostWatch| {
+        let survey = move |watch: &mut HostWatch| {
             watch.begin(|| self.new_watcher());
             self.survey_again(&to).then_some(UNTOLD)
         };
-        host_watch::start(look, log_watch_failure).context(STARTING)
+        host_watch::start(survey, log_watch_failure).context(STARTING)
     }
 
     fn new_watcher(&self) -> io::Result<Watcher> {
         let mut sources = WatchSources::for_host(&self.host, self.specs.dirs());
-        let named = self.named.as_deref().and_then(Path::parent);
-        sources.directories.extend(named.map(Path::to_owned));
+        let config_dir = self.config_path.as_deref().and_then(Path::parent);
+        sources.directories.extend(config_dir.map(Path::to_owned));
         let watcher = Watcher::new(sources)?;
         for reason in watcher.missing_sources() {
             tracing::warn!(%reason, "changes are found later, within a minute");
@@ -180,7 +180,7 @@ impl KubernetesSurveyor {
         self.reload();
         match self.survey_host() {
             Ok(snapshot) => {
-                self.said[1].clear();
+                self.last_messages[1].clear();
                 to.send(Arc::new(snapshot)).is_ok()
             }
             Err(error) => {
@@ -193,9 +193,9 @@ impl KubernetesSurveyor {
 
     /// Takes a changed configuration. One that is wrong changes nothing.
     fn reload(&mut self) {
-        match settings::load(&self.host, self.named.as_deref()) {
+        match settings::load(&self.host, self.config_path.as_deref()) {
             Ok(config) => {
-                self.said[0].clear();
+                self.last_messages[0].clear();
                 if config == self.config {
                     return;
                 }
@@ -215,9 +215,9 @@ impl KubernetesSurveyor {
         }
     }
 
-    fn log_once(&mut self, of: usize, error: impl Into<anyhow::Error>, message: &'static str) {
+    fn log_once(&mut self, index: usize, error: impl Into<anyhow::Error>, message: &'static str) {
         let text = format!("{:#}", error.into());
-        if self.said[of].is_new(&text) {
+        if self.last_messages[index].is_new(&text) {
             tracing::error!(error = %text, message);
         }
     }

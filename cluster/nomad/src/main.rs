@@ -16,11 +16,11 @@ fn main() -> ExitCode {
     let cli = match NomadCli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() && is_plugin() => {
-            let said = error.to_string();
-            let said = said.lines().next().unwrap_or_default();
-            let said = said.trim_start_matches("error: ");
+            let message = error.to_string();
+            let message = message.lines().next().unwrap_or_default();
+            let message = message.trim_start_matches("error: ");
             tracing::error!(
-                "{said}; correct args in the block of this plugin in the agent's configuration"
+                "{message}; correct args in the block of this plugin in the agent's configuration"
             );
             return ExitCode::from(2);
         }

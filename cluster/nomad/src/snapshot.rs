@@ -35,7 +35,7 @@ pub struct NomadSnapshot {
     pub settings: PluginSettings,
     by_id: BTreeMap<String, DevicePosition>,
     tasks: OwnTasks,
-    books: EditSources,
+    edit_sources: EditSources,
 }
 
 impl NomadSnapshot {
@@ -46,26 +46,28 @@ impl NomadSnapshot {
         dirs: &[PathBuf],
         earlier: Option<&NomadSnapshot>,
     ) -> Result<NomadSnapshot> {
-        let look = edit_sources::survey_host(host, config, settings, dirs)?;
-        let leases = look.offers.iter().flat_map(|offer| {
-            let device = Leased { class: offer.class, name: offer.name.clone() };
-            let held = offer.leases.iter();
-            held.filter_map(move |held| Some((device.clone(), held.lease.as_ref()?)))
+        let survey = edit_sources::survey_host(host, config, settings, dirs)?;
+        let leases = survey.devices.iter().flat_map(|host_device| {
+            let device = Leased { class: host_device.class, name: host_device.name.clone() };
+            let device_leases = host_device.leases.iter();
+            device_leases.filter_map(move |device_lease| {
+                Some((device.clone(), device_lease.lease.as_ref()?))
+            })
         });
         let tasks = match earlier {
             Some(earlier) => OwnTasks::read(host).merge_earlier(&earlier.tasks, leases),
             None => OwnTasks::read(host),
         };
-        let before = earlier.map(|earlier| &earlier.plan);
-        let mut plan = plan(&look.offers, settings, before, |lease| tasks.holds(lease));
-        plan.left_out.extend(look.not_offered);
+        let earlier_plan = earlier.map(|earlier| &earlier.plan);
+        let mut plan = plan(&survey.devices, settings, earlier_plan, |lease| tasks.holds(lease));
+        plan.left_out.extend(survey.exclusions);
         Ok(NomadSnapshot {
             by_id: group::positions_by_id(&plan.groups),
             plan,
-            warnings: look.warnings,
+            warnings: survey.warnings,
             settings: settings.clone(),
             tasks,
-            books: look.books,
+            edit_sources: survey.edit_sources,
         })
     }
 
@@ -80,8 +82,8 @@ impl NomadSnapshot {
         let mut not_given = BTreeSet::new();
         let mut on_disk = None;
         for (id, group, device) in self.devices(ids)? {
-            for (class, names) in &device.members {
-                let edits = self.books.edits(host, *class, names, &mut on_disk);
+            for (class, names) in &device.cdi_devices {
+                let edits = self.edit_sources.edits(host, *class, names, &mut on_disk);
                 let edits = edits.with_context(|| format!("reserving {id}"))?;
                 // What Reserve answers takes the place of the task's own variables; the runtime leaves these, and
                 // merges what several blocks share.
@@ -90,9 +92,9 @@ impl NomadSnapshot {
                     exclusive.extend(leased_devices(*class, names).filter(|_| group.is_exclusive));
                     continue;
                 }
-                let needs = unsupported_edits(&edits);
-                check_supported(&needs, id)?;
-                not_given.extend(needs);
+                let unsupported = unsupported_edits(&edits);
+                check_supported(&unsupported, id)?;
+                not_given.extend(unsupported);
                 reservation.add(&edits, &self.reservation_options(*class));
             }
         }
@@ -113,32 +115,33 @@ impl NomadSnapshot {
     /// A task of this client that holds one of some devices of which nothing is left now, for people. Its lease is looked
     /// for anew.
     pub fn find_own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
-        let places = ids.iter().filter_map(|id| self.by_id.get(id));
-        let devices =
-            places.filter_map(|(of, index)| self.plan.groups.get(*of)?.devices.get(*index));
-        let asked = devices.flat_map(|device| {
-            let members = device.members.iter();
+        let positions = ids.iter().filter_map(|id| self.by_id.get(id));
+        let devices = positions.filter_map(|(group_index, index)| {
+            self.plan.groups.get(*group_index)?.devices.get(*index)
+        });
+        let slots_by_device = devices.flat_map(|device| {
+            let members = device.cdi_devices.iter();
             let members = members.flat_map(|(class, names)| leased_devices(*class, names));
             members.map(|member| (member, device.slots))
         });
-        let asked: BTreeMap<Leased, u32> = asked.collect();
+        let slots_by_device: BTreeMap<Leased, u32> = slots_by_device.collect();
         let mut leases = leases::list(host)?;
-        leases.retain(|listed| !listed.is_over);
+        leases.retain(|entry| !entry.has_ended);
         let is_full = |device: &Leased| {
-            let held = leases.iter().filter(|listed| listed.device == *device);
+            let held = leases.iter().filter(|entry| entry.device == *device);
             let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
-            asked.get(device).is_some_and(|slots| held >= *slots)
+            slots_by_device.get(device).is_some_and(|slots| held >= *slots)
         };
-        let own = leases.iter().filter_map(|listed| {
-            let lease = listed.lease.as_ref().ok()?;
-            self.tasks.holds(lease).then_some((lease, &listed.device))
+        let own_leases = leases.iter().filter_map(|entry| {
+            let lease = entry.lease.as_ref().ok()?;
+            self.tasks.holds(lease).then_some((lease, &entry.device))
         });
-        let mut own = own.filter(|(_, device)| is_full(device));
-        Ok(own.next().map(|(lease, _)| lease.to_string()))
+        let mut own_leases = own_leases.filter(|(_, device)| is_full(device));
+        Ok(own_leases.next().map(|(lease, _)| lease.to_string()))
     }
 
     fn needs_ticket(&self, class: Class) -> bool {
-        self.settings.has_runtime && !self.books.is_own(class)
+        self.settings.has_runtime && !self.edit_sources.is_own(class)
     }
 
     /// The devices of some ids, each once, with the first of its ids.
@@ -146,19 +149,25 @@ impl NomadSnapshot {
         &'s self,
         ids: &'s [String],
     ) -> Result<Vec<(&'s str, &'s NomadGroup, &'s NomadDevice)>> {
-        let mut seen = BTreeSet::new();
+        let mut used = BTreeSet::new();
         let mut devices = Vec::new();
         for id in ids {
-            let place = self.by_id.get(id).copied();
-            let found = place.and_then(|(of, index)| {
-                let group = self.plan.groups.get(of)?;
-                Some((of, group, find_unused(group, index, |index| seen.contains(&(of, index)))))
+            let position = self.by_id.get(id).copied();
+            let choice = position.and_then(|(group_index, index)| {
+                let group = self.plan.groups.get(group_index)?;
+                Some((
+                    group_index,
+                    group,
+                    find_unused(group, index, |index| used.contains(&(group_index, index))),
+                ))
             });
-            let (of, group, index) = found.ok_or_else(|| {
+            let (group_index, group, index) = choice.ok_or_else(|| {
                 let why = self.gone_reason(id);
                 anyhow!("reserving {id}: {why}; let Nomad place the task again")
             })?;
-            let Some(device) = group.devices.get(index).filter(|_| seen.insert((of, index))) else {
+            let Some(device) =
+                group.devices.get(index).filter(|_| used.insert((group_index, index)))
+            else {
                 continue;
             };
             if let Health::Unhealthy(why) = &device.health {
@@ -194,13 +203,13 @@ impl NomadSnapshot {
 }
 
 /// Refuses a device that is of no use without something that Nomad cannot carry.
-fn check_supported(needs: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<()> {
-    let unbearable = needs.iter().filter(|need| !need.is_optional());
-    let unbearable: Vec<String> = unbearable.map(|need| need.as_str().to_owned()).collect();
-    if !unbearable.is_empty() {
+fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<()> {
+    let required = unsupported.iter().filter(|edit| !edit.is_optional());
+    let required: Vec<String> = required.map(|edit| edit.as_str().to_owned()).collect();
+    if !required.is_empty() {
         bail!(
             "reserving {id}: it needs {}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration",
-            ShortList(&unbearable)
+            ShortList(&required)
         );
     }
     Ok(())
@@ -210,11 +219,11 @@ fn check_supported(needs: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<()> {
 /// is another device where there is one.
 fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
     let devices = group.devices.iter().enumerate();
-    let mut others = devices.filter(|(_, device)| device.health == Health::Healthy);
+    let mut other_devices = devices.filter(|(_, device)| device.health == Health::Healthy);
     if !is_taken(index) {
         return index;
     }
-    others.find(|(other, _)| !is_taken(*other)).map_or(index, |(other, _)| other)
+    other_devices.find(|(other, _)| !is_taken(*other)).map_or(index, |(other, _)| other)
 }
 
 fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = Leased> {

@@ -27,7 +27,7 @@ pub fn read(host: &Host, groups: &[NomadGroup]) -> Vec<DeviceGroupStats> {
     };
     let groups = groups.iter().filter_map(|group| {
         let devices = group.devices.iter().filter_map(|device| {
-            let (summary, stats) = read_statistics(host, &device.counted)?;
+            let (summary, stats) = read_statistics(host, &device.statistics)?;
             let stats = DeviceStats {
                 summary: Some(summary),
                 stats: Some(stats),
@@ -47,20 +47,20 @@ pub fn read(host: &Host, groups: &[NomadGroup]) -> Vec<DeviceGroupStats> {
 }
 
 /// The statistics of a device, and the one of them that is shown first; none where nothing can be counted.
-fn read_statistics(host: &Host, counted: &StatisticsSource) -> Option<(StatValue, StatObject)> {
+fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue, StatObject)> {
     let mut stats = StatObject::default();
     let mut summaries = Vec::new();
-    if let Some(pages) = counted.page_kib.and_then(|kib| page_usage(host, kib)) {
+    if let Some(pages) = source.page_kib.and_then(|kib| page_usage(host, kib)) {
         summaries.push(pages.clone());
         stats.attributes.insert("free".to_owned(), pages);
     }
-    if let Some(rdma) = &counted.rdma {
+    if let Some(rdma) = &source.rdma {
         stats.nested = read_rdma_ports(host, rdma);
         let first = stats.nested.values().next();
         let traffic = |port: &StatObject| traffic_value(port, "port_rcv_data", "port_xmit_data");
         summaries.extend(first.and_then(traffic));
     }
-    if let Some(interface) = &counted.interface {
+    if let Some(interface) = &source.interface {
         let dir = Path::new(NET).join(interface).join("statistics");
         let counters =
             StatObject { attributes: read_counters(host, &dir, unit_of), ..StatObject::default() };
@@ -69,7 +69,7 @@ fn read_statistics(host: &Host, counted: &StatisticsSource) -> Option<(StatValue
             stats.nested.insert("interface".to_owned(), counters);
         }
     }
-    if counted.stacks
+    if source.stacks
         && let Some(stacks) = stack_count(host)
     {
         summaries.push(stacks.clone());

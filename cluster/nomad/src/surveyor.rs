@@ -28,7 +28,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct NomadSurveyor {
     options: NomadCli,
-    shared: Mutex<SurveyorState>,
+    state: Mutex<SurveyorState>,
     snapshots: watch::Sender<Option<Arc<NomadSnapshot>>>,
 }
 
@@ -41,7 +41,7 @@ struct SurveyorState {
 
 impl NomadSurveyor {
     pub fn new(options: NomadCli) -> Self {
-        NomadSurveyor { options, shared: Mutex::default(), snapshots: watch::channel(None).0 }
+        NomadSurveyor { options, state: Mutex::default(), snapshots: watch::channel(None).0 }
     }
 
     pub fn options(&self) -> &NomadCli {
@@ -49,13 +49,13 @@ impl NomadSurveyor {
     }
 
     fn shared(&self) -> MutexGuard<'_, SurveyorState> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn set(&self, settings: PluginSettings) {
-        let mut shared = self.shared();
-        shared.settings = settings;
-        if let Some(waker) = &shared.waker {
+        let mut state = self.shared();
+        state.settings = settings;
+        if let Some(waker) = &state.waker {
             // It looks again after a while in any case.
             let _ = waker.wake();
         }
@@ -66,9 +66,9 @@ impl NomadSurveyor {
         sources.interval = period;
         let run = host.outside_path(RUN_DIR.as_ref());
         sources.directories.push(run.join(REQUESTS));
-        let named = self.options.config.as_ref();
-        let named = named.and_then(|path| Some(path.parent()?.to_owned()));
-        sources.directories.extend(named);
+        let config_path = self.options.config.as_ref();
+        let config_dir = config_path.and_then(|path| Some(path.parent()?.to_owned()));
+        sources.directories.extend(config_dir);
         let watcher = Watcher::new(sources)?;
         for reason in watcher.missing_sources() {
             tracing::warn!("changes are found later, after fingerprint_period: {reason}");
@@ -82,15 +82,15 @@ impl NomadSurveyor {
         let receiver = self.snapshots.subscribe();
         let is_first = !std::mem::replace(&mut self.shared().is_started, true);
         if is_first {
-            let mut looking = SurveyTask {
+            let mut task = SurveyTask {
                 surveyor: Arc::clone(self),
                 period: SHORTEST_PERIOD,
-                said: LastMessage::default(),
+                last_message: LastMessage::default(),
                 left_out: BTreeSet::new(),
                 warnings: BTreeSet::new(),
             };
             let started = host_watch::start(
-                move |watch| Some(looking.survey_until_current(watch)),
+                move |watch| Some(task.survey_until_current(watch)),
                 log_watch_failure,
             );
             if let Err(error) = started {
@@ -114,7 +114,7 @@ struct SurveyTask {
     surveyor: Arc<NomadSurveyor>,
     /// How often everything is looked at in any case.
     period: Duration,
-    said: LastMessage,
+    last_message: LastMessage,
     left_out: BTreeSet<String>,
     warnings: BTreeSet<String>,
 }
@@ -126,7 +126,7 @@ impl SurveyTask {
             let settings = self.surveyor.shared().settings.clone();
             match self.survey(&settings, watch) {
                 Ok(snapshot) => {
-                    self.said.clear();
+                    self.last_message.clear();
                     self.explain(&snapshot);
                     let snapshots = &self.surveyor.snapshots;
                     snapshots.send_replace(Some(Arc::new(snapshot)));
@@ -160,9 +160,11 @@ impl SurveyTask {
 
     /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.
     fn log_failure(&mut self, error: &anyhow::Error) {
-        let said = format!("{error:#}");
-        if self.said.is_new(&said) {
-            tracing::error!("looking at the host: {said}; what was found before stays published");
+        let message = format!("{error:#}");
+        if self.last_message.is_new(&message) {
+            tracing::error!(
+                "looking at the host: {message}; what was found before stays published"
+            );
         }
         self.surveyor.snapshots.send_if_modified(|snapshot| {
             let is_first = snapshot.is_none();

@@ -77,30 +77,30 @@ impl OwnTasks {
         let path = host.outside_path(Path::new(RUN_DIR));
         let run = RunDir::find(&path).ok().flatten();
         let tickets = run.and_then(|run| Tickets::find(&run, host_processes(host)).ok().flatten());
-        let listed = tickets.and_then(|tickets| {
-            let listed = tickets.list().ok()?;
+        let entries = tickets.and_then(|tickets| {
+            let entries = tickets.list().ok()?;
             // Where that fails, the next look does it.
-            let _ = tickets.prune(&listed, PATIENCE);
-            Some(listed)
+            let _ = tickets.prune(&entries, PATIENCE);
+            Some(entries)
         });
-        let mut own = OwnTasks::default();
-        for listed in listed.into_iter().flatten() {
-            let Ok(ticket) = listed.ticket else {
+        let mut own_tasks = OwnTasks::default();
+        for entry in entries.into_iter().flatten() {
+            let Ok(ticket) = entry.ticket else {
                 continue;
             };
             if ticket.engine != ENGINE {
                 continue;
             }
-            own.tickets.insert(listed.id.into());
+            own_tasks.tickets.insert(entry.id.into());
             for id in ticket.description.iter().flat_map(|ids| ids.split(SEPARATOR)) {
-                *own.slots.entry(id.to_owned()).or_default() |= listed.is_used;
+                *own_tasks.slots.entry(id.to_owned()).or_default() |= entry.is_used;
             }
             if let Some(user) = ticket.user {
-                own.started.extend(ticket.exclusive);
-                own.containers.insert((user.container, user.bundle));
+                own_tasks.started.extend(ticket.exclusive);
+                own_tasks.containers.insert((user.container, user.bundle));
             }
         }
-        own
+        own_tasks
     }
 
     /// Adds those of an earlier look that a lease still names: a reservation for the next task takes the ticket of the
@@ -111,14 +111,14 @@ impl OwnTasks {
         earlier: &OwnTasks,
         leases: impl Iterator<Item = (DeviceId, &'l Lease)>,
     ) -> OwnTasks {
-        let held = leases.filter(|(_, lease)| earlier.holds(lease));
-        let held =
-            held.filter_map(|(device, lease)| Some((device, String::from(lease.ticket.clone()?))));
-        let (late, kept): (Vec<_>, Vec<_>) =
-            held.partition(|(device, _)| self.started.contains(device));
+        let held_tickets = leases.filter(|(_, lease)| earlier.holds(lease));
+        let held_tickets = held_tickets
+            .filter_map(|(device, lease)| Some((device, String::from(lease.ticket.clone()?))));
+        let (late, retained): (Vec<_>, Vec<_>) =
+            held_tickets.partition(|(device, _)| self.started.contains(device));
         let late: BTreeSet<String> = late.into_iter().map(|(_, ticket)| ticket).collect();
-        let kept = kept.into_iter().map(|(_, ticket)| ticket);
-        self.tickets.extend(kept.filter(|ticket| !late.contains(ticket)));
+        let retained = retained.into_iter().map(|(_, ticket)| ticket);
+        self.tickets.extend(retained.filter(|ticket| !late.contains(ticket)));
         self
     }
 

@@ -97,7 +97,7 @@ fn option_value(word: &OsStr, name: &str) -> OsString {
 /// runtime would not take is refused (pkg/api/plugin.go).
 pub fn plugin_identity(
     name: Option<&str>,
-    index_told: Option<&str>,
+    index: Option<&str>,
     options: &NriOptions,
 ) -> Result<PluginIdentity> {
     let name = name.unwrap_or(NAME);
@@ -107,7 +107,7 @@ pub fn plugin_identity(
     }
     Ok(PluginIdentity {
         name: name.to_owned(),
-        index: check_index(index_told.unwrap_or(&options.index))?,
+        index: check_index(index.unwrap_or(&options.index))?,
     })
 }
 

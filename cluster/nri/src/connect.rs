@@ -72,14 +72,14 @@ pub fn serve<D: Decider>(
     journal: Journal,
 ) -> ! {
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
-    let mut said = LastMessage::default();
+    let mut last_message = LastMessage::default();
     loop {
         let (text, was_taken) = run_connection(socket, identity, decider, journal);
         if was_taken {
             backoff.reset();
-            said.clear();
+            last_message.clear();
         }
-        if said.is_new(&text) {
+        if last_message.is_new(&text) {
             journal.write(Severity::Warning, &text);
         }
         sleep(backoff.next());

@@ -34,12 +34,13 @@ pub struct ContainerRequest {
 /// None of a container that asks for nothing, and of one whose OCI runtime is ours: that decides by the whole configuration,
 /// if it is handed the same annotations. CRI-O hands on all of a pod, containerd those of `pod_annotations` of the handler.
 pub fn read(
-    asked: CreateContainerRequest,
+    create_request: CreateContainerRequest,
     runtime: &NriRuntime,
 ) -> Result<Option<ContainerRequest>> {
-    let container =
-        asked.container.ok_or_else(|| error!("the runtime's message names no container"))?;
-    let pod = asked.pod.unwrap_or_default();
+    let container = create_request
+        .container
+        .ok_or_else(|| error!("the runtime's message names no container"))?;
+    let pod = create_request.pod.unwrap_or_default();
     let handed_on = merge_annotations(BTreeMap::new(), &container, runtime);
     let annotations = merge_annotations(pod.annotations, &container, runtime);
     if pod.runtime_handler == HANDLER && annotations == handed_on {
@@ -59,12 +60,12 @@ pub fn read(
 
 /// A container for the log: `pod default/redis container server`. It is one line for whoever writes one.
 #[must_use]
-pub fn describe_container(asked: &CreateContainerRequest) -> String {
-    let container = asked.container.as_ref();
+pub fn describe_container(create_request: &CreateContainerRequest) -> String {
+    let container = create_request.container.as_ref();
     let name = container.map(|container| container.name.as_str());
     // dockerd begins each name with a slash.
     let name = name.unwrap_or_default().trim_start_matches('/');
-    match asked.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
+    match create_request.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
         Some(pod) => format!("pod {}/{} container {name}", pod.namespace, pod.name),
         None => format!("container {name}"),
     }
@@ -113,25 +114,25 @@ fn build_config(container: &Container, annotations: &BTreeMap<String, String>) -
         "process": process,
         "mounts": mounts.collect::<Vec<_>>(),
     });
-    if let Some(held) = &container.hooks {
-        config["hooks"] = hooks_json(held);
+    if let Some(hooks) = &container.hooks {
+        config["hooks"] = hooks_json(hooks);
     }
-    if let Some(told) = &container.linux {
-        config["linux"] = linux_json(told);
+    if let Some(linux) = &container.linux {
+        config["linux"] = linux_json(linux);
     }
     config
 }
 
 fn hooks_json(hooks: &Hooks) -> Value {
     let list = |hooks: &[Hook]| -> Vec<Value> {
-        let one = |hook: &Hook| {
+        let hook_json = |hook: &Hook| {
             let mut value = json!({"path": hook.path, "args": hook.args, "env": hook.env});
             if let Some(timeout) = &hook.timeout {
                 value["timeout"] = timeout.value.into();
             }
             value
         };
-        hooks.iter().map(one).collect()
+        hooks.iter().map(hook_json).collect()
     };
     json!({
         "prestart": list(&hooks.prestart),
@@ -152,9 +153,9 @@ fn linux_json(linux: &LinuxContainer) -> Value {
         value
     });
     let resources = linux.resources.as_ref();
-    let limits = resources.into_iter().flat_map(|own| &own.hugepage_limits);
+    let limits = resources.into_iter().flat_map(|linux_resources| &linux_resources.hugepage_limits);
     let limits = limits.map(|limit| json!({"pageSize": limit.page_size, "limit": limit.limit}));
-    let rules = resources.into_iter().flat_map(|own| &own.devices);
+    let rules = resources.into_iter().flat_map(|linux_resources| &linux_resources.devices);
     json!({
         "namespaces": namespaces.collect::<Vec<_>>(),
         "devices": linux.devices.iter().map(device_json).collect::<Vec<_>>(),

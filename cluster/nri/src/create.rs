@@ -24,16 +24,16 @@ pub fn format_error_line(error: &Error) -> String {
 pub struct CreateAnswer {
     pub payload: Vec<u8>,
     /// Members of pools that are kept for it; they are given back if nobody gets the answer.
-    pub reserved: Option<Reservation>,
+    pub reservation: Option<Reservation>,
     /// For the log: which container, and what it was given; none if it asked for nothing.
-    pub given: Option<String>,
+    pub granted: Option<String>,
     pub warnings: Vec<String>,
     pub reasons: Vec<String>,
 }
 
 #[derive(Debug)]
 pub struct CreateFailure {
-    pub of: String,
+    pub container: String,
     pub error: Error,
 }
 
@@ -50,39 +50,40 @@ pub fn create(
     if memmem::find(message, DOMAIN.as_bytes()).is_none() {
         return Ok(CreateAnswer::default());
     }
-    let asked = CreateContainerRequest::decode(message)
+    let create_request = CreateContainerRequest::decode(message)
         .context("reading what the runtime says of the container")
-        .map_err(|error| CreateFailure { of: "a container".to_owned(), error })?;
-    let of = container::describe_container(&asked);
-    let decided = || match container::read(asked, runtime)? {
-        Some(asking) => {
-            answer::check(&asking.request, runtime)?;
-            with_host(&|host, pools| decide(&asking, &of, runtime, host, pools))
+        .map_err(|error| CreateFailure { container: "a container".to_owned(), error })?;
+    let description = container::describe_container(&create_request);
+    let decided = || match container::read(create_request, runtime)? {
+        Some(request) => {
+            answer::check(&request.request, runtime)?;
+            with_host(&|host, pools| decide(&request, &description, runtime, host, pools))
         }
         None => Ok(CreateAnswer::default()),
     };
-    decided().map_err(|error| CreateFailure { of: of.clone(), error })
+    decided().map_err(|error| CreateFailure { container: description.clone(), error })
 }
 
 fn decide(
-    asking: &ContainerRequest,
-    of: &str,
+    request: &ContainerRequest,
+    description: &str,
     runtime: &NriRuntime,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<CreateAnswer> {
-    let decided = adjust(asking.config.clone(), &asking.id, host, pools)?;
-    let Some(decided) = decided else {
+    let adjustment = adjust(request.config.clone(), &request.id, host, pools)?;
+    let Some(adjustment) = adjustment else {
         return Ok(CreateAnswer::default());
     };
-    let worded = answer::build_answer(&decided, &asking.held_names, runtime)?;
-    let answer = CreateContainerResponse { adjust: Some(worded) };
-    let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{of}: {line}")).collect();
+    let container_adjustment = answer::build_answer(&adjustment, &request.held_names, runtime)?;
+    let answer = CreateContainerResponse { adjust: Some(container_adjustment) };
+    let lines =
+        |lines: Vec<String>| lines.iter().map(|line| format!("{description}: {line}")).collect();
     Ok(CreateAnswer {
         payload: answer.encode_to_vec(),
-        reserved: decided.reserved,
-        given: Some(format!("{of}: given {}", decided.given)),
-        warnings: lines(decided.warnings),
-        reasons: lines(decided.reasons),
+        reservation: adjustment.reservation,
+        granted: Some(format!("{description}: given {}", adjustment.granted)),
+        warnings: lines(adjustment.warnings),
+        reasons: lines(adjustment.reasons),
     })
 }

@@ -17,13 +17,13 @@ pub enum Severity {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Journal {
-    pub most: Severity,
+    pub max_severity: Severity,
 }
 
 impl Journal {
     /// Writes a line. Nobody is left to be told where that fails.
     pub fn write(&self, severity: Severity, text: &str) {
-        if severity <= self.most {
+        if severity <= self.max_severity {
             let line = format!("<{}>onload-nri: {}\n", severity as u8, to_one_line(text));
             let _ = io::stderr().lock().write_all(line.as_bytes());
         }

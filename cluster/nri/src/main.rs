@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let journal = Journal { most: Severity::Error };
+            let journal = Journal { max_severity: Severity::Error };
             journal.write(Severity::Error, &ErrorChain(error.as_ref()).to_string());
             ExitCode::from(2)
         }
@@ -49,11 +49,12 @@ fn print(text: &str) -> Result<(), Box<dyn Error>> {
 
 /// Nothing of the environment counts but what a runtime tells a plugin that it launches.
 fn run_plugin(options: NriOptions) -> Result<(), Box<dyn Error>> {
-    let journal = Journal { most: if options.verbose { Severity::Debug } else { Severity::Info } };
-    let told = |variable| std::env::var(variable).ok();
-    let socket = told(SOCKET_VARIABLE);
-    let told = |variable| socket.as_ref().and_then(|_| told(variable));
-    let (name, index) = (told(NAME_VARIABLE), told(INDEX_VARIABLE));
+    let journal =
+        Journal { max_severity: if options.verbose { Severity::Debug } else { Severity::Info } };
+    let read_variable = |variable| std::env::var(variable).ok();
+    let socket = read_variable(SOCKET_VARIABLE);
+    let read_variable = |variable| socket.as_ref().and_then(|_| read_variable(variable));
+    let (name, index) = (read_variable(NAME_VARIABLE), read_variable(INDEX_VARIABLE));
     let identity = cli::plugin_identity(name.as_deref(), index.as_deref(), &options)?;
     let decider = HostDecider { root: options.host_root };
     match socket {
@@ -87,9 +88,9 @@ impl Decider for HostDecider {
         })
     }
 
-    fn cancel_reservation(&self, created: &CreateAnswer) {
-        if let (Some(reserved), Ok(host)) = (&created.reserved, self.open_host()) {
-            Keeper::before(&host, ENTRY_POINT).give_back(reserved);
+    fn cancel_reservation(&self, answer: &CreateAnswer) {
+        if let (Some(reservation), Ok(host)) = (&answer.reservation, self.open_host()) {
+            Keeper::before(&host, ENTRY_POINT).give_back(reservation);
         }
     }
 }

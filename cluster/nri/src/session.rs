@@ -42,7 +42,7 @@ pub trait Decider {
     /// What a container gets; after an error it is not created.
     fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure>;
 
-    fn cancel_reservation(&self, created: &CreateAnswer);
+    fn cancel_reservation(&self, answer: &CreateAnswer);
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct NriSession<'a, D> {
     decider: &'a D,
     journal: Journal,
     runtime: Option<NriRuntime>,
-    answer_in: Duration,
+    answer_timeout: Duration,
     /// Whether the runtime has told of its containers: from then on it asks of new ones.
     is_synchronized: bool,
 }
@@ -77,7 +77,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
             decider,
             journal,
             runtime: None,
-            answer_in: ANSWER_IN,
+            answer_timeout: ANSWER_IN,
             is_synchronized: false,
         }
     }
@@ -122,10 +122,10 @@ impl<'a, D: Decider> NriSession<'a, D> {
     }
 
     /// Bounds each read; none: for ever.
-    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+    fn set_patience(&self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.mux.stream();
         stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_read_timeout(patience)
+        stream.set_read_timeout(timeout)
     }
 
     /// The runtime may call us before it answers the registration.
@@ -133,13 +133,13 @@ impl<'a, D: Decider> NriSession<'a, D> {
         &mut self,
         connection: u32,
         message: &TtrpcMessage,
-        came: Instant,
+        received: Instant,
     ) -> Result<()> {
         match (connection, message.kind) {
             (RUNTIME, RESPONSE) if message.stream == REGISTRATION => {
                 self.handle_registered(message)
             }
-            (PLUGIN, REQUEST) => self.handle_call(message, came),
+            (PLUGIN, REQUEST) => self.handle_call(message, received),
             // An answer to nothing, or a call where we call: the other end is not what we think it is,
             // but nothing of it was asked for either.
             _ => Ok(()),
@@ -153,17 +153,17 @@ impl<'a, D: Decider> NriSession<'a, D> {
             None => Ok(()),
             Some(status) => {
                 let PluginIdentity { name, index } = self.identity;
-                let says = to_one_line(&status.message);
-                bail!("registering as {index}-{name}: the runtime says {says}")
+                let reason = to_one_line(&status.message);
+                bail!("registering as {index}-{name}: the runtime says {reason}")
             }
         }
     }
 
-    fn handle_call(&mut self, message: &TtrpcMessage, came: Instant) -> Result<()> {
+    fn handle_call(&mut self, message: &TtrpcMessage, received: Instant) -> Result<()> {
         let request = Request::decode(&*message.body).context("reading a call of the runtime")?;
         let response = match (request.service.as_str(), request.method.as_str()) {
             (PLUGIN_SERVICE, "CreateContainer") => {
-                return self.create(message.stream, &request, came);
+                return self.create(message.stream, &request, received);
             }
             (PLUGIN_SERVICE, "Configure") => self.configure(&request.payload),
             (PLUGIN_SERVICE, "Synchronize") => self.synchronize(&request.payload),
@@ -187,18 +187,19 @@ impl<'a, D: Decider> NriSession<'a, D> {
     }
 
     fn configure(&mut self, payload: &[u8]) -> Response {
-        let said = match ConfigureRequest::decode(payload) {
-            Ok(said) => said,
+        let request = match ConfigureRequest::decode(payload) {
+            Ok(request) => request,
             Err(error) => return unreadable_response(&error),
         };
-        let runtime = NriRuntime::new(&said);
-        let how = match runtime.abilities {
-            able if able.names => "devices go by their CDI names",
-            able if able.is_whole => "devices go as edits",
+        let runtime = NriRuntime::new(&request);
+        let how = match runtime.features {
+            features if features.names => "devices go by their CDI names",
+            features if features.is_whole => "devices go as edits",
             _ => "it takes variables and mounts alone",
         };
         self.journal.write(Severity::Info, &format!("registered with {runtime}; {how}"));
-        self.answer_in = if_positive(said.request_timeout).map_or(ANSWER_IN, Duration::from_millis);
+        self.answer_timeout =
+            if_positive(request.request_timeout).map_or(ANSWER_IN, Duration::from_millis);
         self.runtime = Some(runtime);
         // containerd tells of its containers when none is being stopped, which takes as long as a pod's grace time
         // (BlockPluginSync in internal/cri/server/container_stop.go).
@@ -222,34 +223,35 @@ impl<'a, D: Decider> NriSession<'a, D> {
         Response::ok(SynchronizeResponse { more }.encode_to_vec())
     }
 
-    fn create(&mut self, stream: u32, request: &Request, came: Instant) -> Result<()> {
+    fn create(&mut self, stream: u32, request: &Request, received: Instant) -> Result<()> {
         let Some(runtime) = &self.runtime else {
             let text = "onload-nri was asked of a container before Configure".to_owned();
             return self.refuse(stream, text);
         };
-        let mut created = match self.decider.create(&request.payload, runtime) {
-            Ok(created) => created,
-            Err(CreateFailure { of, error }) => {
+        let mut answer = match self.decider.create(&request.payload, runtime) {
+            Ok(answer) => answer,
+            Err(CreateFailure { container: of, error }) => {
                 self.journal.write(Severity::Error, &format!("{of}: {error:#}"));
                 return self.refuse(stream, format_error_line(&error));
             }
         };
-        let wait = if_positive(request.timeout_nano).map_or(self.answer_in, Duration::from_nanos);
-        if came.elapsed() >= wait {
+        let wait =
+            if_positive(request.timeout_nano).map_or(self.answer_timeout, Duration::from_nanos);
+        if received.elapsed() >= wait {
             // The runtime has created the container without us, and closes the connection.
-            self.decider.cancel_reservation(&created);
+            self.decider.cancel_reservation(&answer);
             let text =
                 format!("an answer took more than {wait:?}, and the runtime went on without it");
             self.journal.write(Severity::Error, &text);
             return Ok(());
         }
-        let response = Response::ok(std::mem::take(&mut created.payload));
+        let response = Response::ok(std::mem::take(&mut answer.payload));
         let message = response.to_message(stream);
         let length = message.body.len();
         if length > MAX_MESSAGE {
             // A container's own LD_PRELOAD comes back in an answer. No pod may end the connection by that:
             // others would go without until the next one.
-            self.decider.cancel_reservation(&created);
+            self.decider.cancel_reservation(&answer);
             let text = format!(
                 "onload-nri: the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
             );
@@ -258,17 +260,17 @@ impl<'a, D: Decider> NriSession<'a, D> {
         }
         let sent = self.mux.send(PLUGIN, &message);
         match sent {
-            Ok(()) => self.log(&created),
-            Err(_) => self.decider.cancel_reservation(&created),
+            Ok(()) => self.log(&answer),
+            Err(_) => self.decider.cancel_reservation(&answer),
         }
         sent
     }
 
-    fn log(&self, created: &CreateAnswer) {
-        let warnings = created.warnings.iter().map(|line| (Severity::Warning, line));
-        let given = created.given.iter().map(|line| (Severity::Info, line));
-        let reasons = created.reasons.iter().map(|line| (Severity::Debug, line));
-        for (severity, line) in warnings.chain(given).chain(reasons) {
+    fn log(&self, answer: &CreateAnswer) {
+        let warnings = answer.warnings.iter().map(|line| (Severity::Warning, line));
+        let granted = answer.granted.iter().map(|line| (Severity::Info, line));
+        let reasons = answer.reasons.iter().map(|line| (Severity::Debug, line));
+        for (severity, line) in warnings.chain(granted).chain(reasons) {
             self.journal.write(severity, line);
         }
     }

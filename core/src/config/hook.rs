@@ -81,16 +81,16 @@ impl From<&Config> for HookConfig {
     }
 }
 
-fn log<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<LogConfig, D::Error> {
-    let log = LenientValue::<LogConfig>::deserialize(from)?.value();
+fn log<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<LogConfig, D::Error> {
+    let log = LenientValue::<LogConfig>::deserialize(deserializer)?.value();
     Ok(log.filter(|log| log.file.is_absolute()).unwrap_or_default())
 }
 
 fn deserialize_bundles<'de, D: Deserializer<'de>>(
-    from: D,
+    deserializer: D,
 ) -> std::result::Result<BTreeMap<String, Option<Bundle>>, D::Error> {
-    let read = BTreeMap::<String, LenientValue<Bundle>>::deserialize(from)?;
-    Ok(read.into_iter().map(|(name, bundle)| (name, bundle.value())).collect())
+    let bundles = BTreeMap::<String, LenientValue<Bundle>>::deserialize(deserializer)?;
+    Ok(bundles.into_iter().map(|(name, bundle)| (name, bundle.value())).collect())
 }
 
 impl LogConfig {
@@ -114,9 +114,9 @@ impl HookConfig {
         let mut table = DeTable::parse(text).map_err(|error| describe_toml_error(text, &error))?;
         check_misspelled(text, table.get_ref())?;
         leave_unknown_classes_out(table.get_mut())?;
-        let from = toml::de::Deserializer::from(table);
-        let config =
-            HookConfig::deserialize(from).map_err(|error| describe_toml_error(text, &error))?;
+        let deserializer = toml::de::Deserializer::from(table);
+        let config = HookConfig::deserialize(deserializer)
+            .map_err(|error| describe_toml_error(text, &error))?;
         check_absolute("cdi.hook-path", &config.cdi.hook_path)?;
         check_fdtable_size(config.cdi.fdtable_size)?;
         check_netdev_share(&config.leases)?;
@@ -143,9 +143,9 @@ fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
         !known.contains(&key) && known.iter().any(|known| folded(known) == folded(key))
     };
     for (section, value) in file {
-        let (name, at) = (section.get_ref().as_ref(), section.span().start);
+        let (name, offset) = (section.get_ref().as_ref(), section.span().start);
         if is_meant(name, &sections) {
-            return Err(unknown_key_error(text, "", at, name, &sections));
+            return Err(unknown_key_error(text, "", offset, name, &sections));
         }
         let keys = used.iter().find(|(known, _)| *known == name);
         if let (Some((_, keys)), DeValue::Table(table)) = (keys, Spanned::get_ref(value))

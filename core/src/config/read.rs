@@ -31,9 +31,9 @@ impl Config {
         if let Some(problem) = find_key_problems(text, table.get_ref()).into_iter().next() {
             return Err(problem);
         }
-        let from = toml::de::Deserializer::from(table);
+        let deserializer = toml::de::Deserializer::from(table);
         let config =
-            Config::deserialize(from).map_err(|error| describe_toml_error(text, &error))?;
+            Config::deserialize(deserializer).map_err(|error| describe_toml_error(text, &error))?;
         config.check()?;
         Ok(config)
     }
@@ -46,8 +46,8 @@ impl Config {
         };
         let mut problems = find_key_problems(text, table.get_ref());
         loop {
-            let from = toml::de::Deserializer::from(table.clone());
-            let error = match Config::deserialize(from) {
+            let deserializer = toml::de::Deserializer::from(table.clone());
+            let error = match Config::deserialize(deserializer) {
                 Ok(config) => {
                     problems.extend(config.check().err());
                     return (config, problems);
@@ -55,8 +55,8 @@ impl Config {
                 Err(error) => error,
             };
             problems.push(describe_toml_error(text, &error));
-            let at = error.span().map(|span| span.start);
-            if !at.is_some_and(|at| remove_at(table.get_mut(), at)) {
+            let offset = error.span().map(|span| span.start);
+            if !offset.is_some_and(|offset| remove_at(table.get_mut(), offset)) {
                 return (Config::default(), problems);
             }
         }
@@ -289,11 +289,11 @@ fn find_key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
         }
     }
     for (key, value) in file {
-        let (name, at) = (key.get_ref().as_ref(), key.span().start);
+        let (name, offset) = (key.get_ref().as_ref(), key.span().start);
         if sections.contains(&name) {
-            reader.check_table(name, name, at, value);
+            reader.check_table(name, name, offset, value);
         } else {
-            reader.problems.push(unknown_key_error(text, "", at, name, &sections));
+            reader.problems.push(unknown_key_error(text, "", offset, name, &sections));
         }
     }
     reader.problems
@@ -307,13 +307,19 @@ struct KeyReader<'t> {
 
 impl KeyReader<'_> {
     /// Reads a table of [`config_tables`], which messages call `name` and whose head is at that byte.
-    fn check_table(&mut self, pattern: &str, name: &str, at: usize, value: &Spanned<DeValue<'_>>) {
-        let any = format!("{pattern}.*");
-        let has_names = self.tables.iter().any(|(table, _)| *table == any);
+    fn check_table(
+        &mut self,
+        pattern: &str,
+        name: &str,
+        offset: usize,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let any_table = format!("{pattern}.*");
+        let has_names = self.tables.iter().any(|(table, _)| *table == any_table);
         let table = match Spanned::get_ref(value) {
             DeValue::Table(_) if pattern == LIST => {
                 let message = format!("expected an array of tables; write [[{name}]]");
-                return self.add_problem(at, name, &message);
+                return self.add_problem(offset, name, &message);
             }
             DeValue::Table(table) => table,
             DeValue::Array(entries) if pattern == LIST => {
@@ -325,9 +331,9 @@ impl KeyReader<'_> {
                 return;
             }
             DeValue::Array(_) => {
-                let below = if has_names { ".NAME" } else { "" };
-                let message = format!("expected a table, found an array; write [{name}{below}]");
-                return self.add_problem(at, name, &message);
+                let suffix = if has_names { ".NAME" } else { "" };
+                let message = format!("expected a table, found an array; write [{name}{suffix}]");
+                return self.add_problem(offset, name, &message);
             }
             // serde says what is wrong with it.
             _ => return,
@@ -335,10 +341,11 @@ impl KeyReader<'_> {
         self.check_keys(pattern, name, table);
         for (key, value) in table {
             let key_name = key.get_ref().as_ref();
-            let below = if has_names { any.clone() } else { format!("{pattern}.{key_name}") };
+            let sub_pattern =
+                if has_names { any_table.clone() } else { format!("{pattern}.{key_name}") };
             let is_table = |(table, _): &(&str, _)| {
                 table
-                    .strip_prefix(&*below)
+                    .strip_prefix(&*sub_pattern)
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             };
             if self.tables.iter().any(is_table) {
@@ -346,7 +353,7 @@ impl KeyReader<'_> {
                     "kubernetes.resources" => format!("{name}.{key_name:?}"),
                     _ => format!("{name}.{key_name}"),
                 };
-                self.check_table(&below, &name, key.span().start, value);
+                self.check_table(&sub_pattern, &name, key.span().start, value);
             }
         }
     }
@@ -356,16 +363,16 @@ impl KeyReader<'_> {
             return;
         };
         for key in table.keys() {
-            let word = key.get_ref().as_ref();
-            if !keys.contains(&word) {
-                let problem = unknown_key_error(self.text, name, key.span().start, word, keys);
+            let key_name = key.get_ref().as_ref();
+            if !keys.contains(&key_name) {
+                let problem = unknown_key_error(self.text, name, key.span().start, key_name, keys);
                 self.problems.push(problem);
             }
         }
     }
 
-    fn add_problem(&mut self, at: usize, name: &str, message: &str) {
-        self.problems.push(error_at(self.text, at, Some(name), message));
+    fn add_problem(&mut self, offset: usize, name: &str, message: &str) {
+        self.problems.push(error_at(self.text, offset, Some(name), message));
     }
 }
 
@@ -373,7 +380,7 @@ impl KeyReader<'_> {
 pub(super) fn unknown_key_error(
     text: &str,
     table: &str,
-    at: usize,
+    offset: usize,
     key: &str,
     known: &[&str],
 ) -> Error {
@@ -381,11 +388,12 @@ pub(super) fn unknown_key_error(
         "" => key.to_owned(),
         table => format!("{table}.{key}"),
     };
-    let most = key.chars().count().max(3) / 2;
+    let max_distance = key.chars().count().max(3) / 2;
     let nearest_of = |table: &str, known: &[&str]| {
-        let near = known.iter().map(|known| (strsim::damerau_levenshtein(known, key), *known));
-        let (distance, known) = near.min_by_key(|(distance, _)| *distance)?;
-        (distance <= most).then(|| (distance, qualified(table, known)))
+        let candidates =
+            known.iter().map(|known| (strsim::damerau_levenshtein(known, key), *known));
+        let (distance, known) = candidates.min_by_key(|(distance, _)| *distance)?;
+        (distance <= max_distance).then(|| (distance, qualified(table, known)))
     };
     let anywhere = || {
         let tables = config_tables();
@@ -401,24 +409,24 @@ pub(super) fn unknown_key_error(
     };
     let key = qualified(table, key);
     let message = format!("unknown key {key:?}; {advice}");
-    error_at(text, at, None, &message)
+    error_at(text, offset, None, &message)
 }
 
 /// Removes the key whose value stands at that byte of the text, and nothing around it.
-fn remove_at(table: &mut DeTable<'_>, at: usize) -> bool {
-    let here = table.iter_mut().find_map(|(key, value)| {
-        let is_here = key.span().contains(&at) || value.span().contains(&at);
+fn remove_at(table: &mut DeTable<'_>, offset: usize) -> bool {
+    let entry = table.iter_mut().find_map(|(key, value)| {
+        let contains_offset = key.span().contains(&offset) || value.span().contains(&offset);
         let is_removed = match value.get_mut() {
-            DeValue::Table(table) => remove_at(table, at),
+            DeValue::Table(table) => remove_at(table, offset),
             DeValue::Array(entries) => entries.iter_mut().any(|entry| match entry.get_mut() {
-                DeValue::Table(table) => remove_at(table, at),
+                DeValue::Table(table) => remove_at(table, offset),
                 _ => false,
             }),
             _ => false,
         };
-        (is_here || is_removed).then(|| (key.clone(), is_removed))
+        (contains_offset || is_removed).then(|| (key.clone(), is_removed))
     });
-    match here {
+    match entry {
         Some((key, false)) => table.remove(&key).is_some(),
         Some((_, true)) => true,
         None => false,

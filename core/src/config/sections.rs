@@ -234,8 +234,8 @@ pub struct LeasesConfig {
 impl LeasesConfig {
     /// How many containers may have one device of that class at once; `None` where nobody counts them.
     pub fn share(&self, class: Class) -> Option<u32> {
-        let usual = class.is_exclusive().then_some(1);
-        self.share.get(&class).map(|share| share.get()).or(usual)
+        let default_share = class.is_exclusive().then_some(1);
+        self.share.get(&class).map(|share| share.get()).or(default_share)
     }
 }
 

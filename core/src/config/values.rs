@@ -146,7 +146,7 @@ impl Memlock {
 }
 
 impl<'de> Deserialize<'de> for Memlock {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct MemlockVisitor;
         impl Visitor<'_> for MemlockVisitor {
             type Value = Memlock;
@@ -170,7 +170,7 @@ impl<'de> Deserialize<'de> for Memlock {
                 }
             }
         }
-        from.deserialize_any(MemlockVisitor)
+        deserializer.deserialize_any(MemlockVisitor)
     }
 }
 
@@ -207,6 +207,8 @@ pub fn parse_kinds(words: &[String]) -> Result<Vec<Class>> {
     Class::parse_list(words, &Class::ALL, Ok)
 }
 
-pub(super) fn read_kinds<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Class>, D::Error> {
-    parse_kinds(&Vec::deserialize(from)?).map_err(de::Error::custom)
+pub(super) fn read_kinds<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Class>, D::Error> {
+    parse_kinds(&Vec::deserialize(deserializer)?).map_err(de::Error::custom)
 }

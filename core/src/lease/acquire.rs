@@ -35,11 +35,11 @@ struct PlannedLease<'a> {
     device: DeviceId,
     choice: SlotChoice,
     /// The lease that stands there and is this container's.
-    own: Option<Lease>,
+    previous_lease: Option<Lease>,
     /// What is written there; none where it stands there already.
     lease: Option<Lease>,
     /// Whether it is asked who uses the device without a lease.
-    is_asked: bool,
+    needs_user_check: bool,
     /// Slots that nobody uses any more.
     surplus: Vec<u32>,
 }
@@ -52,9 +52,11 @@ impl Leases {
         request: &LeaseRequest<'_>,
         used: &UsedMembers,
     ) -> Result<Vec<MemberRequest>, LeaseError> {
-        let holders = LeaseSnapshot::read(self, request.devices)?;
-        let grants = holders.grants(request, used)?.into_iter();
-        Ok(grants.map(|grant| grant.device_request.narrowed_to(&grant.device.name)).collect())
+        let snapshot = LeaseSnapshot::read(self, request.devices)?;
+        let planned_leases = snapshot.grants(request, used)?.into_iter();
+        Ok(planned_leases
+            .map(|planned| planned.device_request.narrowed_to(&planned.device.name))
+            .collect())
     }
 
     /// Gives a container all that it asks for, or none of it. What it holds already it keeps. `user` is asked without the
@@ -63,22 +65,22 @@ impl Leases {
     pub fn claim(
         &self,
         request: &LeaseRequest<'_>,
-        user: UserLookup<'_>,
+        find_user: UserLookup<'_>,
     ) -> Result<Vec<DeviceId>, LeaseError> {
         let mut used = UsedMembers::new();
         loop {
             let lock = self.lock()?;
-            let holders = LeaseSnapshot::read(self, request.devices)?;
-            let grants = holders.grants(request, &used)?;
-            holders.sweep();
-            self.publish_all(&grants)?;
+            let snapshot = LeaseSnapshot::read(self, request.devices)?;
+            let planned_leases = snapshot.grants(request, &used)?;
+            snapshot.sweep();
+            self.publish_all(&planned_leases)?;
             drop(lock);
-            let Some((grant, by)) = holders.first_used(&grants, user) else {
-                return Ok(devices(grants));
+            let Some((planned, process)) = snapshot.first_used(&planned_leases, find_user) else {
+                return Ok(devices(planned_leases));
             };
             let _lock = self.lock()?;
-            self.undo(&grants);
-            grant.pass_over(by, &mut used)?;
+            self.undo(&planned_leases);
+            planned.pass_over(process, &mut used)?;
         }
     }
 
@@ -87,62 +89,64 @@ impl Leases {
     pub fn would_claim(
         &self,
         request: &LeaseRequest<'_>,
-        user: UserLookup<'_>,
+        find_user: UserLookup<'_>,
     ) -> Result<Vec<DeviceId>> {
-        let holders = LeaseSnapshot::read(self, request.devices)?;
+        let snapshot = LeaseSnapshot::read(self, request.devices)?;
         let is_own = |device_request: &&MemberRequest| {
-            let is_its =
-                |slot: &Slot| slot.lease().is_some_and(|own| request.is_same_container(own));
+            let is_of_container =
+                |slot: &Slot| slot.lease().is_some_and(|lease| request.is_same_container(lease));
             let mut devices = device_request.candidates().map(MemberCandidate::device);
             device_request.is_single_device()
-                && devices.any(|device| holders.slots(&device).iter().any(is_its))
+                && devices.any(|device| snapshot.slots(&device).iter().any(is_of_container))
         };
-        let (own, asked): (Vec<&MemberRequest>, Vec<&MemberRequest>) =
+        let (held_requests, other_requests): (Vec<&MemberRequest>, Vec<&MemberRequest>) =
             request.devices.iter().partition(is_own);
-        let own = own.into_iter().flat_map(MemberRequest::candidates);
-        let asked: Vec<MemberRequest> = asked.into_iter().cloned().collect();
-        let request = LeaseRequest { devices: &asked, ..request.clone() };
+        let held_candidates = held_requests.into_iter().flat_map(MemberRequest::candidates);
+        let other_requests: Vec<MemberRequest> = other_requests.into_iter().cloned().collect();
+        let request = LeaseRequest { devices: &other_requests, ..request.clone() };
         let mut used = UsedMembers::new();
         loop {
-            let grants = holders.grants(&request, &used)?;
-            match holders.first_used(&grants, user) {
-                Some((grant, by)) => grant.pass_over(by, &mut used)?,
+            let planned_leases = snapshot.grants(&request, &used)?;
+            match snapshot.first_used(&planned_leases, find_user) {
+                Some((planned, process)) => planned.pass_over(process, &mut used)?,
                 None => {
-                    let given = devices(grants).into_iter();
-                    return Ok(given.chain(own.map(MemberCandidate::device)).collect());
+                    let granted = devices(planned_leases).into_iter();
+                    return Ok(granted
+                        .chain(held_candidates.map(MemberCandidate::device))
+                        .collect());
                 }
             }
         }
     }
 
-    fn publish_all(&self, grants: &[PlannedLease<'_>]) -> Result<()> {
-        for (at, grant) in grants.iter().enumerate() {
-            let Some(lease) = &grant.lease else { continue };
-            if let Err(error) = self.write_lease(&grant.device, grant.choice, lease) {
-                self.undo(grants.split_at(at).0);
+    fn publish_all(&self, planned_leases: &[PlannedLease<'_>]) -> Result<()> {
+        for (index, planned) in planned_leases.iter().enumerate() {
+            let Some(lease) = &planned.lease else { continue };
+            if let Err(error) = self.write_lease(&planned.device, planned.choice, lease) {
+                self.undo(planned_leases.split_at(index).0);
                 return Err(error);
             }
         }
-        for grant in grants {
-            for slot in &grant.surplus {
+        for planned in planned_leases {
+            for slot in &planned.surplus {
                 // It is in nobody's way.
-                let _ = self.remove(&grant.device, *slot);
+                let _ = self.remove(&planned.device, *slot);
             }
         }
         Ok(())
     }
 
     /// Has the leases as they were before; the lock is held. Who was stopped meanwhile may find another's in its slot.
-    fn undo(&self, grants: &[PlannedLease<'_>]) {
-        for grant in grants {
-            let slot = grant.choice.number();
-            if grant.lease.is_none() || self.read_lease(&grant.device, slot) != grant.lease {
+    fn undo(&self, planned_leases: &[PlannedLease<'_>]) {
+        for planned in planned_leases {
+            let slot = planned.choice.number();
+            if planned.lease.is_none() || self.read_lease(&planned.device, slot) != planned.lease {
                 continue;
             }
             // Where that fails, the lease ends with its holder.
-            let _ = match &grant.own {
-                Some(own) => self.write_lease(&grant.device, grant.choice, own),
-                None => self.remove(&grant.device, slot).map(drop),
+            let _ = match &planned.previous_lease {
+                Some(previous) => self.write_lease(&planned.device, planned.choice, previous),
+                None => self.remove(&planned.device, slot).map(drop),
             };
         }
     }
@@ -152,50 +156,52 @@ impl Leases {
     /// lease is not looked for.
     pub fn held_beside(
         &self,
-        names: &[DeviceId],
-        most: u32,
+        device_ids: &[DeviceId],
+        share: u32,
         claim: &ClaimUid,
     ) -> Result<Option<Error>> {
-        let found = self.read_slots_where(&|device| names.contains(device))?;
-        let mut found: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
+        let slots = self.read_slots_where(&|device| device_ids.contains(device))?;
+        let mut slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
         // The hook of the next container brings it back, or says why it does not come.
-        found.retain(|slot| slot.state != HolderState::Returning);
-        if found.iter().any(|slot| slot.is_held_by_claim(claim)) {
+        slots.retain(|slot| slot.state != HolderState::Returning);
+        if slots.iter().any(|slot| slot.is_held_by_claim(claim)) {
             return Ok(None);
         }
-        let holders = other_holders(&found, Some(claim));
-        let is_full = holders.len() >= usize::try_from(most).unwrap_or(usize::MAX);
+        let holders = other_holders(&slots, Some(claim));
+        let is_full = holders.len() >= usize::try_from(share).unwrap_or(usize::MAX);
         Ok(is_full.then(|| in_use_error(&holders)))
     }
 }
 
 impl PlannedLease<'_> {
     /// Has another member taken in the place of one that is in use. A device by its name is a pool of one.
-    fn pass_over(&self, by: String, used: &mut UsedMembers) -> Result<()> {
+    fn pass_over(&self, process: String, used: &mut UsedMembers) -> Result<()> {
         if self.device_request.is_single_device() {
-            bail!("{} is in use by {by}; stop that first", self.device);
+            bail!("{} is in use by {process}; stop that first", self.device);
         }
-        used.insert(self.device.clone(), by);
+        used.insert(self.device.clone(), process);
         Ok(())
     }
 }
 
-fn devices(grants: Vec<PlannedLease<'_>>) -> Vec<DeviceId> {
-    grants.into_iter().map(|grant| grant.device).collect()
+fn devices(planned_leases: Vec<PlannedLease<'_>>) -> Vec<DeviceId> {
+    planned_leases.into_iter().map(|planned| planned.device).collect()
 }
 
 /// The members that a container would get if nobody held a lease: for a user who cannot see leases.
 pub fn take_unleased(
     device_requests: &[MemberRequest],
     numa: Numa,
-    user: &dyn Fn(&DeviceId) -> Option<String>,
+    find_user: &dyn Fn(&DeviceId) -> Option<String>,
 ) -> Result<Vec<DeviceId>> {
-    let picked = select_members(device_requests, numa, &mut |one| user(&one.device()).is_none());
+    let picked = select_members(device_requests, numa, &mut |candidate| {
+        find_user(&candidate.device()).is_none()
+    });
     let Some(picked) = picked else {
-        let wanted = device_requests.iter();
-        let wanted =
-            wanted.map(|device_request| device_request.describe("too few that are not in use"));
-        return Err(none_free_error(&wanted.collect::<Vec<_>>(), numa, &[]));
+        let requests = device_requests.iter();
+        let requests =
+            requests.map(|device_request| device_request.describe("too few that are not in use"));
+        return Err(none_free_error(&requests.collect::<Vec<_>>(), numa, &[]));
     };
     Ok(picked.into_iter().map(MemberCandidate::device).collect())
 }
@@ -207,9 +213,9 @@ pub struct LeaseSnapshot<'a> {
     /// What nobody new gets.
     drain: DrainList,
     /// The slots with a file.
-    numbers: BTreeMap<DeviceId, Vec<u32>>,
+    slot_numbers: BTreeMap<DeviceId, Vec<u32>>,
     /// What stands in the slots of those that had to be looked at.
-    judged: RefCell<BTreeMap<DeviceId, Rc<[Slot]>>>,
+    cached_slots: RefCell<BTreeMap<DeviceId, Rc<[Slot]>>>,
     /// What a killed process left half written.
     half_written: Vec<String>,
 }
@@ -217,7 +223,7 @@ pub struct LeaseSnapshot<'a> {
 impl<'a> LeaseSnapshot<'a> {
     fn read(leases: &'a Leases, device_requests: &[MemberRequest]) -> Result<Self> {
         let boot = leases.processes.boot_id()?;
-        let mut numbers: BTreeMap<DeviceId, Vec<u32>> = BTreeMap::new();
+        let mut slot_numbers: BTreeMap<DeviceId, Vec<u32>> = BTreeMap::new();
         let mut half_written = Vec::new();
         for name in leases.file_names()? {
             match DeviceId::from_file_name(&name) {
@@ -226,7 +232,7 @@ impl<'a> LeaseSnapshot<'a> {
                         .iter()
                         .any(|device_request| device_request.class == device.class) =>
                 {
-                    numbers.entry(device).or_default().push(slot);
+                    slot_numbers.entry(device).or_default().push(slot);
                 }
                 None if is_temporary_name(OsStr::new(&name)) => half_written.push(name),
                 _ => {}
@@ -236,8 +242,8 @@ impl<'a> LeaseSnapshot<'a> {
             leases,
             drain: DrainList::read_host(leases.processes.root(), || Some(boot.clone()))?,
             boot,
-            numbers,
-            judged: RefCell::default(),
+            slot_numbers,
+            cached_slots: RefCell::default(),
             half_written,
         })
     }
@@ -256,15 +262,15 @@ impl<'a> LeaseSnapshot<'a> {
         request: &LeaseRequest<'w>,
         used: &UsedMembers,
     ) -> Result<Vec<PlannedLease<'w>>, LeaseError> {
-        let mut grants = self.members(request, used)?;
+        let mut planned_leases = self.members(request, used)?;
         for device_request in
             request.devices.iter().filter(|device_request| device_request.is_single_device())
         {
             for candidate in device_request.candidates() {
-                grants.push(self.grant(request, candidate)?);
+                planned_leases.push(self.grant(request, candidate)?);
             }
         }
-        Ok(grants)
+        Ok(planned_leases)
     }
 
     /// Members of pools. Those with a slot that has no file come first, since nobody has to be judged for them;
@@ -275,75 +281,85 @@ impl<'a> LeaseSnapshot<'a> {
         used: &UsedMembers,
     ) -> Result<Vec<PlannedLease<'w>>, LeaseError> {
         let (device_requests, numa) = (request.devices, request.numa);
-        let unused = |one: MemberCandidate<'_>| {
-            let is_used = !used.is_empty() && used.contains_key(&one.device());
-            !is_used && self.check_drain(request, one).is_ok()
+        let is_unused = |candidate: MemberCandidate<'_>| {
+            let is_used = !used.is_empty() && used.contains_key(&candidate.device());
+            !is_used && self.check_drain(request, candidate).is_ok()
         };
-        let is_free = |one: MemberCandidate<'_>| self.is_free(request, one) && unused(one);
+        let is_free = |candidate: MemberCandidate<'_>| {
+            self.is_free(request, candidate) && is_unused(candidate)
+        };
         // A slot without a file is free, whoever has the others.
-        let comes_first = |one: MemberCandidate<'_>| {
-            if one.device_request.in_order {
-                is_free(one)
+        let is_preferred = |candidate: MemberCandidate<'_>| {
+            if candidate.device_request.in_order {
+                is_free(candidate)
             } else {
-                self.has_slot(one) && unused(one)
+                self.has_slot(candidate) && is_unused(candidate)
             }
         };
-        let picked = select_members(device_requests, numa, &mut |one| comes_first(one))
-            .or_else(|| select_members(device_requests, numa, &mut |one| is_free(one)));
+        let picked =
+            select_members(device_requests, numa, &mut |candidate| is_preferred(candidate))
+                .or_else(|| {
+                    select_members(device_requests, numa, &mut |candidate| is_free(candidate))
+                });
         let Some(picked) = picked else {
             return Err(LeaseError::NoneFree(self.none_free(request, used)));
         };
-        let mut grants = Vec::new();
-        for one in picked {
-            grants.push(self.grant(request, one)?);
+        let mut planned_leases = Vec::new();
+        for candidate in picked {
+            planned_leases.push(self.grant(request, candidate)?);
         }
-        Ok(grants)
+        Ok(planned_leases)
     }
 
     fn first_used<'g, 'w>(
         &self,
-        grants: &'g [PlannedLease<'w>],
-        user: UserLookup<'_>,
+        planned_leases: &'g [PlannedLease<'w>],
+        find_user: UserLookup<'_>,
     ) -> Option<(&'g PlannedLease<'w>, String)> {
-        let mut asked = grants.iter().filter(|grant| grant.is_asked);
-        asked.find_map(|grant| Some((grant, user(&grant.device, self)?)))
+        let mut unchecked = planned_leases.iter().filter(|planned| planned.needs_user_check);
+        unchecked.find_map(|planned| Some((planned, find_user(&planned.device, self)?)))
     }
 
     fn numbers(&self, device: &DeviceId) -> &[u32] {
-        self.numbers.get(device).map_or(&[], Vec::as_slice)
+        self.slot_numbers.get(device).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a candidate has a slot without a file.
-    fn has_slot(&self, one: MemberCandidate<'_>) -> bool {
-        let share = usize::try_from(one.device_request.pool.share).unwrap_or(usize::MAX);
-        self.numbers(&one.device()).len() < share
+    fn has_slot(&self, candidate: MemberCandidate<'_>) -> bool {
+        let share = usize::try_from(candidate.device_request.pool.share).unwrap_or(usize::MAX);
+        self.numbers(&candidate.device()).len() < share
     }
 
     /// That a device is not drained, unless the container has it already: what began before goes on.
-    fn check_drain(&self, request: &LeaseRequest<'_>, one: MemberCandidate<'_>) -> Result<()> {
+    fn check_drain(
+        &self,
+        request: &LeaseRequest<'_>,
+        candidate: MemberCandidate<'_>,
+    ) -> Result<()> {
         if self.drain.is_empty() {
             return Ok(());
         }
-        let device = one.device();
-        for name in [&device].into_iter().chain(&one.device_request.aliases) {
-            if let Some(drained) = self.drain.find(name.class, name.name.as_str())
-                && !already_holds(&self.slots(&device), request, one.device_request)
+        let device = candidate.device();
+        for name in [&device].into_iter().chain(&candidate.device_request.aliases) {
+            if let Some(entry) = self.drain.find(name.class, name.name.as_str())
+                && !already_holds(&self.slots(&device), request, candidate.device_request)
             {
-                return Err(error!("it is {drained}")).with_context(|| device.to_string());
+                return Err(error!("it is {entry}")).with_context(|| device.to_string());
             }
         }
         Ok(())
     }
 
-    fn is_free(&self, request: &LeaseRequest<'_>, one: MemberCandidate<'_>) -> bool {
-        self.has_slot(one)
-            || choose_slot(&self.slots(&one.device()), request, one.device_request).is_ok()
+    fn is_free(&self, request: &LeaseRequest<'_>, candidate: MemberCandidate<'_>) -> bool {
+        self.has_slot(candidate)
+            || choose_slot(&self.slots(&candidate.device()), request, candidate.device_request)
+                .is_ok()
     }
 
     /// What stands in the slots of a device.
     fn slots(&self, device: &DeviceId) -> Rc<[Slot]> {
-        if let Some(judged) = self.judged.borrow().get(device) {
-            return Rc::clone(judged);
+        if let Some(slots) = self.cached_slots.borrow().get(device) {
+            return Rc::clone(slots);
         }
         let mut slots = Vec::new();
         for number in self.numbers(device) {
@@ -351,8 +367,8 @@ impl<'a> LeaseSnapshot<'a> {
         }
         slots.sort_unstable_by_key(|slot| slot.number);
         let slots: Rc<[Slot]> = slots.into();
-        let kept = Rc::clone(&slots);
-        self.judged.borrow_mut().insert(device.clone(), kept);
+        let cached = Rc::clone(&slots);
+        self.cached_slots.borrow_mut().insert(device.clone(), cached);
         slots
     }
 
@@ -360,63 +376,70 @@ impl<'a> LeaseSnapshot<'a> {
     fn grant<'w>(
         &self,
         request: &LeaseRequest<'w>,
-        one: MemberCandidate<'w>,
+        candidate: MemberCandidate<'w>,
     ) -> Result<PlannedLease<'w>> {
-        let (device_request, device) = (one.device_request, one.device());
-        if self.has_slot(one) && !device_request.is_single_device() {
+        let (device_request, device) = (candidate.device_request, candidate.device());
+        if self.has_slot(candidate) && !device_request.is_single_device() {
             let numbers = self.numbers(&device);
-            let new = (0..device_request.pool.share).find(|number| !numbers.contains(number));
+            let free_number =
+                (0..device_request.pool.share).find(|number| !numbers.contains(number));
             return Ok(PlannedLease {
                 device_request,
                 device,
-                choice: SlotChoice::Create(new.unwrap_or_default()),
-                own: None,
+                choice: SlotChoice::Create(free_number.unwrap_or_default()),
+                previous_lease: None,
                 lease: Some(self.lease(request, device_request, None)),
-                is_asked: true,
+                needs_user_check: true,
                 surplus: Vec::new(),
             });
         }
-        let found = self.slots(&device);
+        let slots = self.slots(&device);
         let choice =
-            choose_slot(&found, request, device_request).with_context(|| device.to_string())?;
-        self.check_drain(request, one)?;
-        let own = found.iter().find(|slot| choice == SlotChoice::Keep(slot.number));
-        let own = own.and_then(Slot::lease);
+            choose_slot(&slots, request, device_request).with_context(|| device.to_string())?;
+        self.check_drain(request, candidate)?;
+        let own_slot = slots.iter().find(|slot| choice == SlotChoice::Keep(slot.number));
+        let own_lease = own_slot.and_then(Slot::lease);
         // The hook of a claim comes first and the device's own after it, which names no claim.
-        let of = request.claim.or(own.and_then(|own| own.claim.as_ref()));
+        let claim = request.claim.or(own_lease.and_then(|lease| lease.claim.as_ref()));
         // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
         // start left.
         let namespace = |moved: &MoveRecord| moved.namespace;
-        let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
-        let moves =
-            device_request.moved.is_some() && device_request.moved.as_ref().map(namespace) != had;
-        let stands = |own: &Lease| own.holder == request.holder && own.claim.as_ref() == of;
-        let is_asked = !is_shared(&found, choice.number(), of);
-        if let Some(own) = own.filter(|own| stands(own) && !moves) {
+        let previous_namespace = own_lease.and_then(|lease| lease.moved.as_ref()).map(namespace);
+        let namespace_changes = device_request.moved.is_some()
+            && device_request.moved.as_ref().map(namespace) != previous_namespace;
+        let is_unchanged =
+            |lease: &Lease| lease.holder == request.holder && lease.claim.as_ref() == claim;
+        let needs_user_check = !is_shared(&slots, choice.number(), claim);
+        if let Some(unchanged_lease) =
+            own_lease.filter(|lease| is_unchanged(lease) && !namespace_changes)
+        {
             return Ok(PlannedLease {
                 device_request,
                 device,
                 choice,
-                own: None,
+                previous_lease: None,
                 lease: None,
                 // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
                 // uses them comes out with the device's own.
-                is_asked: is_asked && own.claim.is_some(),
+                needs_user_check: needs_user_check && unchanged_lease.claim.is_some(),
                 surplus: Vec::new(),
             });
         }
         self.check_aliases(request, device_request, &device)?;
         self.check_nodes(request, device_request, &device)?;
         self.check_addresses(device_request, &device)?;
-        let mut surplus = surplus_slots(&found, device_request.pool.share);
+        let mut surplus = surplus_slots(&slots, device_request.pool.share);
         surplus.retain(|number| *number != choice.number());
         Ok(PlannedLease {
             device_request,
             device,
             choice,
-            own: own.cloned(),
-            lease: Some(Lease { claim: of.cloned(), ..self.lease(request, device_request, own) }),
-            is_asked,
+            previous_lease: own_lease.cloned(),
+            lease: Some(Lease {
+                claim: claim.cloned(),
+                ..self.lease(request, device_request, own_lease)
+            }),
+            needs_user_check,
             surplus,
         })
     }
@@ -425,9 +448,9 @@ impl<'a> LeaseSnapshot<'a> {
         &self,
         request: &LeaseRequest<'_>,
         device_request: &MemberRequest,
-        own: Option<&Lease>,
+        own_lease: Option<&Lease>,
     ) -> Lease {
-        let ticket = own.and_then(|own| own.ticket.as_ref());
+        let ticket = own_lease.and_then(|lease| lease.ticket.as_ref());
         Lease {
             boot: self.boot.clone(),
             container: request.container.clone(),
@@ -438,7 +461,10 @@ impl<'a> LeaseSnapshot<'a> {
             since: timestamp::now(),
             facts: device_request.facts.clone(),
             ticket: device_request.ticket.as_ref().or(ticket).cloned(),
-            moved: moved(own.and_then(|own| own.moved.as_ref()), device_request.moved.as_ref()),
+            moved: moved(
+                own_lease.and_then(|lease| lease.moved.as_ref()),
+                device_request.moved.as_ref(),
+            ),
         }
     }
 
@@ -451,8 +477,8 @@ impl<'a> LeaseSnapshot<'a> {
     ) -> Result<()> {
         for alias in device_request.aliases.iter().filter(|alias| *alias != device) {
             for slot in self.slots(alias).iter() {
-                let is_its = slot.lease().is_some_and(|lease| is_fellow(request, lease));
-                if let Some(holder) = slot.describe_holder().filter(|_| !is_its) {
+                let is_own = slot.lease().is_some_and(|lease| is_fellow(request, lease));
+                if let Some(holder) = slot.describe_holder().filter(|_| !is_own) {
                     let holder = format!("{holder} as {alias}");
                     return Err(in_use_error(&[holder])).with_context(|| device.to_string());
                 }
@@ -468,9 +494,9 @@ impl<'a> LeaseSnapshot<'a> {
         device_request: &MemberRequest,
         device: &DeviceId,
     ) -> Result<()> {
-        let own = device_request.facts.get(NODES);
-        if let Some(by) = own.and_then(|own| self.opener(request, device, own)) {
-            bail!("{device}: its node may be opened by {by}; stop that first");
+        let nodes = device_request.facts.get(NODES);
+        if let Some(opener) = nodes.and_then(|nodes| self.opener(request, device, nodes)) {
+            bail!("{device}: its node may be opened by {opener}; stop that first");
         }
         Ok(())
     }
@@ -482,15 +508,18 @@ impl<'a> LeaseSnapshot<'a> {
         &self,
         request: &LeaseRequest<'_>,
         device: &DeviceId,
-        own: &str,
+        nodes: &str,
     ) -> Option<String> {
-        let has_one =
-            |theirs: &str| theirs.split(' ').any(|one| own.split(' ').any(|own| own == one));
+        let has_one = |other_nodes: &str| {
+            other_nodes.split(' ').any(|other_node| nodes.split(' ').any(|node| node == other_node))
+        };
         let is_other = |other: &&DeviceId| other.class == device.class && *other != device;
-        for other in self.numbers.keys().filter(is_other) {
+        for other in self.slot_numbers.keys().filter(is_other) {
             for lease in self.slots(other).iter().filter_map(Slot::live_lease) {
-                let theirs = lease.facts.get(NODES);
-                if theirs.is_some_and(|theirs| has_one(theirs)) && !is_fellow(request, lease) {
+                let other_nodes = lease.facts.get(NODES);
+                if other_nodes.is_some_and(|other_nodes| has_one(other_nodes))
+                    && !is_fellow(request, lease)
+                {
                     return Some(format!(
                         "{lease}, which was given {other} when that had the number of the node"
                     ));
@@ -503,15 +532,16 @@ impl<'a> LeaseSnapshot<'a> {
     /// That no other interface that a container has carries an address that this one is to have. Containers of the same
     /// network namespace share the interface, and with it the address.
     fn check_addresses(&self, device_request: &MemberRequest, device: &DeviceId) -> Result<()> {
-        let wanted = device_request.moved.as_ref().map(|moved| &moved.addresses);
-        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
+        let addresses = device_request.moved.as_ref().map(|moved| &moved.addresses);
+        let Some(addresses) = addresses.filter(|addresses| !addresses.is_empty()) else {
             return Ok(());
         };
         let is_other = |other: &&DeviceId| other.class == device.class && *other != device;
-        for other in self.numbers.keys().filter(is_other) {
+        for other in self.slot_numbers.keys().filter(is_other) {
             for slot in self.slots(other).iter() {
-                let mut given = slot.moved_device().into_iter().flat_map(|given| &given.addresses);
-                if let Some(address) = given.find(|given| wanted.contains(given)) {
+                let mut other_addresses =
+                    slot.moved_device().into_iter().flat_map(|moved| &moved.addresses);
+                if let Some(address) = other_addresses.find(|address| addresses.contains(address)) {
                     bail!(
                         "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
                         slot.describe_holder().unwrap_or_default()
@@ -524,43 +554,51 @@ impl<'a> LeaseSnapshot<'a> {
 
     fn none_free(&self, request: &LeaseRequest<'_>, used: &UsedMembers) -> Error {
         let mut holders = BTreeMap::new();
-        let mut wanted = Vec::new();
+        let mut requests = Vec::new();
         for device_request in pool_requests(request.devices) {
-            let is_free = |one: &MemberCandidate<'_>| {
-                !used.contains_key(&one.device())
-                    && self.is_free(request, *one)
-                    && self.check_drain(request, *one).is_ok()
+            let is_free = |candidate: &MemberCandidate<'_>| {
+                !used.contains_key(&candidate.device())
+                    && self.is_free(request, *candidate)
+                    && self.check_drain(request, *candidate).is_ok()
             };
             let free = device_request.candidates().filter(is_free).count();
-            wanted.push(
+            requests.push(
                 device_request
                     .describe(&format!("{free} free of {}", device_request.pool.members.len())),
             );
-            holders.extend(device_request.candidates().filter_map(|one| self.holder(one, used)));
+            holders.extend(
+                device_request.candidates().filter_map(|candidate| self.holder(candidate, used)),
+            );
         }
-        let holders = holders.iter().map(|(name, by)| format!("{name} {by}"));
-        none_free_error(&wanted, request.numa, &holders.collect::<Vec<_>>())
+        let holders = holders.iter().map(|(name, state)| format!("{name} {state}"));
+        none_free_error(&requests, request.numa, &holders.collect::<Vec<_>>())
     }
 
     /// Who has a member, for people.
-    fn holder(&self, one: MemberCandidate<'_>, used: &UsedMembers) -> Option<(DeviceName, String)> {
-        let name = one.member.name.clone();
-        if let Some(user) = used.get(&one.device()) {
+    fn holder(
+        &self,
+        candidate: MemberCandidate<'_>,
+        used: &UsedMembers,
+    ) -> Option<(DeviceName, String)> {
+        let name = candidate.member.name.clone();
+        if let Some(user) = used.get(&candidate.device()) {
             return Some((name, format!("is in use by {user}")));
         }
-        if let Some(by) = self.slots(&one.device()).iter().find_map(Slot::describe_holder) {
-            return Some((name, format!("is held by {by}")));
+        if let Some(holder) = self.slots(&candidate.device()).iter().find_map(Slot::describe_holder)
+        {
+            return Some((name, format!("is held by {holder}")));
         }
-        let drained = self.drain.find(one.device_request.class, name.as_str())?;
-        Some((name.clone(), format!("is {drained}")))
+        let entry = self.drain.find(candidate.device_request.class, name.as_str())?;
+        Some((name.clone(), format!("is {entry}")))
     }
 }
 
 /// Whether another container of a claim has the device too: then that one may use it.
-fn is_shared(found: &[Slot], own: u32, claim: Option<&ClaimUid>) -> bool {
-    let is_fellow =
-        |slot: &Slot| slot.number != own && claim.is_some_and(|of| slot.is_held_by_claim(of));
-    found.iter().any(is_fellow)
+fn is_shared(slots: &[Slot], own_number: u32, claim: Option<&ClaimUid>) -> bool {
+    let is_fellow = |slot: &Slot| {
+        slot.number != own_number && claim.is_some_and(|uid| slot.is_held_by_claim(uid))
+    };
+    slots.iter().any(is_fellow)
 }
 
 /// Whether a lease under another name is this container's, or of its claim.
@@ -573,8 +611,8 @@ fn is_fellow(request: &LeaseRequest<'_>, lease: &Lease) -> bool {
 /// has to be again, and is with the new start.
 fn moved(earlier: Option<&MoveRecord>, now: Option<&MoveRecord>) -> Option<MoveRecord> {
     match (earlier, now) {
-        (Some(earlier), Some(now)) if earlier.facts.must_return() => {
-            Some(MoveRecord { facts: earlier.facts.merge_later(&now.facts), ..now.clone() })
+        (Some(earlier), Some(now)) if earlier.saved.must_return() => {
+            Some(MoveRecord { saved: earlier.saved.merge_later(&now.saved), ..now.clone() })
         }
         (earlier, now) => now.or(earlier).cloned(),
     }

@@ -31,9 +31,9 @@ pub(crate) const VERSION: u32 = 1;
 
 /// Whether a text can be [`POD`]: a label of DNS, a slash and a subdomain. Annotations are text of anybody's.
 pub fn is_pod_name(text: &str) -> bool {
-    let is_name = |name: &str, most: usize, more: &[u8]| {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || more.contains(&byte);
-        (1..=most).contains(&name.len()) && name.bytes().all(legal)
+    let is_name = |name: &str, max: usize, punctuation: &[u8]| {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || punctuation.contains(&byte);
+        (1..=max).contains(&name.len()) && name.bytes().all(legal)
     };
     text.split_once('/')
         .is_some_and(|(namespace, name)| is_name(namespace, 63, b"-") && is_name(name, 253, b"-."))
@@ -65,8 +65,8 @@ impl fmt::Display for DeviceId {
 }
 
 impl DeviceId {
-    fn split(text: &str, at: char) -> Option<DeviceId> {
-        let (class, name) = text.split_once(at)?;
+    fn split(text: &str, separator: char) -> Option<DeviceId> {
+        let (class, name) = text.split_once(separator)?;
         Some(DeviceId { class: Class::from_name(class)?, name: DeviceName::try_from(name).ok()? })
     }
 
@@ -220,7 +220,7 @@ impl Lease {
     /// The device that moved to the container and has to come back.
     pub(crate) fn device_to_return(&self) -> Option<&MoveRecord> {
         let moved = self.moved.as_ref();
-        moved.filter(|moved| moved.facts.must_return())
+        moved.filter(|moved| moved.saved.must_return())
     }
 
     /// Reads a file's text; fields that this version does not know are passed over.
@@ -235,8 +235,8 @@ impl Lease {
             boot: String,
             holder: Holder,
         }
-        let part: PartialLease = serde_json::from_slice(bytes).ok()?;
-        Some((part.boot, part.holder))
+        let partial: PartialLease = serde_json::from_slice(bytes).ok()?;
+        Some((partial.boot, partial.holder))
     }
 
     /// The text of the file for one slot of a device. It says again what the file's name says, for
@@ -250,13 +250,13 @@ impl Lease {
             #[serde(flatten)]
             lease: &'a Lease,
         }
-        let whole = LeaseFile {
+        let file = LeaseFile {
             class: device.class.as_str(),
             name: device.name.as_str(),
             slot,
             lease: self,
         };
-        versioned::to_bytes(VERSION, whole)
+        versioned::to_bytes(VERSION, file)
     }
 }
 

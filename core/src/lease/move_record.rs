@@ -19,7 +19,7 @@ pub const STAYS: u64 = 0;
 pub struct MoveRecord {
     /// What it was on the host.
     #[serde(flatten)]
-    pub facts: SavedState,
+    pub saved: SavedState,
     /// The network namespace that it moved to (SO_NETNS_COOKIE, Linux 5.14). All containers of it are one holder.
     pub namespace: u64,
     /// The addresses that it has there. No other container gets one of them meanwhile.
@@ -171,18 +171,18 @@ impl SavedState {
     /// The PCI function of the device.
     pub fn pci(&self) -> PciAddress {
         match self {
-            SavedState::Interface(facts) => facts.pci,
-            SavedState::Rdma(facts) => facts.pci,
-            SavedState::Function(facts) => facts.pci,
+            SavedState::Interface(saved) => saved.pci,
+            SavedState::Rdma(saved) => saved.pci,
+            SavedState::Function(saved) => saved.pci,
         }
     }
 
     /// How its virtual function is set up.
     pub fn vf(&self) -> Option<&SavedVf> {
         match self {
-            SavedState::Interface(facts) => facts.vf.as_deref(),
+            SavedState::Interface(saved) => saved.vf.as_deref(),
             SavedState::Rdma(_) => None,
-            SavedState::Function(facts) => Some(&facts.vf),
+            SavedState::Function(saved) => Some(&saved.vf),
         }
     }
 
@@ -196,13 +196,13 @@ impl SavedState {
             (first, later) => later.or(first).copied(),
         };
         match (self.clone(), vf) {
-            (SavedState::Interface(facts), vf) => {
-                SavedState::Interface(SavedInterface { vf: vf.map(Box::new), ..facts })
+            (SavedState::Interface(saved), vf) => {
+                SavedState::Interface(SavedInterface { vf: vf.map(Box::new), ..saved })
             }
-            (SavedState::Function(facts), Some(vf)) => {
-                SavedState::Function(SavedFunction { vf, ..facts })
+            (SavedState::Function(saved), Some(vf)) => {
+                SavedState::Function(SavedFunction { vf, ..saved })
             }
-            (facts, _) => facts,
+            (saved, _) => saved,
         }
     }
 
@@ -210,35 +210,35 @@ impl SavedState {
     pub(crate) fn must_return(&self) -> bool {
         match self {
             SavedState::Interface(_) | SavedState::Function(_) => true,
-            SavedState::Rdma(facts) => !facts.moved_by_other,
+            SavedState::Rdma(saved) => !saved.moved_by_other,
         }
     }
 }
 
 impl From<SavedInterface> for SavedState {
-    fn from(facts: SavedInterface) -> Self {
-        SavedState::Interface(facts)
+    fn from(saved: SavedInterface) -> Self {
+        SavedState::Interface(saved)
     }
 }
 
 impl From<SavedRdma> for SavedState {
-    fn from(facts: SavedRdma) -> Self {
-        SavedState::Rdma(facts)
+    fn from(saved: SavedRdma) -> Self {
+        SavedState::Rdma(saved)
     }
 }
 
 impl From<SavedFunction> for SavedState {
-    fn from(facts: SavedFunction) -> Self {
-        SavedState::Function(facts)
+    fn from(saved: SavedFunction) -> Self {
+        SavedState::Function(saved)
     }
 }
 
 /// None where another version says it in another way: what is not restored for that must not keep a lease from being
 /// understood.
 fn deserialize_known<'de, D: Deserializer<'de>>(
-    from: D,
+    deserializer: D,
 ) -> Result<Option<Box<SavedQueues>>, D::Error> {
-    Ok(LenientValue::deserialize(from)?.value())
+    Ok(LenientValue::deserialize(deserializer)?.value())
 }
 
 /// A map as a list of pairs: the keys of an object are texts, of which no number is read behind a flattened field.
@@ -249,15 +249,15 @@ mod pairs {
 
     pub(super) fn serialize<S: Serializer>(
         map: &BTreeMap<u16, u32>,
-        to: S,
+        serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        map.iter().collect::<Vec<_>>().serialize(to)
+        map.iter().collect::<Vec<_>>().serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
+        deserializer: D,
     ) -> Result<BTreeMap<u16, u32>, D::Error> {
-        let pairs = Vec::<(u16, u32)>::deserialize(from)?;
+        let pairs = Vec::<(u16, u32)>::deserialize(deserializer)?;
         Ok(pairs.into_iter().collect())
     }
 }
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     fn interface(moved: &MoveRecord) -> Option<&SavedInterface> {
-        match &moved.facts {
+        match &moved.saved {
             SavedState::Interface(facts) => Some(facts),
             _ => None,
         }
@@ -317,11 +317,11 @@ mod tests {
             "before":{"vlan":{"id":7,"priority":3,"protocol":"802.1ad"},"mac":"00:00:00:00:00:00","minRate":0,"maxRate":0}}},
             "namespace":0,"returning":true}"#;
         let moved: MoveRecord = serde_json::from_str(json).unwrap();
-        let vf = moved.facts.vf().unwrap();
+        let vf = moved.saved.vf().unwrap();
         assert_eq!(vf.before.mac, Some([0; 6]));
         assert_eq!(vf.before.vlan.unwrap().priority, 3);
         assert_eq!(vf.given.max_rate, Some(1000));
-        assert!(moved.facts.must_return());
+        assert!(moved.saved.must_return());
         let again = serde_json::to_string(&moved).unwrap();
         assert_eq!(serde_json::from_str::<MoveRecord>(&again).unwrap(), moved);
     }
@@ -330,11 +330,11 @@ mod tests {
     fn a_lease_says_of_what_kind_the_device_is() {
         let json = r#"{"rdma":{"name":"mlx5_3","pci":"0000:3b:00.3","index":3},"namespace":7}"#;
         let moved: MoveRecord = serde_json::from_str(json).unwrap();
-        let SavedState::Rdma(rdma) = &moved.facts else {
+        let SavedState::Rdma(rdma) = &moved.saved else {
             panic!("{moved:?}");
         };
         assert_eq!((rdma.name.as_str(), rdma.index), ("mlx5_3", 3));
-        assert!(moved.facts.must_return());
+        assert!(moved.saved.must_return());
         let again = serde_json::to_value(&moved).unwrap();
         assert_eq!(again["rdma"]["pci"], "0000:3b:00.3");
         // A kind that this version does not know is no lease that it could end.

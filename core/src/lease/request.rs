@@ -72,9 +72,11 @@ impl LeaseRequest<'_> {
     pub(super) fn owns(&self, lease: &Lease) -> bool {
         lease.belongs_to(self.container, self.bundle)
             && match (&lease.holder, &self.holder, self.token) {
-                (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
-                (Holder::Init { process, .. }, Holder::Init { process: own, .. }, _) => {
-                    process == own
+                (Holder::Reservation { token, .. }, _, Some(requested_token)) => {
+                    token == requested_token
+                }
+                (Holder::Init { process, .. }, Holder::Init { process: own_process, .. }, _) => {
+                    process == own_process
                 }
                 _ => false,
             }
@@ -99,18 +101,18 @@ impl MemberRequest {
     }
 
     /// A device by its name, which so many containers may have at once.
-    pub fn for_device(device: DeviceId, most: u32) -> Self {
+    pub fn for_device(device: DeviceId, share: u32) -> Self {
         let DeviceId { class, name } = device;
         let member = PoolMember { name: name.clone(), numa_node: None };
-        let pool = Pool { members: vec![member], share: most };
+        let pool = Pool { members: vec![member], share };
         MemberRequest { facts: BTreeMap::new(), ..MemberRequest::for_pool(class, name, 1, pool) }
     }
 
     /// For one of its members and no other.
     pub(super) fn narrowed_to(&self, name: &DeviceName) -> Self {
-        let mut one = MemberRequest { count: 1, ..self.clone() };
-        one.pool.members.retain(|member| member.name == *name);
-        one
+        let mut narrowed = MemberRequest { count: 1, ..self.clone() };
+        narrowed.pool.members.retain(|member| member.name == *name);
+        narrowed
     }
 
     /// The devices that it may be met with.
@@ -125,9 +127,9 @@ impl MemberRequest {
     }
 
     /// What is wanted, beside what there is.
-    pub(super) fn describe(&self, there_is: &str) -> String {
+    pub(super) fn describe(&self, availability: &str) -> String {
         let (count, class, name) = (self.count, self.class, &self.name);
-        format!("{count} wanted of pool {class}={name}, which has {there_is}")
+        format!("{count} wanted of pool {class}={name}, which has {availability}")
     }
 
     pub(super) fn candidates(&self) -> impl Iterator<Item = MemberCandidate<'_>> {
@@ -137,14 +139,14 @@ impl MemberRequest {
 }
 
 /// That too few members of pools are free: for each pool, what is wanted of it and what is free, and who holds members.
-pub(super) fn none_free_error(wanted: &[String], numa: Numa, holders: &[String]) -> Error {
+pub(super) fn none_free_error(requests: &[String], numa: Numa, holders: &[String]) -> Error {
     let numa = match numa {
         Numa::Any => String::new(),
         Numa::Same => ", all on one NUMA node".to_owned(),
         Numa::Node(node) => format!(", all on NUMA node {node}"),
     };
-    let (wanted, held) = (wanted.join(" and "), format_holders(holders));
-    error!("{wanted}{numa}{held}; \"onload-ctk lease list\" shows all")
+    let (requests, held) = (requests.join(" and "), format_holders(holders));
+    error!("{requests}{numa}{held}; \"onload-ctk lease list\" shows all")
 }
 
 /// A few of them: with many, "lease list" is easier to read.
@@ -187,11 +189,11 @@ pub(crate) fn select_members<'a>(
     match numa {
         Numa::Any => select_members_where(device_requests, &|_| true, is_free),
         Numa::Node(node) => {
-            select_members_where(device_requests, &|own| own == Some(node), is_free)
+            select_members_where(device_requests, &|member_node| member_node == Some(node), is_free)
         }
-        Numa::Same => numa_nodes(device_requests)
-            .into_iter()
-            .find_map(|node| select_members_where(device_requests, &|own| own == node, is_free)),
+        Numa::Same => numa_nodes(device_requests).into_iter().find_map(|node| {
+            select_members_where(device_requests, &|member_node| member_node == node, is_free)
+        }),
     }
 }
 
@@ -203,13 +205,13 @@ fn numa_nodes(device_requests: &[MemberRequest]) -> Vec<Option<u32>> {
     let mut known = BTreeSet::new();
     let nodes = members.map(|member| member.numa_node);
     let nodes = nodes.filter(|node| known.insert(*node));
-    let (without, with): (Vec<_>, Vec<_>) = nodes.into_iter().partition(Option::is_none);
-    [with, without].concat()
+    let (without_node, with_node): (Vec<_>, Vec<_>) = nodes.into_iter().partition(Option::is_none);
+    [with_node, without_node].concat()
 }
 
 fn select_members_where<'a>(
     device_requests: &'a [MemberRequest],
-    is_on: &dyn Fn(Option<u32>) -> bool,
+    is_node_allowed: &dyn Fn(Option<u32>) -> bool,
     is_free: &mut dyn FnMut(MemberCandidate<'a>) -> bool,
 ) -> Option<Vec<MemberCandidate<'a>>> {
     let mut picked: Vec<MemberCandidate<'a>> = Vec::new();
@@ -224,7 +226,10 @@ fn select_members_where<'a>(
                 other.device_request.class == device_request.class
                     && other.member.name == member.name
             };
-            if is_on(member.numa_node) && !picked.iter().any(is_picked) && is_free(candidate) {
+            if is_node_allowed(member.numa_node)
+                && !picked.iter().any(is_picked)
+                && is_free(candidate)
+            {
                 picked.push(candidate);
                 missing -= 1;
             }

@@ -24,9 +24,9 @@ impl Leases {
     }
 
     /// The same for who may have less time.
-    pub fn lock_device_within(&self, device: &DeviceId, left: Duration) -> Result<Lock> {
+    pub fn lock_device_within(&self, device: &DeviceId, remaining: Duration) -> Result<Lock> {
         let name = format!(".moving-{}={}", device.class, device.name);
-        self.lock_named(&name, left.min(MOVING_PATIENCE))
+        self.lock_named(&name, remaining.min(MOVING_PATIENCE))
     }
 
     /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes
@@ -45,14 +45,14 @@ impl Leases {
         token: Option<&Token>,
     ) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let is_its = |slot: &Slot| self.is_of_exited(slot, container, bundle, token);
-        let found = self.read_slots(device)?.into_iter();
-        let (own, others): (Vec<Slot>, Vec<Slot>) = found.partition(is_its);
+        let is_of_container = |slot: &Slot| self.is_of_exited(slot, container, bundle, token);
+        let slots = self.read_slots(device)?.into_iter();
+        let (own_slots, other_slots): (Vec<Slot>, Vec<Slot>) = slots.partition(is_of_container);
         let mut last = None;
-        for slot in own {
+        for slot in own_slots {
             let Some(lease) = slot.lease() else { continue };
             match lease.device_to_return() {
-                Some(moved) if !any_moved_to(&others, moved.namespace) => {
+                Some(moved) if !any_moved_to(&other_slots, moved.namespace) => {
                     self.write_lease(
                         device,
                         SlotChoice::Keep(slot.number),
@@ -73,14 +73,14 @@ impl Leases {
         bundle: &Path,
         token: Option<&Token>,
     ) -> bool {
-        let is_its = |lease: &Lease| match slot.state {
+        let is_same_start = |lease: &Lease| match slot.state {
             HolderState::Ended | HolderState::Returning => true,
             HolderState::InitExited | HolderState::Alive => {
                 lease.bundle == bundle && self.is_same_start(lease, token)
             }
         };
         let of_container = slot.lease().filter(|lease| lease.container == *container);
-        of_container.is_some_and(is_its)
+        of_container.is_some_and(is_same_start)
     }
 
     /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
@@ -91,10 +91,10 @@ impl Leases {
         container: &ContainerId,
         bundle: &Path,
     ) -> Result<()> {
-        let (_lock, own, others) = self.split_slots(device, container, bundle)?;
-        for slot in own {
+        let (_lock, own_slots, other_slots) = self.split_slots(device, container, bundle)?;
+        for slot in own_slots {
             let moved = slot.lease().and_then(Lease::device_to_return);
-            if moved.is_none_or(|moved| any_moved_to(&others, moved.namespace)) {
+            if moved.is_none_or(|moved| any_moved_to(&other_slots, moved.namespace)) {
                 self.remove(device, slot.number)?;
             }
         }
@@ -108,8 +108,8 @@ impl Leases {
         container: &ContainerId,
         bundle: &Path,
     ) -> Result<()> {
-        let (_lock, own, _) = self.split_slots(device, container, bundle)?;
-        for slot in own {
+        let (_lock, own_slots, _) = self.split_slots(device, container, bundle)?;
+        for slot in own_slots {
             if let Some(lease) = slot.lease() {
                 self.write_lease(device, SlotChoice::Keep(slot.number), &with_returning(lease))?;
             }
@@ -126,9 +126,9 @@ impl Leases {
     ) -> Result<(Lock, Vec<Slot>, Vec<Slot>)> {
         let lock = self.lock()?;
         let is_own = |lease: &Lease| lease.container == *container && lease.bundle == bundle;
-        let found = self.read_slots(device)?.into_iter();
-        let (own, others) = found.partition(|slot| slot.lease().is_some_and(is_own));
-        Ok((lock, own, others))
+        let slots = self.read_slots(device)?.into_iter();
+        let (own_slots, other_slots) = slots.partition(|slot| slot.lease().is_some_and(is_own));
+        Ok((lock, own_slots, other_slots))
     }
 
     /// Changes what the leases of a device that is away say of it.
@@ -148,8 +148,8 @@ impl Leases {
     /// What is to come back: left by containers that have ended, while no other container has the device.
     pub fn find_returning(&self, device: &DeviceId) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let found = self.read_slots(device)?;
-        let moved = found.iter().find_map(returning_move);
+        let slots = self.read_slots(device)?;
+        let moved = slots.iter().find_map(returning_move);
         // Of what stays on the host, a new holder knows nothing before this is back.
         let stays = moved.is_some_and(|moved| moved.namespace == STAYS);
         let is_held = |slot: &Slot| match slot.state {
@@ -159,7 +159,7 @@ impl Leases {
                 lease.is_none_or(|lease| !stays || lease.moved.is_some())
             }
         };
-        if found.iter().any(is_held) {
+        if slots.iter().any(is_held) {
             return Ok(None);
         }
         Ok(moved.cloned())
@@ -168,8 +168,8 @@ impl Leases {
     /// What living containers of a network namespace have of a device.
     pub fn find_moved_to(&self, device: &DeviceId, namespace: u64) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let found = self.read_slots(device)?;
-        let moved = found.iter().find_map(|slot| slot.moved_device_in(namespace));
+        let slots = self.read_slots(device)?;
+        let moved = slots.iter().find_map(|slot| slot.moved_device_in(namespace));
         Ok(moved.cloned())
     }
 
@@ -181,9 +181,9 @@ impl Leases {
         bundle: &Path,
     ) -> Result<bool> {
         let _lock = self.lock()?;
-        let found = self.read_slots(device)?;
-        let set_up = found.iter().filter(|slot| slot.moved_device().is_some());
-        let mut leases = set_up.filter_map(Slot::lease);
+        let slots = self.read_slots(device)?;
+        let set_up_slots = slots.iter().filter(|slot| slot.moved_device().is_some());
+        let mut leases = set_up_slots.filter_map(Slot::lease);
         Ok(leases.any(|lease| lease.claim.is_some() && lease.belongs_to(container, bundle)))
     }
 
@@ -191,36 +191,36 @@ impl Leases {
     /// its lock first ([`Leases::lock_device`]).
     pub fn has_moved(&self, device: &DeviceId) -> Result<bool> {
         let _lock = self.lock()?;
-        let found = self.read_slots(device)?;
-        let mut leases = found.iter().filter_map(Slot::lease);
+        let slots = self.read_slots(device)?;
+        let mut leases = slots.iter().filter_map(Slot::lease);
         Ok(leases.any(|lease| lease.moved.is_some()))
     }
 
     /// As which devices a PCI function has moved to containers and is not known to be back.
     pub fn find_by_function(&self, pci: PciAddress) -> Result<Vec<DeviceId>> {
-        let mut found = self.read_slots_where(&|device| device.class == Class::Netdev)?;
-        found.retain(|(_, slot)| {
+        let mut slots = self.read_slots_where(&|device| device.class == Class::Netdev)?;
+        slots.retain(|(_, slot)| {
             let moved = returning_move(slot).or(slot.moved_device());
-            moved.is_some_and(|moved| moved.facts.pci() == pci)
+            moved.is_some_and(|moved| moved.saved.pci() == pci)
         });
-        Ok(found.into_iter().map(|(device, _)| device).collect())
+        Ok(slots.into_iter().map(|(device, _)| device).collect())
     }
 
     /// Why a container does not get a device: who holds it. What is kept for the container itself, by this token, is not
     /// somebody else's.
     pub fn holders_error(&self, device: &DeviceId, token: Option<&Token>) -> Result<Option<Error>> {
         let _lock = self.lock()?;
-        let mut found = self.read_slots(device)?;
-        found.retain(|slot| match slot.lease().map(|lease| &lease.holder) {
-            Some(Holder::Reservation { token: own, .. }) => Some(own) != token,
+        let mut slots = self.read_slots(device)?;
+        slots.retain(|slot| match slot.lease().map(|lease| &lease.holder) {
+            Some(Holder::Reservation { token: held_token, .. }) => Some(held_token) != token,
             _ => true,
         });
-        let holders: Vec<String> = found.iter().filter_map(Slot::describe_holder).collect();
+        let holders: Vec<String> = slots.iter().filter_map(Slot::describe_holder).collect();
         if holders.is_empty() {
             return Ok(None);
         }
-        let refused: Result<()> = Err(in_use_error(&holders)).with_context(|| device.to_string());
-        Ok(refused.err())
+        let result: Result<()> = Err(in_use_error(&holders)).with_context(|| device.to_string());
+        Ok(result.err())
     }
 
     /// Ends the leases of a device that is back and as it was.
@@ -236,9 +236,9 @@ impl Leases {
 }
 
 /// Whether one of these containers has the device in a network namespace.
-fn any_moved_to(others: &[Slot], namespace: u64) -> bool {
-    let has_it = |other: &Slot| other.moved_device_in(namespace).is_some();
-    others.iter().any(has_it)
+fn any_moved_to(other_slots: &[Slot], namespace: u64) -> bool {
+    let has_moved = |other: &Slot| other.moved_device_in(namespace).is_some();
+    other_slots.iter().any(has_moved)
 }
 
 fn returning_move(slot: &Slot) -> Option<&MoveRecord> {
@@ -271,7 +271,7 @@ mod tests {
 
     fn moved(namespace: u64) -> MoveRecord {
         MoveRecord {
-            facts: SavedState::Interface(SavedInterface {
+            saved: SavedState::Interface(SavedInterface {
                 name: "ens1f0v3".to_owned(),
                 alternative_names: vec!["enp3s2v3".to_owned()],
                 mac: "02:00:00:00:10:01".to_owned(),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     fn interface(moved: &mut MoveRecord) -> &mut SavedInterface {
-        match &mut moved.facts {
+        match &mut moved.saved {
             SavedState::Interface(facts) => facts,
             other => panic!("{other:?}"),
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     fn listed(host: &Host) -> Vec<(bool, bool)> {
-        let of = |one: &LeaseEntry| (one.is_over, one.is_returning);
+        let of = |one: &LeaseEntry| (one.has_ended, one.is_returning);
         host.leases.list().unwrap().iter().map(of).collect()
     }
 
@@ -454,7 +454,7 @@ mod tests {
             moved_by_other: true,
         };
         let moved = MoveRecord {
-            facts: facts.into(),
+            saved: facts.into(),
             namespace: NAMESPACE,
             addresses: Vec::new(),
             returning: false,
@@ -546,7 +546,7 @@ mod tests {
         };
         let vf = SavedVf { given: vlan(given), before: vlan(before) };
         let pci = "0000:81:10.0".parse().unwrap();
-        MoveRecord { facts: SavedFunction { pci, vf }.into(), ..moved(STAYS) }
+        MoveRecord { saved: SavedFunction { pci, vf }.into(), ..moved(STAYS) }
     }
 
     #[test]
@@ -584,7 +584,7 @@ mod tests {
             host.claim_all("one", holder, None, &[device_request]).unwrap();
             host.end_process(pid);
         };
-        let facts = |moved: MoveRecord| *moved.facts.vf().unwrap();
+        let facts = |moved: MoveRecord| *moved.saved.vf().unwrap();
         let (first, second) = (facts(function(100, 7)), facts(function(200, 100)));
         take(1, first);
         let with_trust = |vf: VfSettings, trust| VfSettings { trust: Some(trust), ..vf };
@@ -643,7 +643,7 @@ mod tests {
             moved_by_other,
         };
         let moved = MoveRecord {
-            facts: facts.into(),
+            saved: facts.into(),
             namespace: NAMESPACE,
             addresses: Vec::new(),
             returning: false,
@@ -666,7 +666,7 @@ mod tests {
         take_rdma(&host, "one", 1, false).unwrap();
         host.end(1);
         assert!(take_rdma(&host, "two", 2, false).is_err());
-        let is_it = |moved: &MoveRecord| matches!(&moved.facts, SavedState::Rdma(facts) if facts.index == 3);
+        let is_it = |moved: &MoveRecord| matches!(&moved.saved, SavedState::Rdma(facts) if facts.index == 3);
         assert!(leave_rdma(&host, "one").is_some_and(|moved| is_it(&moved)));
         let back = host.leases.find_returning(&ibdev()).unwrap();
         assert!(is_it(&back.unwrap()));

@@ -53,7 +53,7 @@ pub struct LeaseEntry {
     /// The lease, or why it is not understood.
     pub lease: Result<Lease, String>,
     /// Whether the holder has ended, and nothing of the device is left with it.
-    pub is_over: bool,
+    pub has_ended: bool,
     /// Whether the holder has ended, while the interface that moved to it is not known to be back.
     pub is_returning: bool,
 }
@@ -65,7 +65,7 @@ pub struct Leases {
     pub(super) path: PathBuf,
     pub(super) processes: Processes,
     /// How long the lock of all leases is waited for; as a container's start waits, unless it is set.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Token {
@@ -82,9 +82,13 @@ impl Token {
 
 impl Holder {
     /// A reservation that holds from now on, until it expires or `maker` has ended.
-    pub fn new_reservation(token: Token, maker: Option<ProcessId>) -> Holder {
-        let patience = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
-        Holder::Reservation { token, expires_ms: since_boot_ms().saturating_add(patience), maker }
+    pub fn new_reservation(token: Token, creator: Option<ProcessId>) -> Holder {
+        let lifetime = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
+        Holder::Reservation {
+            token,
+            expires_ms: since_boot_ms().saturating_add(lifetime),
+            maker: creator,
+        }
     }
 }
 
@@ -93,20 +97,25 @@ impl Leases {
     pub fn open(run: &RunDir, processes: Processes) -> Result<Self> {
         let path = run.path().join(LEASES);
         let dir = open_private(run, LEASES).with_context(|| format!("opening {path:?}"))?;
-        Ok(Leases { dir, path, processes, patience: START_PATIENCE })
+        Ok(Leases { dir, path, processes, timeout: START_PATIENCE })
     }
 
     /// Opens the directory where it is there, to read it.
     pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>, LeaseError> {
         let path = run.path().join(LEASES);
         let opened = run.open(LEASES);
-        let of_kind = match opened {
+        let to_lease_error = match opened {
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::ACCESS | Errno::PERM) => LeaseError::Denied,
             _ => LeaseError::Other,
         };
         let dir = opened.with_context(|| format!("opening {path:?}"));
-        Ok(Some(Leases { dir: dir.map_err(of_kind)?, path, processes, patience: START_PATIENCE }))
+        Ok(Some(Leases {
+            dir: dir.map_err(to_lease_error)?,
+            path,
+            processes,
+            timeout: START_PATIENCE,
+        }))
     }
 
     /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
@@ -124,7 +133,7 @@ impl Leases {
         let mut was_held = false;
         for slot in self.read_slots(device)? {
             let Some(lease) = slot.lease() else { continue };
-            let is_its = match slot.state {
+            let is_own = match slot.state {
                 HolderState::Ended => lease.container == *container,
                 // It ends when the interface is back ([`Leases::leave`]).
                 HolderState::Returning => false,
@@ -134,7 +143,7 @@ impl Leases {
                         && self.is_same_start(lease, token)
                 }
             };
-            if is_its {
+            if is_own {
                 was_held |= self.remove(device, slot.number)?;
             }
         }
@@ -145,7 +154,7 @@ impl Leases {
     /// another process, the runtime that calls poststop is believed.
     pub(super) fn is_same_start(&self, lease: &Lease, token: Option<&Token>) -> bool {
         match &lease.holder {
-            Holder::Reservation { token: own, .. } => Some(own) == token,
+            Holder::Reservation { token: held_token, .. } => Some(held_token) == token,
             Holder::Init { process, .. } => !self.is_alive(*process),
         }
     }
@@ -156,7 +165,8 @@ impl Leases {
         for device in devices {
             for slot in self.read_slots(device)? {
                 let holder = slot.lease().map(|lease| &lease.holder);
-                if matches!(holder, Some(Holder::Reservation { token: own, .. }) if own == token) {
+                if matches!(holder, Some(Holder::Reservation { token: held_token, .. }) if held_token == token)
+                {
                     self.remove(device, slot.number)?;
                 }
             }
@@ -193,38 +203,38 @@ impl Leases {
 
     /// Every lease, by device. What changes meanwhile may be seen as it was or as it is.
     pub fn list(&self) -> Result<Vec<LeaseEntry>> {
-        let mut listed = Vec::new();
+        let mut entries = Vec::new();
         for (device, slot) in self.read_slots_where(&|_| true)? {
-            listed.push(LeaseEntry {
+            entries.push(LeaseEntry {
                 device,
                 slot: slot.number,
                 lease: slot.content.map_err(|unreadable| unreadable.reason),
-                is_over: slot.state == HolderState::Ended,
+                has_ended: slot.state == HolderState::Ended,
                 is_returning: slot.state == HolderState::Returning,
             });
         }
-        listed.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
-        Ok(listed)
+        entries.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
+        Ok(entries)
     }
 
     /// Whether a container, or what lives on of it, has one of these devices, or has not given it back yet.
     pub fn holds_any(&self, devices: &[DeviceId], container: &ContainerId) -> Result<bool> {
-        let is_its = |slot: &Slot| {
+        let is_of_container = |slot: &Slot| {
             let lease = slot.lease().filter(|_| slot.state != HolderState::Ended);
             lease.is_some_and(|lease| lease.container == *container)
         };
-        let found = self.read_slots_where(&|device| devices.contains(device))?;
-        Ok(found.iter().any(|(_, slot)| is_its(slot)))
+        let slots = self.read_slots_where(&|device| devices.contains(device))?;
+        Ok(slots.iter().any(|(_, slot)| is_of_container(slot)))
     }
 
     /// Keeps everybody from leasing until it is dropped.
     pub fn lock(&self) -> Result<Lock> {
-        self.lock_named(LOCK, self.patience)
+        self.lock_named(LOCK, self.timeout)
     }
 
-    pub(super) fn lock_named(&self, name: &str, patience: Duration) -> Result<Lock> {
-        let kind = LockMode::Exclusive;
-        Ok(Lock::acquire(&self.dir, &self.path, name, kind, patience)?)
+    pub(super) fn lock_named(&self, name: &str, timeout: Duration) -> Result<Lock> {
+        let mode = LockMode::Exclusive;
+        Ok(Lock::acquire(&self.dir, &self.path, name, mode, timeout)?)
     }
 
     /// The names of all files.
@@ -234,8 +244,8 @@ impl Leases {
 
     /// What stands in the slots of one device.
     pub(super) fn read_slots(&self, device: &DeviceId) -> Result<Vec<Slot>> {
-        let found = self.read_slots_where(&|of| of == device)?;
-        let mut slots: Vec<Slot> = found.into_iter().map(|(_, slot)| slot).collect();
+        let slots = self.read_slots_where(&|candidate| candidate == device)?;
+        let mut slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
         slots.sort_unstable_by_key(|slot| slot.number);
         Ok(slots)
     }
@@ -243,13 +253,13 @@ impl Leases {
     /// What stands in the slots of some devices.
     pub(super) fn read_slots_where(
         &self,
-        is_one: &dyn Fn(&DeviceId) -> bool,
+        is_wanted: &dyn Fn(&DeviceId) -> bool,
     ) -> Result<Vec<(DeviceId, Slot)>> {
         let boot = self.processes.boot_id()?;
         let mut slots = Vec::new();
         for name in self.file_names()? {
             if let Some((device, number)) = DeviceId::from_file_name(&name)
-                && is_one(&device)
+                && is_wanted(&device)
                 && let Some(slot) = self.read_slot(&device, number, &boot)
             {
                 slots.push((device, slot));
@@ -276,21 +286,22 @@ impl Leases {
             }
             Err(error) => {
                 let holder = Lease::parse_holder(&bytes);
-                let may_live =
-                    holder.is_some_and(|(of, holder)| !self.has_holder_ended(&of, &holder, boot));
-                unreadable(format!("{name}: {error:#}"), may_live)
+                let may_be_running = holder.is_some_and(|(lease_boot, holder)| {
+                    !self.has_holder_ended(&lease_boot, &holder, boot)
+                });
+                unreadable(format!("{name}: {error:#}"), may_be_running)
             }
         })
     }
 
     /// How it stands with a lease. A boot brings every device home.
     fn holder_state(&self, lease: &Lease, boot: &str) -> HolderState {
-        let is_over = self.has_holder_ended(&lease.boot, &lease.holder, boot);
+        let has_ended = self.has_holder_ended(&lease.boot, &lease.holder, boot);
         match (lease.device_to_return(), &lease.holder) {
-            (Some(moved), _) if lease.boot == boot && (is_over || moved.returning) => {
+            (Some(moved), _) if lease.boot == boot && (has_ended || moved.returning) => {
                 HolderState::Returning
             }
-            _ if is_over => HolderState::Ended,
+            _ if has_ended => HolderState::Ended,
             (_, Holder::Init { process, .. }) if self.has_ended(*process) => {
                 HolderState::InitExited
             }
@@ -317,13 +328,14 @@ impl Leases {
     }
 
     /// Whether a holder has ended. What cannot be looked at may live.
-    fn has_holder_ended(&self, of: &str, holder: &Holder, boot: &str) -> bool {
-        if of != boot {
+    fn has_holder_ended(&self, lease_boot: &str, holder: &Holder, boot: &str) -> bool {
+        if lease_boot != boot {
             return true;
         }
         match holder {
-            Holder::Reservation { expires_ms, maker, .. } => {
-                since_boot_ms() >= *expires_ms || maker.is_some_and(|maker| self.has_ended(maker))
+            Holder::Reservation { expires_ms, maker: creator, .. } => {
+                since_boot_ms() >= *expires_ms
+                    || creator.is_some_and(|creator| self.has_ended(creator))
             }
             Holder::Init { process, cgroup } => {
                 let is_populated =
@@ -797,8 +809,10 @@ mod tests {
         host.file("run/@leases/README", "x");
         host.end(1);
         let listed = host.leases.list().unwrap();
-        let found: Vec<_> =
-            listed.iter().map(|each| (each.device.to_string(), each.slot, each.is_over)).collect();
+        let found: Vec<_> = listed
+            .iter()
+            .map(|each| (each.device.to_string(), each.slot, each.has_ended))
+            .collect();
         assert_eq!(
             found,
             [("rdma:mlx5_0".to_owned(), 1, false), ("vfio:0000:81:10.0".to_owned(), 0, true)]

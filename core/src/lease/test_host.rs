@@ -37,7 +37,7 @@ impl Host {
         tree.file("sys/fs/cgroup/cgroup.procs", "").directory("run");
         let run = RunDir::find(&tree.path("run")).unwrap().unwrap();
         let mut leases = Leases::open(&run, Processes::at_root(tree.root())).unwrap();
-        leases.patience = PATIENCE;
+        leases.timeout = PATIENCE;
         Host { tree, leases }
     }
 

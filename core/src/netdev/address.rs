@@ -46,20 +46,20 @@ fn to_number(address: IpAddr) -> u128 {
 }
 
 /// The bits behind a prefix, of an address whose bits are at the top of 128.
-fn host_mask(prefix: u8, of: IpAddr) -> u128 {
-    let all = u128::MAX << (128 - u32::from(bits(of)));
+fn host_mask(prefix: u8, address: IpAddr) -> u128 {
+    let all = u128::MAX << (128 - u32::from(bits(address)));
     let network = u128::MAX.checked_shl(128 - u32::from(prefix));
     all & !network.unwrap_or_default()
 }
 
 fn network_address(address: IpAddr, prefix: u8) -> IpAddr {
-    let kept = to_number(address) & !host_mask(prefix, address);
+    let network_bits = to_number(address) & !host_mask(prefix, address);
     match address {
         // The bits below are those of no address.
         IpAddr::V4(_) => {
-            IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(kept >> 96).unwrap_or_default()))
+            IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(network_bits >> 96).unwrap_or_default()))
         }
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(kept)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(network_bits)),
     }
 }
 
@@ -72,10 +72,10 @@ fn split(text: &str) -> Result<(IpAddr, u8)> {
     let Some((address, prefix)) = parts else {
         bail!("{quoted} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are");
     };
-    let most = bits(address);
+    let max = bits(address);
     match u8::try_from(prefix) {
-        Ok(prefix) if (1..=most).contains(&prefix) => Ok((address, prefix)),
-        _ => bail!("{quoted}: a prefix is from 1 to {most} here"),
+        Ok(prefix) if (1..=max).contains(&prefix) => Ok((address, prefix)),
+        _ => bail!("{quoted}: a prefix is from 1 to {max} here"),
     }
 }
 
@@ -161,8 +161,8 @@ impl FromStr for InterfaceAddress {
         let (address, prefix) = split(text)?;
         let parsed = InterfaceAddress { address, prefix };
         let reserved = || parsed.network().reserved_reason(address);
-        if let Some(what) = unusable_reason(address).or_else(reserved) {
-            bail!("{} is {what}, which no interface can have", Quoted(text));
+        if let Some(reason) = unusable_reason(address).or_else(reserved) {
+            bail!("{} is {reason}, which no interface can have", Quoted(text));
         }
         Ok(parsed)
     }

@@ -128,16 +128,16 @@ impl NetdevSettings {
         if let Some(vf) = &self.vf {
             vf.check().context("vf")?;
         }
-        for (at, one) in self.addresses.iter().enumerate() {
-            let rest = &self.addresses[at + 1..];
-            if rest.iter().any(|other| other.address() == one.address()) {
-                bail!("addresses has {} twice", one.address());
+        for (index, address) in self.addresses.iter().enumerate() {
+            let rest = &self.addresses[index + 1..];
+            if rest.iter().any(|other| other.address() == address.address()) {
+                bail!("addresses has {} twice", address.address());
             }
         }
-        for (at, one) in self.gateway.iter().enumerate() {
-            let mut rest = self.gateway[at + 1..].iter();
-            if let Some(other) = rest.find(|other| other.is_ipv4() == one.is_ipv4()) {
-                bail!("gateway has {one} and {other}; one of each of IPv4 and IPv6 is used");
+        for (index, gateway) in self.gateway.iter().enumerate() {
+            let mut rest = self.gateway[index + 1..].iter();
+            if let Some(other) = rest.find(|other| other.is_ipv4() == gateway.is_ipv4()) {
+                bail!("gateway has {gateway} and {other}; one of each of IPv4 and IPv6 is used");
             }
         }
         Ok(())

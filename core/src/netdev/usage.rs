@@ -106,29 +106,29 @@ impl NetworkState {
     pub fn default_route_links(&self) -> BTreeSet<u32> {
         let default = self.routes.iter().filter(|route| route.prefix == 0);
         let mut pending: Vec<u32> = default.map(|route| route.index).collect();
-        let mut found = BTreeSet::new();
+        let mut indexes = BTreeSet::new();
         while let Some(index) = pending.pop() {
-            if found.insert(index) {
+            if indexes.insert(index) {
                 let members = self.links.iter().filter(|link| link.master == Some(index));
                 pending.extend(members.map(|link| link.index));
-                let own = self.links.iter().find(|link| link.index == index);
-                pending.extend(own.and_then(|link| link.lower));
-                if own.is_some_and(is_open_vswitch) {
+                let link = self.links.iter().find(|link| link.index == index);
+                pending.extend(link.and_then(|link| link.lower));
+                if link.is_some_and(is_open_vswitch) {
                     let all = self.links.iter().filter(|link| is_open_vswitch(link));
                     pending.extend(all.map(|link| link.index));
                 }
             }
         }
-        found
+        indexes
     }
 
     /// What the namespace uses an interface for, the gravest first, each as the end of a sentence about it; empty where
     /// nobody misses it. That it is registered with Onload for AF_XDP is no use: it stays registered when it moves, and
     /// programs of the container are accelerated on it.
-    pub fn describe_uses(&self, link: &NetworkLink, beside: ExtraUses<'_>) -> Vec<String> {
+    pub fn describe_uses(&self, link: &NetworkLink, extra_uses: ExtraUses<'_>) -> Vec<String> {
         let mut uses = Vec::new();
-        let own = self.routes.iter().filter(|route| route.index == link.index);
-        if own.clone().any(|route| route.prefix == 0) {
+        let routes = self.routes.iter().filter(|route| route.index == link.index);
+        if routes.clone().any(|route| route.prefix == 0) {
             uses.push("it carries the default route".to_owned());
         }
         if let Some(index) = link.master {
@@ -137,10 +137,10 @@ impl NetworkState {
                 master.map_or_else(|| Quoted(&format!("#{index}")).to_string(), describe_link);
             uses.push(format!("it is a part of {master}; take it out there"));
         }
-        let is_on_it =
+        let is_upper =
             |upper: &&NetworkLink| upper.lower == Some(link.index) && upper.index != link.index;
-        let on_it = self.links.iter().filter(is_on_it);
-        uses.extend(on_it.map(|upper| format!("{} is on it; delete that", describe_link(upper))));
+        let uppers = self.links.iter().filter(is_upper);
+        uses.extend(uppers.map(|upper| format!("{} is on it; delete that", describe_link(upper))));
         for one in &self.addresses {
             if one.index == link.index && !is_automatic(one) {
                 let (address, prefix) = (one.address, one.prefix);
@@ -149,30 +149,30 @@ impl NetworkState {
                 ));
             }
         }
-        for route in own.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL) {
+        for route in routes.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL) {
             let (destination, prefix) = (route.destination, route.prefix);
             uses.push(format!("a route to {destination}/{prefix} leads over it; delete it"));
         }
-        for (is_so, text) in [
+        for (applies, text) in [
             (link.has_xdp, "an XDP program is attached to it; detach it"),
             (
-                beside.has_tcx,
+                extra_uses.has_tcx,
                 "BPF programs (tcx) are attached to it; detach them, `bpftool net` shows them",
             ),
             (
-                beside.has_packet_socket,
+                extra_uses.has_packet_socket,
                 "a program takes its packets (AF_PACKET); end that, `ss -0 -p` shows it",
             ),
         ] {
-            uses.extend(is_so.then(|| text.to_owned()));
+            uses.extend(applies.then(|| text.to_owned()));
         }
-        uses.extend(beside.soft_rdma.map(|name| {
+        uses.extend(extra_uses.soft_rdma.map(|name| {
             format!(
                 "the RDMA device {} of software is on it, which a move deletes; delete it yourself",
                 Quoted(name)
             )
         }));
-        uses.extend(beside.vdpa.map(|name| {
+        uses.extend(extra_uses.vdpa.map(|name| {
             format!(
                 "a virtual machine may have its function by the vDPA device {}; if nobody uses that, run \"vdpa dev del {}\"",
                 Quoted(name),
@@ -219,14 +219,14 @@ fn is_automatic(one: &Address) -> bool {
 impl NetworkState {
     /// Reads what [`NetworkState::to_text`] writes. The error names the line.
     pub fn parse(text: &str) -> Result<NetworkState> {
-        let mut namespace = NetworkState::default();
+        let mut state = NetworkState::default();
         for (number, line) in (1..).zip(text.lines()) {
             let words: Vec<&str> = line.split(' ').collect();
-            if namespace.add(&words).is_none() {
+            if state.add(&words).is_none() {
                 bail!("line {number} is neither a link nor an address nor a route");
             }
         }
-        Ok(namespace)
+        Ok(state)
     }
 
     fn add(&mut self, words: &[&str]) -> Option<()> {
@@ -292,17 +292,17 @@ impl NetworkState {
     /// RFC 3849), and what follows from them stays.
     pub fn mask_addresses(&self) -> NetworkState {
         let mut masked = self.clone();
-        for each in &mut masked.addresses {
-            each.address = match each.address {
-                IpAddr::V6(_) if is_automatic(each) => {
+        for entry in &mut masked.addresses {
+            entry.address = match entry.address {
+                IpAddr::V6(_) if is_automatic(entry) => {
                     IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1))
                 }
                 address => documentation_address(address),
             };
         }
-        for each in &mut masked.routes {
-            if each.prefix > 0 {
-                each.destination = documentation_address(each.destination);
+        for route in &mut masked.routes {
+            if route.prefix > 0 {
+                route.destination = documentation_address(route.destination);
             }
         }
         masked
@@ -333,8 +333,8 @@ fn parse_prefixed(word: &str) -> Option<(IpAddr, u8)> {
     let (address, prefix) = word.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
     let prefix = prefix.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    (prefix <= most).then_some((address, prefix))
+    let max = if address.is_ipv4() { 32 } else { 128 };
+    (prefix <= max).then_some((address, prefix))
 }
 
 #[cfg(test)]

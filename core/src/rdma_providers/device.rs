@@ -40,8 +40,8 @@ impl VerbsDevice {
         let is_own =
             |node: &PathBuf| read_attribute(&node.join("ibdev")).is_ok_and(|owner| owner == name);
         let node = nodes.find(is_own);
-        let of = |path: &Path| fs::read_link(path.join("device/driver")).ok();
-        let driver = match of(&device).or_else(|| of(node.as_ref()?)) {
+        let driver_link = |path: &Path| fs::read_link(path.join("device/driver")).ok();
+        let driver = match driver_link(&device).or_else(|| driver_link(node.as_ref()?)) {
             // That of a sub-function is mlx5_core.sf.
             Some(driver) => {
                 let name = driver.file_name()?.to_str()?;

@@ -108,7 +108,7 @@ impl ImageFiles<'_> {
 
     /// Where a path leads in the image, whether something is there or not.
     pub(super) fn resolve(&self, path: &Path) -> Result<PathBuf> {
-        let covered = |at: &ContainerPath| (self.covered)(&at.to_path());
+        let covered = |resolved: &ContainerPath| (self.covered)(&resolved.to_path());
         Ok(ContainerPath::resolve(Some(self.root), path, &covered)?.to_path())
     }
 }
@@ -155,9 +155,9 @@ impl NativeLibrary {
         Ok(Some(NativeLibrary { path, summary, file, size }))
     }
 
-    pub(super) fn each_symbol(&self, look: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {
+    pub(super) fn each_symbol(&self, visit: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {
         let data = elf::block_reader(&self.file, self.size);
-        self.failed(elf::each_symbol(&data, look))
+        self.failed(elf::each_symbol(&data, visit))
     }
 
     pub(super) fn find_strings(&self, words: &[&str]) -> Result<Vec<String>> {
@@ -172,30 +172,29 @@ impl NativeLibrary {
         provider: &str,
         devices: &[&VerbsDevice],
     ) -> Result<Option<String>> {
-        let Some((least, most)) = self.read_kernel_abi(provider)? else {
+        let Some((min, max)) = self.read_kernel_abi(provider)? else {
             return Ok(None);
         };
         let mut abis = devices.iter().filter_map(|device| device.kernel_abi);
-        let other = abis.find(|abi| !(least..=most).contains(abi));
-        Ok(other
-            .map(|abi| format!("serves kernel ABI {least} to {most}, and the driver has {abi}")))
+        let other = abis.find(|abi| !(min..=max).contains(abi));
+        Ok(other.map(|abi| format!("serves kernel ABI {min} to {max}, and the driver has {abi}")))
     }
 
     /// The kernel ABIs that a provider serves: `match_min_abi_version` and `match_max_abi_version` behind its name in
     /// `struct verbs_device_ops` (libibverbs/driver.h). `None` where they cannot be told.
     fn read_kernel_abi(&self, provider: &str) -> Result<Option<(u32, u32)>> {
-        let found = elf::find_numbers_after_name(&self.file, self.size, provider);
-        let mut found = self.failed(found)?;
-        found.retain(|(least, most)| least <= most);
-        found.dedup();
-        Ok(match found[..] {
+        let ranges = elf::find_numbers_after_name(&self.file, self.size, provider);
+        let mut ranges = self.failed(ranges)?;
+        ranges.retain(|(min, max)| min <= max);
+        ranges.dedup();
+        Ok(match ranges[..] {
             [range] => Some(range),
             _ => None,
         })
     }
 
-    fn failed<T>(&self, read: Result<T, ElfError>) -> Result<T> {
-        read.with_context(|| format!("reading {:?}", self.path))
+    fn failed<T>(&self, result: Result<T, ElfError>) -> Result<T> {
+        result.with_context(|| format!("reading {:?}", self.path))
     }
 
     /// The name by which other libraries need it.

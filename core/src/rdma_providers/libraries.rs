@@ -38,7 +38,7 @@ const CAPABILITIES: [&str; 3] = ["x86-64-v4", "x86-64-v3", "x86-64-v2"];
 pub(super) struct LibrarySearch<'a> {
     pub(super) files: &'a dyn LibraryFiles,
     /// Who has them, for a message: `the image`.
-    pub(super) whose: &'static str,
+    pub(super) owner: &'static str,
     /// Searched before the cache.
     path_dirs: Vec<PathBuf>,
     cache: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) struct LibrarySearch<'a> {
 impl<'a> LibrarySearch<'a> {
     pub(super) fn new(
         files: &'a dyn LibraryFiles,
-        whose: &'static str,
+        owner: &'static str,
         library_path: Option<&str>,
     ) -> Result<Self> {
         let path = library_path.unwrap_or_default().split([':', ';']);
@@ -59,11 +59,11 @@ impl<'a> LibrarySearch<'a> {
             bail!("LD_LIBRARY_PATH of the container is too long to be searched");
         }
         let cache = files.open(Path::new(CACHE))?;
-        let is_there = |loader: &str| matches!(files.open(Path::new(loader)), Ok(Some(_)));
-        let musl = MUSL_LOADERS.into_iter().any(is_there).then_some(MUSL_DIR);
+        let exists = |loader: &str| matches!(files.open(Path::new(loader)), Ok(Some(_)));
+        let musl = MUSL_LOADERS.into_iter().any(exists).then_some(MUSL_DIR);
         Ok(LibrarySearch {
             files,
-            whose,
+            owner,
             path_dirs: existing_directories(files, path.into_iter()),
             cache: cache.map_or_else(|| Ok(Vec::new()), |file| file.read(MAX_CACHE_BYTES))?,
             default_dirs: existing_directories(files, LIBRARY_DIRS.into_iter().chain(musl)),
@@ -72,8 +72,8 @@ impl<'a> LibrarySearch<'a> {
     }
 
     pub(super) fn open(&self, path: &Path) -> Result<Option<Rc<NativeLibrary>>> {
-        if let Some(known) = self.opened.borrow().get(path) {
-            return Ok(known.clone());
+        if let Some(library) = self.opened.borrow().get(path) {
+            return Ok(library.clone());
         }
         let library = NativeLibrary::open(self.files, path)?.map(Rc::new);
         let mut opened = self.opened.borrow_mut();
@@ -93,18 +93,18 @@ impl<'a> LibrarySearch<'a> {
 
     /// The first two different files that a loader could take for a name, the one that it takes first.
     pub(super) fn find_two(&self, name: &str) -> Result<Vec<Rc<NativeLibrary>>> {
-        let mut found: Vec<Rc<NativeLibrary>> = Vec::new();
+        let mut libraries: Vec<Rc<NativeLibrary>> = Vec::new();
         for path in self.candidate_paths(name) {
             if let Some(library) = self.open(&path)?
-                && found.iter().all(|other| other.path != library.path)
+                && libraries.iter().all(|other| other.path != library.path)
             {
-                found.push(library);
+                libraries.push(library);
             }
-            if found.len() == 2 {
+            if libraries.len() == 2 {
                 break;
             }
         }
-        Ok(found)
+        Ok(libraries)
     }
 
     pub(super) fn candidate_paths(&self, name: &str) -> Vec<PathBuf> {
@@ -112,33 +112,33 @@ impl<'a> LibrarySearch<'a> {
         if name.is_empty() || name.contains(['/', '\0']) {
             return Vec::new();
         }
-        let below = |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.join(name)).collect();
-        let mut found: Vec<PathBuf> = below(&self.path_dirs);
+        let join_each = |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.join(name)).collect();
+        let mut paths: Vec<PathBuf> = join_each(&self.path_dirs);
         let cached = ld_cache::find_library_paths(&self.cache, name).into_iter();
-        found.extend(cached.map(PathBuf::from));
-        found.extend::<Vec<_>>(below(&self.default_dirs));
-        found
+        paths.extend(cached.map(PathBuf::from));
+        paths.extend::<Vec<_>>(join_each(&self.default_dirs));
+        paths
     }
 }
 
 /// Those directories that are there, each once, after those of them for processors that can do more.
 fn existing_directories<'a>(
     files: &dyn LibraryFiles,
-    wanted: impl Iterator<Item = &'a str>,
+    candidates: impl Iterator<Item = &'a str>,
 ) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for dir in wanted {
+    let mut directories = Vec::new();
+    for dir in candidates {
         let Some(dir) = files.find_directory(Path::new(dir)) else {
             continue;
         };
         let capabilities = dir.join("glibc-hwcaps");
-        if !found.contains(&dir) && files.find_directory(&capabilities).is_some() {
+        if !directories.contains(&dir) && files.find_directory(&capabilities).is_some() {
             let names = CAPABILITIES.iter().map(|name| capabilities.join(name));
-            found.extend(names.filter_map(|dir| files.find_directory(&dir)));
+            directories.extend(names.filter_map(|dir| files.find_directory(&dir)));
         }
-        if !found.contains(&dir) {
-            found.push(dir);
+        if !directories.contains(&dir) {
+            directories.push(dir);
         }
     }
-    found
+    directories
 }

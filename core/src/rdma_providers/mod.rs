@@ -55,7 +55,7 @@ pub enum LibraryDecision {
     /// The image's own libraries serve all devices.
     Fits,
     Mount {
-        way: MountMethod,
+        method: MountMethod,
         files: Vec<LibraryMount>,
         /// Which devices have none then, each with the reason; none where all are served.
         unserved: Option<String>,
@@ -66,7 +66,7 @@ pub enum LibraryDecision {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryReport {
-    pub verdict: LibraryDecision,
+    pub decision: LibraryDecision,
     /// What could not be examined and was taken to fit; for the debug log.
     pub notes: Vec<String>,
 }
@@ -79,9 +79,9 @@ pub fn decide_libraries(
 ) -> LibraryReport {
     let mut notes = Vec::new();
     let providers = group_by_provider(devices, &mut notes);
-    let verdict = verdict(image, host, providers, &mut notes);
-    let verdict = verdict.unwrap_or_else(|error| LibraryDecision::Unfit(format!("{error:#}")));
-    LibraryReport { verdict, notes }
+    let decision = verdict(image, host, providers, &mut notes);
+    let decision = decision.unwrap_or_else(|error| LibraryDecision::Unfit(format!("{error:#}")));
+    LibraryReport { decision, notes }
 }
 
 /// The providers, each with the devices that it serves.
@@ -91,25 +91,25 @@ fn group_by_provider<'a>(
     devices: &'a [VerbsDevice],
     notes: &mut Vec<String>,
 ) -> ProviderDevices<'a> {
-    let mut found = ProviderDevices::new();
+    let mut providers = ProviderDevices::new();
     for device in devices {
         let VerbsDevice { name, driver, .. } = device;
         match drivers::provider_name(driver) {
-            Some(provider) => found.entry(provider).or_default().push(device),
+            Some(provider) => providers.entry(provider).or_default().push(device),
             None => notes.push(format!(
                 "the provider library of {name} is not examined: its driver {driver:?} is unknown"
             )),
         }
     }
-    found
+    providers
 }
 
 /// The names of the devices that some providers serve.
 fn device_names<'a>(
     providers: &ProviderDevices<'_>,
-    some: impl IntoIterator<Item = &'a &'static str>,
+    names: impl IntoIterator<Item = &'a &'static str>,
 ) -> Vec<String> {
-    let devices = some.into_iter().filter_map(|one| providers.get(one));
+    let devices = names.into_iter().filter_map(|name| providers.get(name));
     let devices = devices.flatten().map(|device| device.name.clone());
     devices.collect()
 }
@@ -124,19 +124,19 @@ fn verdict(
         return Ok(LibraryDecision::Fits);
     }
     let libraries = LibrarySearch::new(image, "the image", image.library_path)?;
-    let mut brings = |places: &[PathBuf]| {
-        let own = places.iter().find(|path| image.is_covered(path));
-        notes.extend(own.map(|path| {
+    let mut is_brought = |paths: &[PathBuf]| {
+        let covered = paths.iter().find(|path| image.is_covered(path));
+        notes.extend(covered.map(|path| {
             format!("a mount of the container is at {path:?}: it brings its own libraries")
         }));
-        own.is_some()
+        covered.is_some()
     };
-    if brings(&libraries.candidate_paths(LIBIBVERBS)) {
+    if is_brought(&libraries.candidate_paths(LIBIBVERBS)) {
         return Ok(LibraryDecision::Fits);
     }
     let verbs = VerbsLibrary::find(&libraries)?;
     if let Some(verbs) = &verbs {
-        providers.retain(|provider, _| !brings(&verbs.provider_paths(provider, &libraries)));
+        providers.retain(|provider, _| !is_brought(&verbs.provider_paths(provider, &libraries)));
     }
     let providers = &providers;
     let lacking = match &verbs {
@@ -146,7 +146,7 @@ fn verdict(
     if verbs.is_some() && lacking.is_empty() {
         return Ok(LibraryDecision::Fits);
     }
-    let mut mounting = MountBuilder {
+    let mut builder = MountBuilder {
         image,
         libraries: &libraries,
         host,
@@ -154,40 +154,41 @@ fn verdict(
         providers,
         files: BTreeMap::new(),
     };
-    let Some(host_verbs) = VerbsLibrary::find(&mounting.host_libraries)? else {
-        let why = describe_lacking(&libraries, &lacking);
+    let Some(host_verbs) = VerbsLibrary::find(&builder.host_libraries)? else {
+        let message = describe_lacking(&libraries, &lacking);
         bail!(
-            "{why}, and the host has no {LIBIBVERBS}; install rdma-core in the image or on the host"
+            "{message}, and the host has no {LIBIBVERBS}; install rdma-core in the image or on the host"
         );
     };
-    let mut ways = Vec::new();
+    let mut plans = Vec::new();
     if let Some(verbs) = &verbs {
-        ways.push(mounting.add(verbs, &host_verbs, &lacking));
+        plans.push(builder.add(verbs, &host_verbs, &lacking));
     }
-    if ways.iter().all(|way| !way.unserved.is_empty()) {
-        ways.push(mounting.replace(&host_verbs));
+    if plans.iter().all(|plan| !plan.unserved.is_empty()) {
+        plans.push(builder.replace(&host_verbs));
     }
     // Of two that serve as many devices, the one that leaves the image its own libraries.
-    let best = ways.iter().min_by_key(|way| way.unserved.len());
-    let Some(best) = best.filter(|way| way.unserved.len() < providers.len()) else {
-        let mut why = describe_lacking(&libraries, &lacking);
-        for (_, reason) in ways.iter().filter_map(|way| way.unserved.first()) {
-            if !why.ends_with(reason) {
-                why = format!("{why}; {reason}");
+    let best = plans.iter().min_by_key(|plan| plan.unserved.len());
+    let Some(best) = best.filter(|plan| plan.unserved.len() < providers.len()) else {
+        let mut message = describe_lacking(&libraries, &lacking);
+        for (_, reason) in plans.iter().filter_map(|plan| plan.unserved.first()) {
+            if !message.ends_with(reason) {
+                message = format!("{message}; {reason}");
             }
         }
-        bail!("{why}; use an image whose rdma-core and glibc fit the host's");
+        bail!("{message}; use an image whose rdma-core and glibc fit the host's");
     };
-    if best.way == MountMethod::Replace && mounting.is_missing(LIBRDMACM)? {
+    if best.method == MountMethod::Replace && builder.is_missing(LIBRDMACM)? {
         notes.push(format!(
             "neither the image nor the host has {LIBRDMACM}: programs that need it, as rping does, do not load"
         ));
     }
     let unserved = best.unserved.iter().map(|(provider, reason)| {
         let names = device_names(providers, [provider]).join(", ");
-        let own = lacking.iter().find(|(lacking, _)| lacking == provider);
-        let own = own.map(|own| describe_lacking(&libraries, slice::from_ref(own)) + "; ");
-        format!("{names}: {}{reason}", own.unwrap_or_default())
+        let lack = lacking.iter().find(|(lacking, _)| lacking == provider);
+        let description =
+            lack.map(|lack| describe_lacking(&libraries, slice::from_ref(lack)) + "; ");
+        format!("{names}: {}{reason}", description.unwrap_or_default())
     });
     let unserved: Vec<String> = unserved.collect();
     Ok(best.verdict(&unserved.join("; ")))
@@ -195,7 +196,7 @@ fn verdict(
 
 /// What one way of mounting libraries of the host does.
 struct MountPlan {
-    way: MountMethod,
+    method: MountMethod,
     files: BTreeMap<PathBuf, PathBuf>,
     /// The providers that cannot be used then, and why.
     unserved: Vec<(&'static str, String)>,
@@ -212,7 +213,7 @@ impl MountPlan {
             target: target.clone(),
         });
         LibraryDecision::Mount {
-            way: self.way,
+            method: self.method,
             files: files.collect(),
             unserved: (!unserved.is_empty()).then(|| unserved.to_owned()),
         }
@@ -272,9 +273,9 @@ fn find_lacking(
 /// Why programs cannot use some devices, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryMisfit {
-    pub why: String,
+    pub reason: String,
     /// Whether a provider is there that does not load, or not serve the driver.
-    pub is_there: bool,
+    pub is_present: bool,
     /// The names of those devices.
     pub devices: Vec<String>,
 }
@@ -282,7 +283,7 @@ pub struct LibraryMisfit {
 /// Why programs that load what is in `files` cannot use the devices; `None` if they can. `whose` is for the message.
 pub fn find_misfit(
     files: &dyn LibraryFiles,
-    whose: &'static str,
+    owner: &'static str,
     library_path: Option<&str>,
     devices: &[VerbsDevice],
 ) -> Result<Option<LibraryMisfit>> {
@@ -290,7 +291,7 @@ pub fn find_misfit(
     if providers.is_empty() {
         return Ok(None);
     }
-    let libraries = LibrarySearch::new(files, whose, library_path)?;
+    let libraries = LibrarySearch::new(files, owner, library_path)?;
     let (lacking, devices) = match VerbsLibrary::find(&libraries)? {
         Some(verbs) => {
             let lacking = find_lacking(&verbs, &providers, &libraries)?;
@@ -299,10 +300,10 @@ pub fn find_misfit(
         }
         None => (Vec::new(), device_names(&providers, providers.keys())),
     };
-    let why = describe_lacking(&libraries, &lacking);
+    let reason = describe_lacking(&libraries, &lacking);
     let mut states = lacking.iter().map(|(_, state)| state);
-    let is_there = states.any(|state| matches!(state, ProviderState::Unusable(..)));
-    Ok((!devices.is_empty()).then_some(LibraryMisfit { why, is_there, devices }))
+    let is_present = states.any(|state| matches!(state, ProviderState::Unusable(..)));
+    Ok((!devices.is_empty()).then_some(LibraryMisfit { reason, is_present, devices }))
 }
 
 /// Whether programs that load what is in `files` find no librdmacm, which many connect by.
@@ -312,16 +313,16 @@ pub fn is_rdmacm_missing(files: &dyn LibraryFiles, library_path: Option<&str>) -
 }
 
 fn describe_lacking(libraries: &LibrarySearch<'_>, lacking: &[(&str, ProviderState)]) -> String {
-    let whose = libraries.whose;
+    let owner = libraries.owner;
     let reason = lacking.iter().find_map(|(provider, state)| match state {
         ProviderState::Fits => None,
-        ProviderState::Unnamed => Some(format!("{whose} does not name the driver {provider}")),
-        ProviderState::Missing(path) => Some(format!("{whose} has no provider {path:?}")),
+        ProviderState::Unnamed => Some(format!("{owner} does not name the driver {provider}")),
+        ProviderState::Missing(path) => Some(format!("{owner} has no provider {path:?}")),
         ProviderState::Unusable(path, reason) => {
-            Some(format!("{whose}'s provider {path:?} {reason}"))
+            Some(format!("{owner}'s provider {path:?} {reason}"))
         }
     });
-    reason.unwrap_or_else(|| format!("{whose} has no {LIBIBVERBS}"))
+    reason.unwrap_or_else(|| format!("{owner} has no {LIBIBVERBS}"))
 }
 
 fn is_public_library(name: &str) -> bool {
@@ -340,8 +341,8 @@ struct MountBuilder<'a> {
 
 impl MountBuilder<'_> {
     fn is_missing(&self, name: &str) -> Result<bool> {
-        let own = self.libraries.find_first(name)?;
-        Ok(own.is_none() && self.host_libraries.find_first(name)?.is_none())
+        let library = self.libraries.find_first(name)?;
+        Ok(library.is_none() && self.host_libraries.find_first(name)?.is_none())
     }
 
     /// Mounts `source` at a path of the image, or over what is at the end of the links there.
@@ -370,24 +371,24 @@ impl MountBuilder<'_> {
         host: &VerbsLibrary,
         lacking: &[(&'static str, ProviderState)],
     ) -> MountPlan {
-        let (mut way, mut unserved) = (MountMethod::Add, Vec::new());
+        let (mut method, mut unserved) = (MountMethod::Add, Vec::new());
         for (provider, state) in lacking {
-            match self.try_mount(|own| own.add_one(verbs, host, provider, state)) {
-                Ok(own) => way = way.max(own),
+            match self.try_mount(|builder| builder.add_one(verbs, host, provider, state)) {
+                Ok(added) => method = method.max(added),
                 Err(error) => unserved.push((*provider, format!("{error:#}"))),
             }
         }
-        MountPlan { way, files: std::mem::take(&mut self.files), unserved }
+        MountPlan { method, files: std::mem::take(&mut self.files), unserved }
     }
 
     /// Mounts nothing of what fails.
     fn try_mount<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let before = self.files.clone();
-        let done = act(self);
-        if done.is_err() {
+        let result = act(self);
+        if result.is_err() {
             self.files = before;
         }
-        done
+        result
     }
 
     fn add_one(
@@ -397,29 +398,29 @@ impl MountBuilder<'_> {
         provider: &str,
         state: &ProviderState,
     ) -> Result<MountMethod> {
-        let mut way = MountMethod::Add;
+        let mut method = MountMethod::Add;
         if !matches!(state, ProviderState::Unnamed) {
             let library = self.find_host_provider(host, provider)?;
             if let Some(reason) = find_unmet(&[&library], self.libraries)? {
                 bail!("the host's {:?} {reason}", library.path);
             }
             let path = match state {
-                ProviderState::Unusable(own, _) => own.clone(),
+                ProviderState::Unusable(library_path, _) => library_path.clone(),
                 _ => verbs.layout.provider_path(provider),
             };
             if matches!(state, ProviderState::Unusable(..)) {
-                way = MountMethod::Cover;
+                method = MountMethod::Cover;
             }
             self.mount(&library.path, &path, is_library_path)?;
             if is_public_library(&library.name()) {
-                let beside = verbs.library.path.parent().unwrap_or(Path::new("/"));
-                if self.mount_by_name(&library, beside)? {
-                    way = MountMethod::Cover;
+                let directory = verbs.library.path.parent().unwrap_or(Path::new("/"));
+                if self.mount_by_name(&library, directory)? {
+                    method = MountMethod::Cover;
                 }
             }
         }
         self.mount_driver_file(host, provider, &verbs.layout.driver_file(provider))?;
-        Ok(way)
+        Ok(method)
     }
 
     /// One that serves the kernel's driver.
@@ -443,18 +444,18 @@ impl MountBuilder<'_> {
     /// in a directory.
     fn mount_by_name(&mut self, library: &NativeLibrary, directory: &Path) -> Result<bool> {
         let name = library.name();
-        let Some(own) = self.libraries.find_first(&name)? else {
+        let Some(image_library) = self.libraries.find_first(&name)? else {
             self.mount(&library.path, &directory.join(name), is_library_path)?;
             return Ok(false);
         };
-        if let Some(version) = find_lost_version(library, &own) {
+        if let Some(version) = find_lost_version(library, &image_library) {
             bail!(
                 "the host's {:?} does not define {version}, as the image's {:?} does",
                 library.path,
-                own.path
+                image_library.path
             );
         }
-        self.mount(&library.path, &own.path, is_library_path)?;
+        self.mount(&library.path, &image_library.path, is_library_path)?;
         Ok(true)
     }
 
@@ -468,23 +469,23 @@ impl MountBuilder<'_> {
         if LibraryFiles::open(self.image, path)?.is_some() {
             return Ok(());
         }
-        let own = host.layout.driver_file(provider);
-        if LibraryFiles::open(self.host, &own)?.is_none() {
-            bail!("the host has no {own:?}; install it there");
+        let host_file = host.layout.driver_file(provider);
+        if LibraryFiles::open(self.host, &host_file)?.is_none() {
+            bail!("the host has no {host_file:?}; install it there");
         }
-        let source = self.host.resolve(&own)?;
+        let source = self.host.resolve(&host_file)?;
         self.mount(&source, path, is_config_path)
     }
 
     /// Mounts the host's libibverbs, with all that has to be of the same rdma-core.
     fn replace(&mut self, host: &VerbsLibrary) -> MountPlan {
         let mut unserved = Vec::new();
-        if let Err(error) = self.try_mount(|own| own.replace_all(host, &mut unserved)) {
+        if let Err(error) = self.try_mount(|builder| builder.replace_all(host, &mut unserved)) {
             let reason = format!("{error:#}");
             let all = self.providers.keys();
             unserved = all.map(|provider| (*provider, reason.clone())).collect();
         }
-        MountPlan { way: MountMethod::Replace, files: std::mem::take(&mut self.files), unserved }
+        MountPlan { method: MountMethod::Replace, files: std::mem::take(&mut self.files), unserved }
     }
 
     fn replace_all(
@@ -496,10 +497,10 @@ impl MountBuilder<'_> {
             bail!("the host's libraries need glibc, and the image has no libc.so.6");
         };
         let directory = libc.path.parent().unwrap_or(Path::new("/"));
-        let mut set = self.collect_whole_set()?;
+        let mut libraries = self.collect_whole_set()?;
         let mut public = Vec::new();
         for provider in self.providers.keys() {
-            match self.try_mount(|own| own.replace_one(host, provider, &set)) {
+            match self.try_mount(|builder| builder.replace_one(host, provider, &libraries)) {
                 Ok(library) if is_public_library(&library.name()) => public.push(library),
                 Ok(_) => {}
                 Err(error) => unserved.push((*provider, format!("{error:#}"))),
@@ -508,13 +509,13 @@ impl MountBuilder<'_> {
         if unserved.len() == self.providers.len() {
             return Ok(());
         }
-        set.extend(public);
+        libraries.extend(public);
         if let Some((path, program)) = (self.image.program)()
-            && let Some(reason) = find_unmet_by_program(&program, &set, self.libraries)?
+            && let Some(reason) = find_unmet_by_program(&program, &libraries, self.libraries)?
         {
             bail!("the program {path:?} {reason}");
         }
-        for library in &set {
+        for library in &libraries {
             self.mount_by_name(library, directory)?;
         }
         Ok(())
@@ -524,16 +525,16 @@ impl MountBuilder<'_> {
         &mut self,
         host: &VerbsLibrary,
         provider: &str,
-        set: &[Rc<NativeLibrary>],
+        libraries: &[Rc<NativeLibrary>],
     ) -> Result<Rc<NativeLibrary>> {
         let library = self.find_host_provider(host, provider)?;
         let path = host.layout.provider_path(provider);
         self.mount(&library.path, &path, is_library_path)?;
         let file = host.layout.driver_file(provider);
         self.mount_driver_file(host, provider, &file)?;
-        let all = set.iter().map(Rc::as_ref).chain([&*library]);
-        let all: Vec<&NativeLibrary> = all.collect();
-        if let Some(reason) = find_unmet(&all, self.libraries)? {
+        let loaded = libraries.iter().map(Rc::as_ref).chain([&*library]);
+        let loaded: Vec<&NativeLibrary> = loaded.collect();
+        if let Some(reason) = find_unmet(&loaded, self.libraries)? {
             bail!("the host's RDMA libraries need more than the image has: one {reason}");
         }
         Ok(library)
@@ -544,19 +545,19 @@ impl MountBuilder<'_> {
     fn collect_whole_set(&self) -> Result<Vec<Rc<NativeLibrary>>> {
         let mut names = vec![LIBIBVERBS.to_owned()];
         names.extend(PUBLIC_LIBRARIES.map(str::to_owned));
-        let mut set = Vec::new();
-        let mut at = 0;
-        while let Some(name) = names.get(at).cloned() {
-            at += 1;
-            let own = self.libraries.find_first(&name)?;
-            if own.is_none() && PUBLIC_LIBRARIES.contains(&&*name) && name != LIBRDMACM {
+        let mut libraries = Vec::new();
+        let mut index = 0;
+        while let Some(name) = names.get(index).cloned() {
+            index += 1;
+            let image_library = self.libraries.find_first(&name)?;
+            if image_library.is_none() && PUBLIC_LIBRARIES.contains(&&*name) && name != LIBRDMACM {
                 continue;
             }
             let Some(library) = self.host_libraries.find_first(&name)? else {
-                match own {
-                    Some(own) => bail!(
+                match image_library {
+                    Some(image_library) => bail!(
                         "{:?} of the image would not load with the host's {LIBIBVERBS}, and the host has no {name}",
-                        own.path
+                        image_library.path
                     ),
                     None => continue,
                 }
@@ -567,8 +568,8 @@ impl MountBuilder<'_> {
                     names.push(needed.clone());
                 }
             }
-            set.push(library);
+            libraries.push(library);
         }
-        Ok(set)
+        Ok(libraries)
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn find_unmet(
     loaded: &[&NativeLibrary],
     image: &LibrarySearch<'_>,
 ) -> Result<Option<String>> {
-    let whose = image.whose;
+    let owner = image.owner;
     let mut symbols = NeededSymbols::new();
     for library in loaded {
         library.each_symbol(&mut |symbol| {
@@ -40,26 +40,26 @@ pub(super) fn find_unmet(
         .filter(|need| !need.weak)
         .collect();
     let mut names: BTreeSet<String> = loaded.iter().map(|library| library.name()).collect();
-    let mut ahead: Vec<String> = Vec::new();
+    let mut queue: Vec<String> = Vec::new();
     for library in loaded {
         if let Some(missing) = find_missing_version(&needs, library) {
             return Ok(Some(missing));
         }
         remove_defined(&mut symbols, library)?;
-        enqueue_needed(&mut ahead, &names, &library.summary.needed)?;
+        enqueue_needed(&mut queue, &names, &library.summary.needed)?;
     }
-    while let Some(name) = ahead.pop() {
+    while let Some(name) = queue.pop() {
         if !names.insert(name.clone()) {
             continue;
         }
         let Some(library) = image.find_first(&name)? else {
-            return Ok(Some(format!("needs {name}, which {whose} does not have")));
+            return Ok(Some(format!("needs {name}, which {owner} does not have")));
         };
         if let Some(missing) = find_missing_version(&needs, &library) {
             return Ok(Some(missing));
         }
         remove_defined(&mut symbols, &library)?;
-        enqueue_needed(&mut ahead, &names, &library.summary.needed)?;
+        enqueue_needed(&mut queue, &names, &library.summary.needed)?;
     }
     let unmet = symbols.into_iter().filter_map(|(name, versions)| {
         let version = versions.into_iter().next()?;
@@ -67,21 +67,21 @@ pub(super) fn find_unmet(
     });
     Ok(unmet.min().map(|(name, version)| {
         let version = version.map_or_else(String::new, |version| format!("@{version}"));
-        format!("needs {name}{version}, which no library of {whose} defines")
+        format!("needs {name}{version}, which no library of {owner} defines")
     }))
 }
 
 /// Adds what is to be loaded and is not yet.
 fn enqueue_needed(
-    ahead: &mut Vec<String>,
+    queue: &mut Vec<String>,
     names: &BTreeSet<String>,
     needed: &[String],
 ) -> Result<()> {
     for name in needed {
-        if !names.contains(name) && !ahead.contains(name) {
-            ahead.push(name.clone());
+        if !names.contains(name) && !queue.contains(name) {
+            queue.push(name.clone());
         }
-        if names.len() + ahead.len() > MAX_LIBRARIES {
+        if names.len() + queue.len() > MAX_LIBRARIES {
             bail!("a provider would load more than {MAX_LIBRARIES} libraries of the image");
         }
     }
@@ -106,7 +106,7 @@ fn remove_defined(symbols: &mut NeededSymbols, library: &NativeLibrary) -> Resul
 /// place. One that has a search path of its own may find them elsewhere.
 pub(super) fn find_unmet_by_program(
     program: &ElfSummary,
-    set: &[Rc<NativeLibrary>],
+    libraries: &[Rc<NativeLibrary>],
     image: &LibrarySearch<'_>,
 ) -> Result<Option<String>> {
     if program.search_path.is_some() {
@@ -114,13 +114,15 @@ pub(super) fn find_unmet_by_program(
     }
     let needs = program.version_needs.iter();
     let needs: Vec<&VersionNeed> = needs.filter(|need| !need.weak).collect();
-    if let Some(missing) = set.iter().find_map(|library| find_missing_version(&needs, library)) {
+    if let Some(missing) =
+        libraries.iter().find_map(|library| find_missing_version(&needs, library))
+    {
         return Ok(Some(missing));
     }
     for name in &program.needed {
-        let is_one = name == LIBIBVERBS || PUBLIC_LIBRARIES.contains(&&**name);
-        let is_mounted = set.iter().any(|library| library.name() == *name);
-        if is_one && !is_mounted && image.find_first(name)?.is_none() {
+        let is_provided = name == LIBIBVERBS || PUBLIC_LIBRARIES.contains(&&**name);
+        let is_mounted = libraries.iter().any(|library| library.name() == *name);
+        if is_provided && !is_mounted && image.find_first(name)?.is_none() {
             return Ok(Some(format!("needs {name}, which neither the image nor the host has")));
         }
     }
@@ -135,12 +137,12 @@ fn find_missing_version(needs: &[&VersionNeed], library: &NativeLibrary) -> Opti
         .iter()
         .filter(|need| need.library == name && !defined.contains(&need.version))
         .max_by_key(|need| version_numbers(&need.version))?;
-    let kind = version_prefix(&missing.version);
-    let same = defined.iter().filter(|version| version_prefix(version) == kind);
-    let has = same.max_by_key(|version| version_numbers(version));
-    let has = has.map_or("no such version", String::as_str);
+    let prefix = version_prefix(&missing.version);
+    let same = defined.iter().filter(|version| version_prefix(version) == prefix);
+    let newest = same.max_by_key(|version| version_numbers(version));
+    let newest = newest.map_or("no such version", String::as_str);
     let (version, path) = (&missing.version, &library.path);
-    Some(format!("needs {version} of {name}, and {path:?} has {has}"))
+    Some(format!("needs {version} of {name}, and {path:?} has {newest}"))
 }
 
 /// `GLIBC_` of `GLIBC_2.38`.

@@ -104,7 +104,7 @@ fn judged_for(
 }
 
 fn verdict_of(image: &Tree, host: &Tree, driver: &str) -> LibraryDecision {
-    judged(image, host, driver, None, false).verdict
+    judged(image, host, driver, None, false).decision
 }
 
 /// The way, and what is mounted, without the directory of libraries: `source target` or only one if they are the same.
@@ -116,7 +116,7 @@ fn mounts(verdict: LibraryDecision) -> (MountMethod, Vec<String>) {
 
 /// The same, and why some devices have none.
 fn partial_mounts(verdict: LibraryDecision) -> (MountMethod, Vec<String>, Option<String>) {
-    let LibraryDecision::Mount { way, files, unserved } = verdict else {
+    let LibraryDecision::Mount { method: way, files, unserved } = verdict else {
         panic!("{verdict:?}");
     };
     let short = |path: &Path| path.display().to_string().replace(&format!("{MULTIARCH}/"), "");
@@ -273,7 +273,7 @@ fn verdict_for_program(
     };
     let owner = rustix::process::geteuid().as_raw();
     let host = TrustedTree::for_tree(host.root(), TrustedOwners::from_users(&[owner])).unwrap();
-    decide_libraries(&image, &host, &[device("rxe", 1)]).verdict
+    decide_libraries(&image, &host, &[device("rxe", 1)]).decision
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn a_provider_of_the_host_that_does_not_serve_the_kernel_s_abi_is_not_mounted() 
 fn of_two_vendors_devices_one_that_cannot_be_served_keeps_nothing_from_the_other() {
     let (image, host) = without_provider();
     let both = [device("rxe", 1), device("bnxt_en", 6)];
-    let of = |image: &Tree| judged_for(image, &host, &both, None, false).verdict;
+    let of = |image: &Tree| judged_for(image, &host, &both, None, false).decision;
     let missing = format!("{MULTIARCH}/libibverbs/libbnxt_re-rdmav34.so");
     let why = format!(
         "bnxt_en_0: the image has no provider {missing:?}; the host has no provider {missing:?}; install it there"
@@ -426,11 +426,11 @@ fn an_empty_file_that_a_runtime_left_counts_as_missing() {
 #[test]
 fn a_read_only_root_gets_what_it_has_a_place_for() {
     let (image, host) = without_provider();
-    let reason = reason(judged(&image, &host, "rxe", None, true).verdict);
+    let reason = reason(judged(&image, &host, "rxe", None, true).decision);
     assert!(reason.contains("read-only and has no"), "{reason}");
     image.file(DRIVER_FILE, "");
     image.file(&format!("{MULTIARCH}/libibverbs/librxe-rdmav34.so"), "");
-    assert_eq!(mounts(judged(&image, &host, "rxe", None, true).verdict).0, MountMethod::Add);
+    assert_eq!(mounts(judged(&image, &host, "rxe", None, true).decision).0, MountMethod::Add);
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn two_different_libibverbs_are_refused_by_their_paths() {
     image.file("/opt/x/lib/libibverbs.so.1", SharedLibrary::new("libibverbs.so.1").bytes());
     image.link("/opt/y", "x/lib");
     assert_eq!(mounts(verdict_of(&image, &host, "rxe")).0, MountMethod::Add);
-    let reason = reason(judged(&image, &host, "rxe", Some("/opt/y"), false).verdict);
+    let reason = reason(judged(&image, &host, "rxe", Some("/opt/y"), false).decision);
     assert!(reason.contains("\"/opt/x/lib/libibverbs.so.1\""), "{reason}");
     assert!(reason.contains(&format!("\"{MULTIARCH}/libibverbs.so.1\"")), "{reason}");
 }
@@ -471,7 +471,7 @@ fn libraries_that_the_user_mounts_are_left_alone() {
     let covered = |path: &Path| path == Path::new(&own);
     let devices = [device("rxe", 1), device("of_tomorrow", 1)];
     let judgement = judged_beside(&image, &host, &devices, &covered);
-    assert_eq!(judgement.verdict, LibraryDecision::Fits);
+    assert_eq!(judgement.decision, LibraryDecision::Fits);
     assert_eq!(judgement.notes.len(), 2, "{:?}", judgement.notes);
 }
 
@@ -491,18 +491,18 @@ fn a_provider_that_the_user_mounts_is_left_alone_and_the_others_are_served() {
         &format!("{MULTIARCH}/libbnxt.so.1"),
     ] {
         let judgement = judge(own, &[device("bnxt_en", 6)]);
-        assert_eq!(judgement.verdict, LibraryDecision::Fits, "{own}");
+        assert_eq!(judgement.decision, LibraryDecision::Fits, "{own}");
         let [note] = &judgement.notes[..] else {
             panic!("{:?}", judgement.notes);
         };
         assert!(note.ends_with("it brings its own libraries"), "{note}");
     }
     let both = [device("rxe", 1), device("bnxt_en", 6)];
-    let (way, files) = mounts(judge(&own, &both).verdict);
+    let (way, files) = mounts(judge(&own, &both).decision);
     assert_eq!(way, MountMethod::Add);
     assert_eq!(files, [DRIVER_FILE, "libibverbs/librxe-rdmav34.so"]);
     let other = judge(&format!("{MULTIARCH}/libother.so"), &[device("bnxt_en", 6)]);
-    assert!(reason(other.verdict).contains("has no provider"));
+    assert!(reason(other.decision).contains("has no provider"));
 }
 
 #[test]

@@ -32,14 +32,14 @@ pub(super) struct VerbsLibrary {
 impl VerbsLibrary {
     /// The libibverbs that a loader finds; more than one is refused.
     pub(super) fn find(libraries: &LibrarySearch<'_>) -> Result<Option<VerbsLibrary>> {
-        let whose = libraries.whose;
-        let mut found = libraries.find_two(LIBIBVERBS)?.into_iter();
-        let Some(library) = found.next() else {
+        let owner = libraries.owner;
+        let mut candidates = libraries.find_two(LIBIBVERBS)?.into_iter();
+        let Some(library) = candidates.next() else {
             return Ok(None);
         };
-        if let Some(other) = found.next() {
+        if let Some(other) = candidates.next() {
             bail!(
-                "{whose} has two {LIBIBVERBS}, {:?} and {:?}, and programs may load either; remove one",
+                "{owner} has two {LIBIBVERBS}, {:?} and {:?}, and programs may load either; remove one",
                 library.path,
                 other.path
             );
@@ -47,7 +47,7 @@ impl VerbsLibrary {
         let strings = library.find_strings(&["/lib%s-rdmav", "/libibverbs.d"])?;
         let Some(layout) = VerbsLayout::new(&strings) else {
             bail!(
-                "{:?} of {whose} does not name a directory of providers below /usr, /lib or /opt",
+                "{:?} of {owner} does not name a directory of providers below /usr, /lib or /opt",
                 library.path
             );
         };
@@ -56,9 +56,9 @@ impl VerbsLibrary {
 
     /// Where a provider may be that it opens, in its order.
     pub(super) fn provider_paths(&self, name: &str, libraries: &LibrarySearch<'_>) -> Vec<PathBuf> {
-        let mut places = vec![self.layout.provider_path(name)];
-        places.extend(libraries.candidate_paths(&self.layout.provider_file(name)));
-        places
+        let mut paths = vec![self.layout.provider_path(name)];
+        paths.extend(libraries.candidate_paths(&self.layout.provider_file(name)));
+        paths
     }
 
     /// The provider that it opens: the one in its own directory, or else the one that the loader finds
@@ -84,14 +84,14 @@ impl VerbsLayout {
             Some((directory, number.parse().ok().filter(|_| is_number)?))
         })?;
         let is_config = |string: &&String| string.ends_with("/libibverbs.d");
-        let config = strings.iter().find(is_config).map_or(CONFIG_DIR, |at| at);
+        let config = strings.iter().find(is_config).map_or(CONFIG_DIR, |directory| directory);
         let layout = VerbsLayout {
             providers: PathBuf::from(providers),
             private_abi,
             config: PathBuf::from(config),
         };
-        let may_be = is_library_path(&layout.providers) && is_config_path(&layout.config);
-        may_be.then_some(layout)
+        let is_plausible = is_library_path(&layout.providers) && is_config_path(&layout.config);
+        is_plausible.then_some(layout)
     }
 
     pub(super) fn provider_path(&self, name: &str) -> PathBuf {

@@ -63,8 +63,8 @@ impl Ticket {
     /// Reads a file's text; fields that this version does not know are passed over.
     pub(super) fn parse(bytes: &[u8]) -> Result<Ticket> {
         let ticket: Ticket = versioned::parse(bytes, VERSION, "it is no ticket")?;
-        let asked = ticket.parse_request();
-        asked.context("what it asks for is not understood")?;
+        let request = ticket.parse_request();
+        request.context("what it asks for is not understood")?;
         Ok(ticket)
     }
 

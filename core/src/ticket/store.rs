@@ -63,7 +63,7 @@ pub struct StartingContainer<'a> {
     /// Its bundle, without symbolic links.
     pub bundle: &'a Path,
     /// The process that becomes its runtime, where it is known.
-    pub maker: Option<ProcessId>,
+    pub creator: Option<ProcessId>,
     /// As [`TicketUser::task`].
     pub task: Option<&'a Path>,
 }
@@ -71,7 +71,7 @@ pub struct StartingContainer<'a> {
 impl StartingContainer<'_> {
     fn is_same(&self, user: &TicketUser) -> bool {
         let is_same = user.container == *self.container && user.bundle == self.bundle;
-        is_same || self.maker == Some(user.maker)
+        is_same || self.creator == Some(user.maker)
     }
 }
 
@@ -83,7 +83,7 @@ pub struct TicketEntry {
     /// Whether the container that was started with it last is there, or may be.
     pub is_used: bool,
     /// Whether it is of another boot.
-    pub is_over: bool,
+    pub has_expired: bool,
 }
 
 /// The first process of a container, as its runtime wrote it down.
@@ -145,7 +145,7 @@ impl Tickets {
 
     /// Writes a new ticket. Those that have one of its devices for themselves are good no longer. It reads no other
     /// ticket, since there may be thousands.
-    pub fn write(&self, new: NewTicket<'_>, patience: Duration) -> Result<Token> {
+    pub fn write(&self, new: NewTicket<'_>, timeout: Duration) -> Result<Token> {
         check(new)?;
         let ticket = Ticket {
             boot: self.processes.boot_id()?,
@@ -158,7 +158,7 @@ impl Tickets {
             user: None,
         };
         let id = Token::new().context("making a ticket")?;
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock(timeout)?;
         for device in new.exclusive {
             if let Some(earlier) = self.read_index(device) {
                 self.unlink(&earlier)?;
@@ -183,44 +183,44 @@ impl Tickets {
     }
 
     /// Reads a ticket for a container that is started with it now, and writes that down.
-    pub fn redeem(&self, id: &Token, user: TicketUser, patience: Duration) -> Result<Ticket> {
-        let _lock = self.lock(patience)?;
+    pub fn redeem(&self, id: &Token, user: TicketUser, timeout: Duration) -> Result<Ticket> {
+        let _lock = self.lock(timeout)?;
         let mut ticket = self.read(id)?;
-        let starting = StartingContainer {
+        let container = StartingContainer {
             container: &user.container,
             bundle: &user.bundle,
-            maker: Some(user.maker),
+            creator: Some(user.maker),
             task: user.task.as_deref(),
         };
-        self.check_user(id, &ticket, starting)?;
+        self.check_user(id, &ticket, container)?;
         ticket.user = Some(user);
         self.publish(id, &ticket)?;
         Ok(ticket)
     }
 
     /// As [`Tickets::redeem`], where nothing is written.
-    pub fn check_redeemable(&self, id: &Token, starting: StartingContainer<'_>) -> Result<Ticket> {
+    pub fn check_redeemable(&self, id: &Token, container: StartingContainer<'_>) -> Result<Ticket> {
         let ticket = self.read(id)?;
-        self.check_user(id, &ticket, starting)?;
+        self.check_user(id, &ticket, container)?;
         Ok(ticket)
     }
 
     /// Writes down of which of the tickets that were listed the container is gone now, and removes those of another boot,
     /// those that make room, and what a killed process left half written. From the end of its container on, [`RESTART`]
     /// runs.
-    pub fn prune(&self, listed: &[TicketEntry], patience: Duration) -> Result<()> {
+    pub fn prune(&self, entries: &[TicketEntry], timeout: Duration) -> Result<()> {
         let (names, now) = (self.file_names()?, (self.clock)());
         let half_written = names.iter().filter(|name| is_temporary_name(name.as_ref()));
         let half_written: Vec<&String> = half_written.collect();
-        let goes = listed.iter().filter(|one| one.is_over);
-        let goes = goes.chain(find_superfluous(listed, now));
-        let ends = listed.iter().filter(|one| one.has_just_ended());
-        let changed: Vec<&Token> = goes.chain(ends).map(|one| &one.id).collect();
+        let removable = entries.iter().filter(|entry| entry.has_expired);
+        let removable = removable.chain(find_superfluous(entries, now));
+        let ended = entries.iter().filter(|entry| entry.has_just_ended());
+        let changed: Vec<&Token> = removable.chain(ended).map(|entry| &entry.id).collect();
         if changed.is_empty() && half_written.is_empty() {
             return Ok(());
         }
         // The list is long and others wait for the lock: what is in it is read again.
-        let _lock = self.lock(patience)?;
+        let _lock = self.lock(timeout)?;
         for name in half_written {
             // It is in nobody's way.
             let _ = atomic::remove(&self.dir, name.as_ref());
@@ -228,41 +228,41 @@ impl Tickets {
         let boot = self.processes.boot_id()?;
         for id in changed {
             match self.read_entry(id.clone(), &boot) {
-                Some(one) if one.has_just_ended() => self.record_end(one)?,
-                Some(one) if one.is_over || one.is_idle(now) => drop(self.unlink(id)?),
+                Some(entry) if entry.has_just_ended() => self.record_end(entry)?,
+                Some(entry) if entry.has_expired || entry.is_idle(now) => drop(self.unlink(id)?),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn record_end(&self, one: TicketEntry) -> Result<()> {
-        let Ok(mut ticket) = one.ticket else {
+    fn record_end(&self, entry: TicketEntry) -> Result<()> {
+        let Ok(mut ticket) = entry.ticket else {
             return Ok(());
         };
         if let Some(user) = &mut ticket.user {
             user.ended_ms = Some((self.clock)());
         }
-        self.publish(&one.id, &ticket)
+        self.publish(&entry.id, &ticket)
     }
 
     /// Every ticket, the oldest first; those that are not understood before all others. What changes
     /// meanwhile may be seen as it was or as it is.
     pub fn list(&self) -> Result<Vec<TicketEntry>> {
         let boot = self.processes.boot_id()?;
-        let mut listed = Vec::new();
+        let mut entries = Vec::new();
         for name in self.file_names()? {
             let id = name.parse::<Token>().ok();
-            listed.extend(id.and_then(|id| self.read_entry(id, &boot)));
+            entries.extend(id.and_then(|id| self.read_entry(id, &boot)));
         }
-        listed
+        entries
             .sort_unstable_by(|a, b| (a.since(), &a.id.as_str()).cmp(&(b.since(), &b.id.as_str())));
-        Ok(listed)
+        Ok(entries)
     }
 
     /// A ticket as it is found; none where there is none.
     fn read_entry(&self, id: Token, boot: &str) -> Option<TicketEntry> {
-        let read = match self.read_file(&id).transpose()? {
+        let ticket = match self.read_file(&id).transpose()? {
             Ok(bytes) => parse(&id, &bytes),
             Err(error) => Err(error),
         };
@@ -270,9 +270,9 @@ impl Tickets {
             |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.is_alive(user));
         Some(TicketEntry {
             id,
-            is_used: read.as_ref().is_ok_and(is_used),
-            is_over: read.as_ref().is_ok_and(|ticket| ticket.boot != boot),
-            ticket: read.map_err(|error| format!("{error:#}")),
+            is_used: ticket.as_ref().is_ok_and(is_used),
+            has_expired: ticket.as_ref().is_ok_and(|ticket| ticket.boot != boot),
+            ticket: ticket.map_err(|error| format!("{error:#}")),
         })
     }
 
@@ -294,27 +294,27 @@ impl Tickets {
         &self,
         id: &Token,
         ticket: &Ticket,
-        starting: StartingContainer<'_>,
+        container: StartingContainer<'_>,
     ) -> Result<()> {
-        let Some(last) = &ticket.user else {
+        let Some(last_user) = &ticket.user else {
             return Ok(());
         };
-        let lives = self.is_alive(last);
-        if lives && !starting.is_same(last) {
+        let is_alive = self.is_alive(last_user);
+        if is_alive && !container.is_same(last_user) {
             bail!(
                 "ticket {} is in use by container {}, and is good for one container at a time",
                 short_name(id),
-                last.container
+                last_user.container
             );
         }
-        if last.task.is_some() && last.task.as_deref() != starting.task {
+        if last_user.task.is_some() && last_user.task.as_deref() != container.task {
             bail!(
                 "ticket {} is good for the task that used it first, and this container is another's; let the engine place the task again",
                 short_name(id)
             );
         }
         let is_expired = |ended| is_idle(ended, (self.clock)());
-        if !lives && last.ended_ms.is_some_and(is_expired) {
+        if !is_alive && last_user.ended_ms.is_some_and(is_expired) {
             bail!(
                 "ticket {} is good no longer: its last container ended more than {} h ago; let the engine place the task again",
                 short_name(id),
@@ -327,9 +327,9 @@ impl Tickets {
     /// Whether a container is there, or may be: it is being created, or its runtime knows it and its first
     /// process has not ended.
     fn is_alive(&self, user: &TicketUser) -> bool {
-        let is_made = self.processes.has_ended(user.maker).ok().flatten() != Some(true);
+        let is_being_created = self.processes.has_ended(user.maker).ok().flatten() != Some(true);
         let mut states = user.state.iter().filter(|dir| may_exist(dir));
-        is_made || states.any(|dir| !self.init_has_ended(dir, user.maker.pid_namespace))
+        is_being_created || states.any(|dir| !self.init_has_ended(dir, user.maker.pid_namespace))
     }
 
     /// Whether the first process is known to have ended of a container whose runtime keeps its state in a
@@ -345,9 +345,9 @@ impl Tickets {
         ended == Some(true)
     }
 
-    fn lock(&self, patience: Duration) -> Result<Lock> {
-        let kind = LockMode::Exclusive;
-        Ok(Lock::acquire(&self.dir, &self.path, LOCK, kind, patience)?)
+    fn lock(&self, timeout: Duration) -> Result<Lock> {
+        let mode = LockMode::Exclusive;
+        Ok(Lock::acquire(&self.dir, &self.path, LOCK, mode, timeout)?)
     }
 
     fn file_names(&self) -> Result<Vec<String>> {
@@ -400,11 +400,11 @@ impl Tickets {
         self.add_context(id, atomic::remove(&self.dir, OsStr::new(id.as_str())))
     }
 
-    fn add_context<T>(&self, id: &Token, done: Result<T, WriteError>) -> Result<T> {
+    fn add_context<T>(&self, id: &Token, result: Result<T, WriteError>) -> Result<T> {
         // The file's name is the ticket, which nobody else is to read.
         let name = short_name(id);
-        let done = done.map_err(|error| WriteError { name: name.clone().into(), ..error });
-        done.with_context(|| format!("writing ticket {name} in {:?}", self.path))
+        let result = result.map_err(|error| WriteError { name: name.clone().into(), ..error });
+        result.with_context(|| format!("writing ticket {name} in {:?}", self.path))
     }
 }
 
@@ -429,7 +429,7 @@ impl TicketEntry {
     /// Whether its container is gone, and nobody wrote that down yet.
     fn has_just_ended(&self) -> bool {
         let is_unnoted = self.user().is_some_and(|user| user.ended_ms.is_none());
-        !self.is_used && !self.is_over && is_unnoted
+        !self.is_used && !self.has_expired && is_unnoted
     }
 
     /// Whether no container had it within [`RESTART`].
@@ -440,11 +440,11 @@ impl TicketEntry {
 
 /// The tickets that make room for another one: those that were used last before all others, and not within
 /// [`RESTART`] of now.
-fn find_superfluous(kept: &[TicketEntry], now: u64) -> impl Iterator<Item = &TicketEntry> {
-    let many = (kept.len() + 1).saturating_sub(MAX_TICKETS);
-    let mut idle: Vec<&TicketEntry> = kept.iter().filter(|one| one.is_idle(now)).collect();
-    idle.sort_by_key(|one| one.last_use(now));
-    idle.into_iter().take(many)
+fn find_superfluous(entries: &[TicketEntry], now: u64) -> impl Iterator<Item = &TicketEntry> {
+    let excess = (entries.len() + 1).saturating_sub(MAX_TICKETS);
+    let mut idle: Vec<&TicketEntry> = entries.iter().filter(|entry| entry.is_idle(now)).collect();
+    idle.sort_by_key(|entry| entry.last_use(now));
+    idle.into_iter().take(excess)
 }
 
 /// Whether more than [`RESTART`] has passed between two times since boot.
@@ -454,12 +454,14 @@ fn is_idle(since_ms: u64, now_ms: u64) -> bool {
 
 fn check(new: NewTicket<'_>) -> Result<()> {
     let making = || format!("making a ticket for {}", new.engine);
-    let asked = Request::parse_text(new.request, Origin::Ticket).with_context(making)?;
-    let is_asked = |device: &DeviceId| {
-        let of_class = asked.devices.get(&device.class);
-        of_class.is_some_and(|of| of.value.iter().any(|one| one.name == device.name.as_str()))
+    let request = Request::parse_text(new.request, Origin::Ticket).with_context(making)?;
+    let is_requested = |device: &DeviceId| {
+        let class_entry = request.devices.get(&device.class);
+        class_entry.is_some_and(|entry| {
+            entry.value.iter().any(|device_ref| device_ref.name == device.name.as_str())
+        })
     };
-    if let Some(device) = new.exclusive.iter().find(|device| !is_asked(device)) {
+    if let Some(device) = new.exclusive.iter().find(|device| !is_requested(device)) {
         bail!("{}: it is to have {device} for itself, and does not ask for it", making());
     }
     Ok(())
@@ -579,7 +581,7 @@ mod tests {
             let starting = StartingContainer {
                 container: &user.container,
                 bundle: &user.bundle,
-                maker: None,
+                creator: None,
                 task: user.task.as_deref(),
             };
             let would = self.tickets.check_redeemable(id, starting);
@@ -951,7 +953,7 @@ mod tests {
                     .then(|| TicketUser { ended_ms: over.map(hours), ..used.clone() }),
             }),
             is_used,
-            is_over: false,
+            has_expired: false,
         };
         // The oldest are services that run, or start again.
         let mut kept = vec![

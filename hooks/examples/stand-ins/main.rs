@@ -35,7 +35,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let directory = functions.first().and_then(|one| one.strip_prefix("vf="));
     let mut stand_ins = StandIns::default();
     if let Some(directory) = directory {
-        stand_ins.interfaces.functions.stand_ins = Some(Rc::new(vf::Files(directory.into())));
+        stand_ins.interfaces.vf_access.stand_ins = Some(Rc::new(vf::Files(directory.into())));
     }
     let list = list.into_iter();
     match kind.to_str() {

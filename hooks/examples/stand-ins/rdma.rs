@@ -79,11 +79,11 @@ impl RdmaAccess for Pairs {
     fn nodes(&self, _: &Netns, index: u32) -> io::Result<Vec<RdmaNode>> {
         let path = Path::new(NODES).join(&self.pair(index)?.node);
         let stat = rustix::fs::stat(&path)?;
-        let numbers = DeviceNumber {
+        let number = DeviceNumber {
             major: rustix::fs::major(stat.st_rdev),
             minor: rustix::fs::minor(stat.st_rdev),
         };
-        Ok(vec![RdmaNode { path, numbers }])
+        Ok(vec![RdmaNode { path, number }])
     }
 
     /// One that is called `ib` and the device's number.

@@ -42,11 +42,11 @@ pub struct Adjustment {
     /// Those that change.
     pub limits: Vec<Rlimit>,
     pub hugepage_limits: Vec<HugepageLimit>,
-    pub given: String,
+    pub granted: String,
     pub warnings: Vec<String>,
     pub reasons: Vec<String>,
     /// Members of pools that are chosen for it.
-    pub reserved: Option<Reservation>,
+    pub reservation: Option<Reservation>,
 }
 
 /// Edits in parts that an engine can be told.
@@ -115,9 +115,9 @@ pub fn adjust(
 fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment> {
     let mut decision = filter.decide(config, &|_| false)?;
     let (keys, memlock) = (decision.keys.clone(), decision.memlock);
-    let given = std::mem::take(&mut decision.given);
-    let why = if request::is_pod_container(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
-    let not_set = cpuset::not_set_warning(&decision.placements, why);
+    let granted = std::mem::take(&mut decision.granted);
+    let reason = if request::is_pod_container(config) { cpuset::OF_POD } else { cpuset::BY_NRI };
+    let not_set = cpuset::not_set_warning(&decision.placements, reason);
     filter.outcome.report.warnings.extend(not_set);
     let names = qualified_names(&mut decision, config).context(CONFIG_JSON)?;
     let mut limited = config.clone();
@@ -135,10 +135,10 @@ fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjus
         edits: AdjustmentEdits { nodes, ..edits },
         limits,
         hugepage_limits,
-        given,
+        granted,
         warnings: report.warnings,
         reasons: report.reasons,
-        reserved: filter.outcome.reserved.clone(),
+        reservation: filter.outcome.reservation.clone(),
     })
 }
 
@@ -153,13 +153,14 @@ fn qualified_names(
     if names.is_none() || decision.preload.is_asked || is_by_file {
         return Ok(None);
     }
-    let mut given = BTreeSet::new();
+    let mut settings = BTreeSet::new();
     for (_, edits) in &decision.by_class {
         let names = edits.env.iter().map(|entry| variable_name(entry));
-        given.extend(names.filter(|name| *name == LD_PRELOAD || decide::is_onload_setting(name)));
+        settings
+            .extend(names.filter(|name| *name == LD_PRELOAD || decide::is_onload_setting(name)));
     }
     let mut is_free = true;
-    config.each_env(|entry| is_free &= !given.contains(variable_name(entry)))?;
+    config.each_env(|entry| is_free &= !settings.contains(variable_name(entry)))?;
     Ok(names.filter(|_| is_free))
 }
 
@@ -193,9 +194,9 @@ fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
 /// Whether a hook does no more than what is done here: the limit goes beside the edits, and the nodes were
 /// checked just now. An engine may refuse hooks altogether, so none is sent in vain.
 fn is_limit_hook(hook: &Hook) -> bool {
-    HookArguments::from_command(&hook.args).is_some_and(|(stage, asked)| {
-        let rest = HookArguments { memlock: None, expect: Vec::new(), ..asked.clone() };
-        let raises = asked.memlock.is_some();
+    HookArguments::from_command(&hook.args).is_some_and(|(stage, arguments)| {
+        let rest = HookArguments { memlock: None, expect: Vec::new(), ..arguments.clone() };
+        let raises = arguments.memlock.is_some();
         stage == "createRuntime" && raises && rest == HookArguments::default()
     })
 }
@@ -206,16 +207,17 @@ fn to_container_nodes(
 ) -> Result<Vec<ContainerNode>, OciConfigError> {
     let user = config.user()?;
     // As CDI's libraries do: the user of the container's process, if it is not root.
-    let own = |written: Option<u32>, own: u32| written.or((own > 0).then_some(own));
+    let own_id =
+        |written: Option<u32>, process_id: u32| written.or((process_id > 0).then_some(process_id));
     let node = |device: &VerifiedNode| {
         let access = device.node.permissions.as_deref();
         ContainerNode {
             path: device.node.path.clone(),
-            major: device.found.major,
-            minor: device.found.minor,
-            mode: device.node.file_mode.unwrap_or(device.found.mode),
-            uid: own(device.node.uid, user.uid),
-            gid: own(device.node.gid, user.gid),
+            major: device.host_node.major,
+            minor: device.host_node.minor,
+            mode: device.node.file_mode.unwrap_or(device.host_node.mode),
+            uid: own_id(device.node.uid, user.uid),
+            gid: own_id(device.node.gid, user.gid),
             access: access.filter(|access| !access.is_empty()).unwrap_or("rwm").to_owned(),
         }
     };
@@ -237,8 +239,8 @@ fn changed_hugepage_limits(
     before: &OciConfig,
     after: &OciConfig,
 ) -> Result<Vec<HugepageLimit>, OciConfigError> {
-    let held = before.hugepage_limits()?;
+    let limits_before = before.hugepage_limits()?;
     let mut limits = after.hugepage_limits()?;
-    limits.retain(|limit| !held.contains(limit));
+    limits.retain(|limit| !limits_before.contains(limit));
     Ok(limits)
 }

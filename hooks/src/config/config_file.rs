@@ -75,10 +75,10 @@ impl OciConfigFile {
     }
 
     /// Reads as much of it as is ever parsed, and searches all of it for a request.
-    pub(crate) fn scan(&self, places: ScanScope) -> Result<ScanResult> {
+    pub(crate) fn scan(&self, scope: ScanScope) -> Result<ScanResult> {
         let size = usize::try_from(self.stat.st_size).unwrap_or_default();
-        let scanned = scan::read(&self.file, size, places, &mut |_, _| Ok(()));
-        scanned.with_context(|| read_context(&self.path))
+        let scan_result = scan::read(&self.file, size, scope, &mut |_, _| Ok(()));
+        scan_result.with_context(|| read_context(&self.path))
     }
 
     /// Replaces it completely or not at all. The new file has the owner, mode and label of the old one.

@@ -27,21 +27,21 @@ pub(crate) struct DecisionInput {
 
 impl DecisionInput {
     /// Parses the result of a scan; `None` if it requests nothing after all.
-    pub(crate) fn read(scanned: ScanResult) -> Result<Option<DecisionInput>> {
-        if !scanned.may_ask {
+    pub(crate) fn read(scan_result: ScanResult) -> Result<Option<DecisionInput>> {
+        if !scan_result.may_hold_request {
             return Ok(None);
         }
-        if scanned.more {
+        if scan_result.more {
             return Err(too_large_error());
         }
-        DecisionInput::parse(into_text(scanned.kept)?, scanned.places)
+        DecisionInput::parse(into_text(scan_result.kept)?, scan_result.scope)
     }
 
     /// Parses a text; `None` if it requests nothing after all.
-    pub(crate) fn parse(text: Arc<String>, places: ScanScope) -> Result<Option<DecisionInput>> {
+    pub(crate) fn parse(text: Arc<String>, scope: ScanScope) -> Result<Option<DecisionInput>> {
         let config = OciConfig::parse_text(Arc::clone(&text)).context(CONFIG_JSON)?;
         let request = Request::parse(&config)?;
-        let variables = match places {
+        let variables = match scope {
             ScanScope::VariableToo if !is_sandbox(&config) => {
                 RequestVariables::from_config(&config).context(CONFIG_JSON)?
             }

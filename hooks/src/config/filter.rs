@@ -53,7 +53,7 @@ pub struct FilterOutcome {
     pub file: Option<HostFile>,
     pub report: ContainerReport,
     /// Members of pools that are chosen for the container.
-    pub reserved: Option<Reservation>,
+    pub reservation: Option<Reservation>,
     /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
     /// that is started in it later either.
     pub guards_exec: bool,
@@ -67,8 +67,8 @@ pub fn apply(
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<FilterOutcome> {
-    let scanned = scan::read(json, json.len(), ScanScope::VariableToo, &mut |_, _| Ok(()));
-    match DecisionInput::read(scanned.context(CONFIG_JSON)?)? {
+    let scan_result = scan::read(json, json.len(), ScanScope::VariableToo, &mut |_, _| Ok(()));
+    match DecisionInput::read(scan_result.context(CONFIG_JSON)?)? {
         Some(input) => apply_request(&input, container, host, pools),
         None => Ok(FilterOutcome::default()),
     }
@@ -83,12 +83,15 @@ pub(crate) fn apply_request(
 ) -> Result<FilterOutcome> {
     let settings = host.settings()?;
     let task = variable::task_dir(&input.config);
-    let take = |id: &Token| pools.ticket(id, container, task.as_deref());
-    let asked = variable::read(&input.variables, &settings, &take)?;
+    let find_ticket = |id: &Token| pools.ticket(id, container, task.as_deref());
+    let variable_request = variable::read(&input.variables, &settings, &find_ticket)?;
     let mut request = input.request.clone();
-    request.add_missing(asked.request)?;
+    request.add_missing(variable_request.request)?;
     let outcome = FilterOutcome {
-        report: ContainerReport::from_warnings(asked.warnings, settings.config.log.clone()),
+        report: ContainerReport::from_warnings(
+            variable_request.warnings,
+            settings.config.log.clone(),
+        ),
         ..FilterOutcome::default()
     };
     if request == Request::default() && !input.moves_interfaces {
@@ -102,7 +105,7 @@ pub(crate) fn apply_request(
         settings,
         privilege: host.privilege(),
         request,
-        tickets: asked.tickets,
+        tickets: variable_request.tickets,
         outcome,
     };
     filter.run(input.config.clone(), input.text.as_bytes())?;
@@ -128,7 +131,7 @@ impl Filter<'_> {
         let root = gives_devices.then(|| image::open_root(self.container.bundle, &config));
         let lacks = |dir: &Path| matches!(&root, Some(Ok(Some(root))) if root.is_missing(dir));
         let mut decision = self.decide(&config, &lacks)?;
-        let given = std::mem::take(&mut decision.given);
+        let granted = std::mem::take(&mut decision.granted);
         let memlock = decision.memlock;
         let placements = std::mem::take(&mut decision.placements);
         if let Some(root) = root {
@@ -142,8 +145,8 @@ impl Filter<'_> {
             let (edits, devices) = self.build_edits(&mut config, decision, root.as_ref())?;
             oci::apply(&mut config, &edits, &VerifiedNodes(&devices)).context(APPLYING)?;
         }
-        let taken = net_devices::move_to_hook(&mut config, self.host, self.privilege)?;
-        self.outcome.report.reasons.extend(taken);
+        let moved_reasons = net_devices::move_to_hook(&mut config, self.host, self.privilege)?;
+        self.outcome.report.reasons.extend(moved_reasons);
         self.raise_memlock(&mut config, memlock).context(CONFIG_JSON)?;
         self.add_ipc_lock(&mut config).context(CONFIG_JSON)?;
         self.set_hugepage_limits(&mut config).context(CONFIG_JSON)?;
@@ -158,7 +161,7 @@ impl Filter<'_> {
         // Parsing drops only the white space around the document.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
         if self.outcome.config.is_some() {
-            self.outcome.report.given = given;
+            self.outcome.report.granted = granted;
         }
         Ok(())
     }
@@ -176,7 +179,7 @@ impl Filter<'_> {
             lacks,
         };
         let mut decision = decide::decide(subject, &self.settings, self.host, self.pools)?;
-        self.outcome.reserved = decision.reserved.take();
+        self.outcome.reservation = decision.reservation.take();
         self.outcome.report.warnings.append(&mut decision.warnings);
         Ok(decision)
     }
@@ -246,14 +249,14 @@ impl Filter<'_> {
         choice: PreloadChoice,
         root: Option<&ContainerRoot>,
     ) -> Result<()> {
-        let now = PreloadContext {
+        let preload_context = PreloadContext {
             settings: &self.settings,
             root,
             id: self.container.id,
             privilege: self.privilege,
         };
         let report = &mut self.outcome.report;
-        let file = preload::apply(edits, config, choice, &now, self.host, report);
+        let file = preload::apply(edits, config, choice, &preload_context, self.host, report);
         self.outcome.file = file.with_context(|| self.request_keys(&[Class::Nic]))?;
         Ok(())
     }
@@ -271,12 +274,12 @@ impl Filter<'_> {
         };
         rdma_libraries::remove_from_hooks(&mut edits.hooks);
         let setting = self.settings.config.cdi.rdma_libraries;
-        let choice = rdma_libraries::choose(devices, setting, config, root, self.host);
-        let choice = choice.context(CONFIG_JSON)?;
+        let library_choice = rdma_libraries::choose(devices, setting, config, root, self.host);
+        let library_choice = library_choice.context(CONFIG_JSON)?;
         let key = || self.request_keys(&[Class::Rdma]);
-        let mut misfit = choice.misfit;
+        let mut misfit = library_choice.misfit;
         let libraries = ContainerEdits {
-            mounts: choice.files.iter().map(rdma_libraries::mount).collect(),
+            mounts: library_choice.files.iter().map(rdma_libraries::mount).collect(),
             ..ContainerEdits::default()
         };
         match check_targets(&libraries, config, Some(root)) {
@@ -291,21 +294,21 @@ impl Filter<'_> {
             let warning = self.settings.refuse_or_warn(&what, &why, rdma_libraries::REMEDY);
             self.outcome.report.warnings.push(warning.with_context(key)?);
         }
-        self.outcome.report.reasons.extend(choice.reasons);
+        self.outcome.report.reasons.extend(library_choice.reasons);
         Ok(())
     }
 
     fn explain(&mut self, edits: &ContainerEdits) {
-        let asked = self.request.devices.iter().map(|(class, asked)| {
-            let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
+        let class_reasons = self.request.devices.iter().map(|(class, entry)| {
+            let names: Vec<String> = entry.value.iter().map(ToString::to_string).collect();
             let names = names.join(", ");
-            let key = describe_origin(&asked.origin);
-            match asked.origin {
+            let key = describe_origin(&entry.origin);
+            match entry.origin {
                 Origin::Bundle(_) => format!("{key}: the bundle has {class} {names}"),
                 _ => format!("{key}: class {class} is allowed and gives {names}"),
             }
         });
-        self.outcome.report.reasons.splice(0..0, asked);
+        self.outcome.report.reasons.splice(0..0, class_reasons);
         let reasons = &mut self.outcome.report.reasons;
         for node in &edits.device_nodes {
             let access = node.permissions.as_deref().unwrap_or("rwm");
@@ -329,31 +332,35 @@ impl Filter<'_> {
         memlock: Option<Memlock>,
     ) -> Result<(), OciConfigError> {
         const NAME: &str = "RLIMIT_MEMLOCK";
-        let wanted = match memlock {
+        let memlock_bytes = match memlock {
             None => return Ok(()),
             Some(Memlock::Unlimited) => u64::MAX,
             Some(Memlock::Bytes(bytes)) => bytes,
         };
-        let own = self.privilege.memlock_hard.unwrap_or(u64::MAX);
-        let reachable = if self.privilege.may_raise_limits { wanted } else { wanted.min(own) };
-        if reachable < wanted {
+        let hard_limit = self.privilege.memlock_hard.unwrap_or(u64::MAX);
+        let reachable = if self.privilege.may_raise_limits {
+            memlock_bytes
+        } else {
+            memlock_bytes.min(hard_limit)
+        };
+        if reachable < memlock_bytes {
             self.outcome.report.warnings.push(format!(
                 "{NAME} is raised only to {reachable} bytes: CAP_SYS_RESOURCE is missing"
             ));
         }
-        let held = config.rlimit(NAME)?;
-        let (soft, hard) = held.as_ref().map_or((0, 0), |limit| (limit.soft, limit.hard));
+        let present_limit = config.rlimit(NAME)?;
+        let (soft, hard) = present_limit.as_ref().map_or((0, 0), |limit| (limit.soft, limit.hard));
         let limit =
             Rlimit { type_: NAME.to_owned(), soft: soft.max(reachable), hard: hard.max(reachable) };
-        if held.as_ref() != Some(&limit) {
+        if present_limit.as_ref() != Some(&limit) {
             config.set_rlimit(&limit)?;
             let set = match limit.soft {
                 u64::MAX => "unlimited".to_owned(),
                 bytes => format!("{bytes} bytes"),
             };
             let mut classes = Class::PINNING.iter();
-            let asked = classes.find_map(|class| self.request.devices.get(class));
-            let of = asked.map(|asked| format!("{}: ", describe_origin(&asked.origin)));
+            let entry = classes.find_map(|class| self.request.devices.get(class));
+            let of = entry.map(|entry| format!("{}: ", describe_origin(&entry.origin)));
             let of = of.unwrap_or_default();
             self.outcome.report.reasons.push(format!("{of}{NAME} is {set}"));
         }
@@ -364,7 +371,7 @@ impl Filter<'_> {
     /// ambient capabilities, which must be inheritable and permitted too (capabilities(7)).
     fn add_ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), OciConfigError> {
         use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
-        let Some(asked) = &self.request.ipc_lock else {
+        let Some(entry) = &self.request.ipc_lock else {
             return Ok(());
         };
         let sets: &[CapabilitySet] = if config.user()?.uid == 0 {
@@ -376,7 +383,7 @@ impl Filter<'_> {
         self.outcome
             .report
             .reasons
-            .push(format!("{}: {CAP_IPC_LOCK}", describe_origin(&asked.origin)));
+            .push(format!("{}: {CAP_IPC_LOCK}", describe_origin(&entry.origin)));
         Ok(())
     }
 
@@ -384,14 +391,14 @@ impl Filter<'_> {
         &mut self,
         config: &mut OciConfig,
     ) -> Result<(), OciConfigError> {
-        let Some(asked) = &self.request.hugepages_limit else {
+        let Some(entry) = &self.request.hugepages_limit else {
             return Ok(());
         };
-        let mut limits = asked.value.clone();
+        let mut limits = entry.value.clone();
         for HugepageLimit { page_size, limit } in &limits {
             self.outcome.report.reasons.push(format!(
                 "{}: at most {limit} bytes in huge pages of {page_size}",
-                describe_origin(&asked.origin)
+                describe_origin(&entry.origin)
             ));
         }
         config.each_hugepage_limit(|held| limits.retain(|limit| *limit != held))?;
@@ -412,9 +419,9 @@ impl Filter<'_> {
             return Ok(());
         }
         let path = config.cgroups_path().context(CONFIG_JSON)?;
-        let own = config.cpuset().context(CONFIG_JSON)?;
+        let present_cpuset = config.cpuset().context(CONFIG_JSON)?;
         let sysfs = self.host.sysfs();
-        let chosen = cpuset::choose(placements, &own, path.as_deref(), &sysfs)?;
+        let chosen = cpuset::choose(placements, &present_cpuset, path.as_deref(), &sysfs)?;
         self.outcome.report.warnings.extend(chosen.warnings);
         for (what, list) in [("CPUs", &chosen.cpus), ("NUMA nodes", &chosen.mems)] {
             if let Some(list) = list {
@@ -432,7 +439,7 @@ impl Filter<'_> {
     fn request_keys(&self, classes: &[Class]) -> String {
         let mut classes = classes.iter();
         match classes.find_map(|class| self.request.devices.get(class)) {
-            Some(asked) => asked.origin.to_string(),
+            Some(entry) => entry.origin.to_string(),
             None => decide::format_keys(&self.request),
         }
     }
@@ -446,9 +453,9 @@ fn leave_own_settings(
     let settings = edits.env.iter().map(|entry| variable_name(entry));
     let settings: BTreeSet<String> =
         settings.filter(|name| decide::is_onload_setting(name)).map(str::to_owned).collect();
-    let mut held = BTreeSet::new();
-    config.each_env(|entry| held.extend(settings.get(variable_name(entry))))?;
-    edits.env.retain(|entry| !held.iter().any(|held| *held == variable_name(entry)));
+    let mut present = BTreeSet::new();
+    config.each_env(|entry| present.extend(settings.get(variable_name(entry))))?;
+    edits.env.retain(|entry| !present.iter().any(|present| *present == variable_name(entry)));
     Ok(())
 }
 
@@ -493,6 +500,6 @@ struct VerifiedNodes<'a>(&'a [VerifiedNode]);
 impl NodeLookup for VerifiedNodes<'_> {
     fn node(&self, host_path: &str) -> io::Result<HostNode> {
         let device = self.0.iter().find(|device| device.source() == host_path);
-        device.map(|device| device.found).ok_or_else(|| io::ErrorKind::NotFound.into())
+        device.map(|device| device.host_node).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }

@@ -27,24 +27,24 @@ pub(super) fn move_to_hook(
     privilege: Privilege,
 ) -> Result<Vec<String>> {
     let mut reasons = Vec::new();
-    let moved = config.net_devices().context(CONFIG_JSON)?;
+    let interfaces_to_move = config.net_devices().context(CONFIG_JSON)?;
     // No runtime moves one for a container that is not root's.
-    if moved.is_empty() || !privilege.is_initial_namespace {
+    if interfaces_to_move.is_empty() || !privilege.is_initial_namespace {
         return Ok(reasons);
     }
     let (specs, interfaces) = (host.specs(&[Class::Netdev])?, host.interfaces()?);
-    for (key, inside) in moved {
+    for (key, inside) in interfaces_to_move {
         // The kernel finds it by each of its names.
-        let called = interfaces.iter().find(|link| link.has_name(key.as_bytes()));
-        let name = called.map_or_else(|| key.clone(), Link::display_name);
-        let Some(found) = specs.find(Class::Netdev, &name) else {
+        let link = interfaces.iter().find(|link| link.has_name(key.as_bytes()));
+        let name = link.map_or_else(|| key.clone(), Link::display_name);
+        let Some(resolved) = specs.find(Class::Netdev, &name) else {
             if let Some(drained) = host.drain()?.find(Class::Netdev, &name) {
                 bail!("{ORIGIN}: netdev {} is {drained}", Quoted(&name));
             }
             continue;
         };
-        let shared = &found.spec.container_edits.hooks;
-        let hooks = shared.iter().chain(&found.device.container_edits.hooks);
+        let shared = &resolved.spec.container_edits.hooks;
+        let hooks = shared.iter().chain(&resolved.device.container_edits.hooks);
         let hooks =
             hooks.filter_map(|hook| hook_for_interface(hook, &name, inside.as_deref()).transpose());
         let hooks: Vec<Hook> = hooks.collect::<Result<_>>()?;
@@ -72,10 +72,10 @@ fn hook_for_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<O
     let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
         return Ok(None);
     };
-    let [moved] = arguments.netdev.as_slice() else {
+    let [interface_argument] = arguments.netdev.as_slice() else {
         return Ok(None);
     };
-    let interface = moved.name.clone();
+    let interface = interface_argument.name.clone();
     if interface.to_string() != name {
         return Ok(None);
     }
@@ -93,9 +93,9 @@ fn is_moved_by_hook(config: &OciConfig, name: &str) -> Result<bool, OciConfigErr
     let mut is_moved = false;
     for stage in [HookName::CreateRuntime, HookName::Prestart] {
         config.each_hook(stage, |hook| {
-            let asked = HookArguments::from_command(hook.args.as_deref().unwrap_or_default());
-            let mut interfaces = asked.iter().flat_map(|(_, asked)| &asked.netdev);
-            is_moved |= interfaces.any(|moved| moved.name.to_string() == name);
+            let arguments = HookArguments::from_command(hook.args.as_deref().unwrap_or_default());
+            let mut interfaces = arguments.iter().flat_map(|(_, arguments)| &arguments.netdev);
+            is_moved |= interfaces.any(|interface| interface.name.to_string() == name);
         })?;
     }
     Ok(is_moved)

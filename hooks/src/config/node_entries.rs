@@ -60,17 +60,18 @@ impl ListedNodes {
     /// A configuration in memory is read several times as fast as one from a file.
     pub(crate) fn parse<'de, R: serde_json::de::Read<'de>>(
         mut json: serde_json::Deserializer<R>,
-        wanted: &[Expectation],
+        expectations: &[Expectation],
     ) -> Result<ListedNodes, serde_json::Error> {
-        let mut listed = ListedNodes::default();
-        let config = NodeCollector { is_linux: false, wanted, listed: &mut listed };
+        let mut listed_nodes = ListedNodes::default();
+        let config =
+            NodeCollector { is_linux: false, expectations, listed_nodes: &mut listed_nodes };
         config.deserialize(&mut json)?;
         json.end()?;
-        Ok(listed)
+        Ok(listed_nodes)
     }
 
     pub(crate) fn entries(&self, node: &str) -> impl Iterator<Item = &DeviceEntry> {
-        self.devices.iter().filter(move |one| one.path == node)
+        self.devices.iter().filter(move |entry| entry.path == node)
     }
 
     /// The path, which may be relative to the bundle, that is bind-mounted at a node or above it. In a user namespace,
@@ -95,13 +96,13 @@ fn strip_directory<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
 /// What concerns the requested nodes of a configuration, or of its `linux`.
 struct NodeCollector<'a> {
     is_linux: bool,
-    wanted: &'a [Expectation],
-    listed: &'a mut ListedNodes,
+    expectations: &'a [Expectation],
+    listed_nodes: &'a mut ListedNodes,
 }
 
 /// A list whose entries are visited one by one; null counts as empty.
 struct ListVisitor<F, T> {
-    look: F,
+    visit: F,
     of: PhantomData<T>,
 }
 
@@ -125,33 +126,33 @@ impl<'de> Visitor<'de> for NodeCollector<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let (wanted, listed) = (self.wanted, self.listed);
-        let mut seen = BTreeSet::new();
+        let (expectations, listed_nodes) = (self.expectations, self.listed_nodes);
+        let mut seen_keys = BTreeSet::new();
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             let name = match (&*key, self.is_linux) {
                 ("linux", false) => {
-                    let linux = NodeCollector { is_linux: true, wanted, listed };
+                    let linux = NodeCollector { is_linux: true, expectations, listed_nodes };
                     map.next_value_seed(linux)?;
                     "linux"
                 }
                 ("mounts", false) => {
-                    let look = |mount: NodeMount| {
-                        for node in wanted.iter().map(|one| &one.node) {
+                    let visit = |mount: NodeMount| {
+                        for node in expectations.iter().map(|expectation| &expectation.node) {
                             if strip_directory(node, &mount.destination).is_some() {
-                                listed.mounts.insert(node.clone(), mount.clone());
+                                listed_nodes.mounts.insert(node.clone(), mount.clone());
                             }
                         }
                     };
-                    map.next_value_seed(visit_list(look))?;
+                    map.next_value_seed(visit_list(visit))?;
                     "mounts"
                 }
                 ("devices", true) => {
-                    let look = |device: DeviceEntry| {
-                        if wanted.iter().any(|one| one.node == device.path) {
-                            add_entry(&mut listed.devices, device);
+                    let visit = |device: DeviceEntry| {
+                        if expectations.iter().any(|expectation| expectation.node == device.path) {
+                            add_entry(&mut listed_nodes.devices, device);
                         }
                     };
-                    map.next_value_seed(visit_list(look))?;
+                    map.next_value_seed(visit_list(visit))?;
                     "devices"
                 }
                 _ => {
@@ -160,7 +161,7 @@ impl<'de> Visitor<'de> for NodeCollector<'_> {
                 }
             };
             // JSON readers disagree about which of two members with the same name counts.
-            if !seen.insert(name) {
+            if !seen_keys.insert(name) {
                 return Err(A::Error::duplicate_field(name));
             }
         }
@@ -170,22 +171,22 @@ impl<'de> Visitor<'de> for NodeCollector<'_> {
 
 fn has_bind<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     let mut has_bind = false;
-    let look = |option: Cow<'_, str>| has_bind |= option == "bind" || option == "rbind";
-    visit_list(look).deserialize(from)?;
+    let visit = |option: Cow<'_, str>| has_bind |= option == "bind" || option == "rbind";
+    visit_list(visit).deserialize(from)?;
     Ok(has_bind)
 }
 
 /// A node may have any number of entries. The first of several equal ones is enough, and if two
 /// differ, one of them is wrong.
-fn add_entry(found: &mut Vec<DeviceEntry>, device: DeviceEntry) {
-    let mut same = found.iter().filter(|held| held.path == device.path);
-    if same.clone().count() < 2 && same.all(|held| *held != device) {
-        found.push(device);
+fn add_entry(entries: &mut Vec<DeviceEntry>, device: DeviceEntry) {
+    let mut same = entries.iter().filter(|entry| entry.path == device.path);
+    if same.clone().count() < 2 && same.all(|entry| *entry != device) {
+        entries.push(device);
     }
 }
 
-fn visit_list<T, F: FnMut(T)>(look: F) -> ListVisitor<F, T> {
-    ListVisitor { look, of: PhantomData }
+fn visit_list<T, F: FnMut(T)>(visit: F) -> ListVisitor<F, T> {
+    ListVisitor { visit, of: PhantomData }
 }
 
 impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for ListVisitor<F, T> {
@@ -209,7 +210,7 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for ListVisitor<F, T> {
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
         while let Some(entry) = list.next_element::<T>()? {
-            (self.look)(entry);
+            (self.visit)(entry);
         }
         Ok(())
     }

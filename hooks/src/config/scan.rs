@@ -41,8 +41,8 @@ pub enum ScanScope {
 /// Whether the bytes may hold a request, or interfaces that the runtime moves. An escaped letter elsewhere makes it true
 /// for no reason, which only costs a parse; it is never false where a JSON string spells what is looked for.
 #[must_use]
-pub fn may_contain_request(json: &[u8], places: ScanScope) -> bool {
-    let with_variable = places == ScanScope::VariableToo;
+pub fn may_contain_request(json: &[u8], scope: ScanScope) -> bool {
+    let with_variable = scope == ScanScope::VariableToo;
     contains_text(json, DOMAIN)
         || contains_text(json, NET_DEVICES)
         || with_variable && contains_text(json, VARIABLE)
@@ -71,12 +71,12 @@ fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
 fn has_escaped_letter(json: &[u8], with_variable: bool) -> bool {
     let is_ours =
         |letter: char| DOMAIN.contains(letter) || with_variable && VARIABLE.contains(letter);
-    any_backslash(json, |at| decode_escape(json, at).is_some_and(is_ours))
+    any_backslash(json, |index| decode_escape(json, index).is_some_and(is_ours))
 }
 
 /// The character of an escape `\uXXXX`.
-fn decode_escape(json: &[u8], at: usize) -> Option<char> {
-    let digits = json.get(at + 1..at + ESCAPE)?.strip_prefix(b"u")?;
+fn decode_escape(json: &[u8], index: usize) -> Option<char> {
+    let digits = json.get(index + 1..index + ESCAPE)?.strip_prefix(b"u")?;
     let digits = std::str::from_utf8(digits).ok()?;
     char::from_u32(u32::from_str_radix(digits, 16).ok()?)
 }
@@ -88,8 +88,8 @@ pub(crate) struct ScanResult {
     /// Whether there was more.
     pub more: bool,
     /// Whether any of it may hold a request.
-    pub may_ask: bool,
-    pub places: ScanScope,
+    pub may_hold_request: bool,
+    pub scope: ScanScope,
 }
 
 /// Receives what lies beyond the kept part: the kept part, and the next piece.
@@ -100,27 +100,31 @@ pub(crate) type OverflowSink<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result
 pub(crate) fn read(
     mut from: impl Read,
     size: usize,
-    places: ScanScope,
+    scope: ScanScope,
     beyond: OverflowSink<'_>,
 ) -> io::Result<ScanResult> {
     let kept = read_sized(from.by_ref(), size, MAX_BYTES)?;
-    let mut scanned =
-        ScanResult { may_ask: may_contain_request(&kept, places), places, more: false, kept };
-    if scanned.kept.len() < MAX_BYTES {
-        return Ok(scanned);
+    let mut scan_result = ScanResult {
+        may_hold_request: may_contain_request(&kept, scope),
+        scope,
+        more: false,
+        kept,
+    };
+    if scan_result.kept.len() < MAX_BYTES {
+        return Ok(scan_result);
     }
-    let mut window = scanned.kept[scanned.kept.len() - OVERLAP..].to_vec();
+    let mut window = scan_result.kept[scan_result.kept.len() - OVERLAP..].to_vec();
     loop {
         let tail = window.len();
         window.resize(tail + CHUNK, 0);
         let count = from.read(&mut window[tail..])?;
         if count == 0 {
-            return Ok(scanned);
+            return Ok(scan_result);
         }
         window.truncate(tail + count);
-        scanned.more = true;
-        scanned.may_ask |= may_contain_request(&window, places);
-        beyond(&scanned.kept, &window[tail..])?;
+        scan_result.more = true;
+        scan_result.may_hold_request |= may_contain_request(&window, scope);
+        beyond(&scan_result.kept, &window[tail..])?;
         window.drain(..window.len().saturating_sub(OVERLAP));
     }
 }
@@ -192,7 +196,7 @@ mod tests {
                 let at = border - back;
                 bytes[at..at + VARIABLE.len()].copy_from_slice(VARIABLE.as_bytes());
                 let found = read(&bytes[..], 0, ScanScope::VariableToo, &mut |_, _| Ok(()));
-                assert!(found.unwrap().may_ask, "{border} {back}");
+                assert!(found.unwrap().may_hold_request, "{border} {back}");
             }
         }
     }
@@ -256,12 +260,15 @@ mod tests {
     #[test]
     fn a_stream_is_kept_to_the_bound_and_searched_to_its_end() {
         let small = scan(b"{}");
-        assert_eq!((small.kept.len(), small.more, small.may_ask), (2, false, false));
+        assert_eq!((small.kept.len(), small.more, small.may_hold_request), (2, false, false));
         let mut large = vec![b' '; MAX_BYTES + 3 * CHUNK];
         let found = scan(&large);
-        assert_eq!((found.kept.len(), found.more, found.may_ask), (MAX_BYTES, true, false));
+        assert_eq!(
+            (found.kept.len(), found.more, found.may_hold_request),
+            (MAX_BYTES, true, false)
+        );
         large.extend_from_slice(b"onload.dev/nic");
-        assert!(scan(&large).may_ask);
+        assert!(scan(&large).may_hold_request);
     }
 
     #[test]
@@ -271,7 +278,7 @@ mod tests {
                 let mut bytes = vec![b' '; border + CHUNK];
                 let at = border - back;
                 bytes[at..at + 11].copy_from_slice(b"onload.dev/");
-                assert!(scan(&bytes).may_ask, "{border} {back}");
+                assert!(scan(&bytes).may_hold_request, "{border} {back}");
             }
         }
     }

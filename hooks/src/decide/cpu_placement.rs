@@ -27,20 +27,20 @@ pub(crate) struct CpuPlacement {
 /// Those of a request, in its order. `given` are the members that pools gave.
 pub(super) fn read_placements(
     request: &Request,
-    given: &MembersByPool,
+    members_by_pool: &MembersByPool,
     specs: &OnloadSpecs,
     sysfs: &Sysfs,
 ) -> Vec<CpuPlacement> {
     let mut placements = Vec::new();
-    if let Some(asked) = &request.bundles {
-        for ExpandedBundle { name, bundle } in &asked.value {
+    if let Some(entry) = &request.bundles {
+        for ExpandedBundle { name, bundle } in &entry.value {
             if bundle.cpus.is_some() || bundle.mems.is_some() {
                 placements.push(CpuPlacement {
                     bundle: name.clone(),
-                    origin: asked.origin.clone(),
+                    origin: entry.origin.clone(),
                     cpus: bundle.cpus.clone(),
                     mems: bundle.mems.clone(),
-                    nodes: numa_nodes(bundle, given, specs, sysfs),
+                    nodes: numa_nodes(bundle, members_by_pool, specs, sysfs),
                 });
             }
         }
@@ -50,14 +50,14 @@ pub(super) fn read_placements(
 
 fn numa_nodes(
     bundle: &Bundle,
-    given: &MembersByPool,
+    members_by_pool: &MembersByPool,
     specs: &OnloadSpecs,
     sysfs: &Sysfs,
 ) -> BTreeSet<u32> {
     let mut nodes = BTreeSet::new();
-    for (class, wanted) in &bundle.devices {
-        for wanted in wanted {
-            let names = resolve_names(*class, &wanted.name, given, specs);
+    for (class, device_refs) in &bundle.devices {
+        for device_ref in device_refs {
+            let names = resolve_names(*class, &device_ref.name, members_by_pool, specs);
             let names = names.iter();
             nodes.extend(names.filter_map(|name| sysfs.numa_node(*class, name)));
         }
@@ -69,10 +69,10 @@ fn numa_nodes(
 fn resolve_names(
     class: Class,
     name: &str,
-    given: &MembersByPool,
+    members_by_pool: &MembersByPool,
     specs: &OnloadSpecs,
 ) -> Vec<String> {
-    if let Some(members) = given.get(&(class, name.to_owned())) {
+    if let Some(members) = members_by_pool.get(&(class, name.to_owned())) {
         return members.clone();
     }
     match name {
@@ -85,23 +85,23 @@ fn resolve_names(
 
 /// The kernel's names of the RDMA devices that a GPU's name stands for, as the hook's arguments have them.
 fn rdma_near_gpu(name: &str, specs: &OnloadSpecs) -> Vec<String> {
-    let Some(found) = specs.find(Class::Rdma, name) else {
+    let Some(resolved) = specs.find(Class::Rdma, name) else {
         return Vec::new();
     };
-    let hooks = found.device.container_edits.hooks.iter();
+    let hooks = resolved.device.container_edits.hooks.iter();
     let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
-    arguments.flat_map(|(_, asked)| rdma_in_arguments(&asked)).collect()
+    arguments.flat_map(|(_, arguments)| rdma_in_arguments(&arguments)).collect()
 }
 
 /// The RDMA devices whose nodes a hook expects, or that it moves, by the kernel's names.
-pub(crate) fn rdma_in_arguments(asked: &HookArguments) -> Vec<String> {
-    let verbs = asked.expect.iter();
+pub(crate) fn rdma_in_arguments(arguments: &HookArguments) -> Vec<String> {
+    let verbs = arguments.expect.iter();
     let verbs = verbs.filter(|expect| expect.node_name().starts_with("uverbs"));
     let expected = verbs.filter_map(|Expectation { device, .. }| match device {
         ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
         _ => None,
     });
-    let moving = asked.rdma_netns.iter().map(|rdma| rdma.ibdev.clone());
+    let moving = arguments.rdma_netns.iter().map(|rdma| rdma.ibdev.clone());
     expected.chain(moving).collect()
 }
 

@@ -49,44 +49,48 @@ pub(crate) fn drop_held_hooks(
 }
 
 fn is_check_only(hook: &Hook) -> bool {
-    HookArguments::from_command(&hook.args).is_some_and(|(stage, asked)| {
-        let checks = !asked.expect.is_empty();
-        stage == "createRuntime" && checks && asked.memlock.is_none() && asked.lease.is_empty()
+    HookArguments::from_command(&hook.args).is_some_and(|(stage, arguments)| {
+        let checks = !arguments.expect.is_empty();
+        stage == "createRuntime"
+            && checks
+            && arguments.memlock.is_none()
+            && arguments.lease.is_empty()
     })
 }
 
 pub(super) fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+    let mut unique: Vec<T> = Vec::with_capacity(list.len());
     for item in list {
-        if !kept.contains(&item) {
-            kept.push(item);
+        if !unique.contains(&item) {
+            unique.push(item);
         }
     }
-    kept
+    unique
 }
 
 /// Which of the nodes the configuration already has, with a rule that allows the wanted access.
 fn find_present_nodes(
-    wanted: &[VerifiedNode],
+    devices: &[VerifiedNode],
     config: &OciConfig,
 ) -> Result<Vec<bool>, OciConfigError> {
     let is_of = |device: &VerifiedNode, major: i64, minor: i64| {
-        (i64::from(device.found.major), i64::from(device.found.minor)) == (major, minor)
+        (i64::from(device.host_node.major), i64::from(device.host_node.minor)) == (major, minor)
     };
-    let mut has_node = vec![false; wanted.len()];
-    config.each_device(|held| {
-        if held.type_ == "c" {
-            for (has_node, device) in has_node.iter_mut().zip(wanted) {
-                *has_node |= is_of(device, held.major, held.minor) && held.path == device.path();
+    let mut has_node = vec![false; devices.len()];
+    config.each_device(|device_entry| {
+        if device_entry.type_ == "c" {
+            for (has_node, device) in has_node.iter_mut().zip(devices) {
+                *has_node |= is_of(device, device_entry.major, device_entry.minor)
+                    && device_entry.path == device.path();
             }
         }
     })?;
-    let mut has_rule = vec![false; wanted.len()];
+    let mut has_rule = vec![false; devices.len()];
     config.each_device_rule(|rule| {
         if let (true, Some("c"), Some(major), Some(minor)) =
             (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
         {
-            for (has_rule, device) in has_rule.iter_mut().zip(wanted) {
+            for (has_rule, device) in has_rule.iter_mut().zip(devices) {
                 *has_rule |= is_of(device, major, minor) && allows(&rule, &device.node);
             }
         }
@@ -97,8 +101,8 @@ fn find_present_nodes(
 
 /// Whether a rule allows all the access that a node needs.
 fn allows(rule: &DeviceRule, node: &DeviceNode) -> bool {
-    let wanted = node.permissions.as_deref();
-    let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");
-    let given = rule.access.as_deref().unwrap_or_default();
-    wanted.chars().all(|letter| given.contains(letter))
+    let access = node.permissions.as_deref();
+    let access = access.filter(|access| !access.is_empty()).unwrap_or("rwm");
+    let granted = rule.access.as_deref().unwrap_or_default();
+    access.chars().all(|letter| granted.contains(letter))
 }

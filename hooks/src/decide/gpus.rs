@@ -43,7 +43,7 @@ pub(super) struct ContainerGpus {
     /// What the variable holds.
     visible: String,
     /// Those of NVIDIA's driver, by address.
-    driver: Vec<NvidiaGpu>,
+    nvidia_gpus: Vec<NvidiaGpu>,
     /// The minors of GPUs that are divided into slices.
     divided: BTreeSet<u32>,
 }
@@ -99,12 +99,12 @@ impl ContainerGpus {
                 visible = value.take(MAX_VALUE_BYTES + 1).collect();
             }
         })?;
-        let driver = read_nvidia_gpus(sysfs);
+        let nvidia_gpus = read_nvidia_gpus(sysfs);
         let is_listed = |gpu: &&NvidiaGpu| {
             let minor = gpu.minor.map(i64::from);
             minor.is_some_and(|minor| nvidia.contains(&minor))
         };
-        let listed = driver.iter().filter(is_listed).map(|gpu| gpu.address);
+        let listed = nvidia_gpus.iter().filter(is_listed).map(|gpu| gpu.address);
         let mut listed: BTreeSet<PciAddress> = listed.collect();
         let mut partitions = BTreeSet::new();
         for node in drm.into_iter().filter_map(|minor| sysfs.find_character_device(DRM, minor)) {
@@ -116,40 +116,40 @@ impl ContainerGpus {
         let of_partitions = partition_gpus(&partitions, sysfs);
         let unknown = of_partitions.as_ref().err().map(|why| format!("{why:#}"));
         listed.extend(of_partitions.into_iter().flatten());
-        Ok(ContainerGpus { listed, unknown, visible, divided: find_mig_minors(sysfs), driver })
+        Ok(ContainerGpus { listed, unknown, visible, divided: find_mig_minors(sysfs), nvidia_gpus })
     }
 
     /// Leaves the members of a pool of which `count` are wanted in the order of their nearness.
-    pub(super) fn sort(&self, pool: &mut Pool, near: &Nearness, count: u32) -> Result<()> {
-        if near.gpus.is_empty() {
+    pub(super) fn sort(&self, pool: &mut Pool, nearness: &Nearness, count: u32) -> Result<()> {
+        if nearness.gpus.is_empty() {
             bail!(
                 "its specification says of no GPU what is near it; run `onload-ctk cdi generate`, and if this host has no GPU remove the request"
             );
         }
-        let gpus = self.resolve(near)?;
+        let gpus = self.resolve(nearness)?;
         let mut unknown = gpus.iter().filter(|gpu| {
-            let gpu = near.gpus.get(gpu);
+            let gpu = nearness.gpus.get(gpu);
             gpu.is_none_or(|gpu| gpu.nics.is_empty())
         });
         if let Some(gpu) = unknown.next() {
-            let why = near.unknown.as_deref();
-            let why = why.unwrap_or("its specification does not say it");
+            let reason = nearness.unknown.as_deref();
+            let reason = reason.unwrap_or("its specification does not say it");
             bail!(
-                "what is nearest to GPU {gpu} is not known: {why}; ask for a device by its own name"
+                "what is nearest to GPU {gpu} is not known: {reason}; ask for a device by its own name"
             );
         }
         let mut members: Vec<_> = std::mem::take(&mut pool.members).into_iter().map(Some).collect();
-        let order = near.rank_members(&gpus, count).into_iter();
-        pool.members = order.filter_map(|at| members.get_mut(at)?.take()).collect();
+        let order = nearness.rank_members(&gpus, count).into_iter();
+        pool.members = order.filter_map(|index| members.get_mut(index)?.take()).collect();
         Ok(())
     }
 
     /// The container's GPUs, by address; at least one, and each among these of the host.
-    fn resolve(&self, near: &Nearness) -> Result<Vec<PciAddress>> {
-        if let Some(why) = &self.unknown {
-            bail!("{why}; ask for a device by its own name");
+    fn resolve(&self, nearness: &Nearness) -> Result<Vec<PciAddress>> {
+        if let Some(reason) = &self.unknown {
+            bail!("{reason}; ask for a device by its own name");
         }
-        let is_gpu = |gpu: &&PciAddress| near.gpus.contains_key(gpu);
+        let is_gpu = |gpu: &&PciAddress| nearness.gpus.contains_key(gpu);
         let listed: Vec<PciAddress> = self.listed.iter().filter(is_gpu).copied().collect();
         if !listed.is_empty() {
             return Ok(listed);
@@ -171,7 +171,7 @@ impl ContainerGpus {
             }
             value => value,
         };
-        let gpus = self.parse_visible(value, near);
+        let gpus = self.parse_visible(value, nearness);
         let gpus = gpus.with_context(|| format!("{VARIABLE} of the container"))?;
         match gpus.iter().find(|gpu| !is_gpu(gpu)) {
             Some(gpu) => bail!("no specification knows GPU {gpu}; run `onload-ctk cdi generate`"),
@@ -180,22 +180,22 @@ impl ContainerGpus {
     }
 
     /// What a value of the variable names.
-    fn parse_visible(&self, value: &str, near: &Nearness) -> Result<BTreeSet<PciAddress>> {
-        if self.driver.is_empty() {
+    fn parse_visible(&self, value: &str, nearness: &Nearness) -> Result<BTreeSet<PciAddress>> {
+        if self.nvidia_gpus.is_empty() {
             bail!("this host has no GPU in /proc/driver/nvidia/gpus; load NVIDIA's driver");
         }
         let mut gpus = BTreeSet::new();
         for word in value.split(',').map(|word| word.trim_matches(' ')) {
             match word {
                 "all" => gpus.extend(self.numbered_gpus().map(|gpu| gpu.address)),
-                word => drop(gpus.insert(self.parse_word(word, near)?)),
+                word => drop(gpus.insert(self.parse_word(word, nearness)?)),
             }
         }
         Ok(gpus)
     }
 
     /// The GPU, or that of the slice, that a word of the variable names.
-    fn parse_word(&self, word: &str, near: &Nearness) -> Result<PciAddress> {
+    fn parse_word(&self, word: &str, nearness: &Nearness) -> Result<PciAddress> {
         let no_gpu =
             || error!("{} is no GPU of this host; \"nvidia-smi -L\" lists them", Quoted(word));
         let (slice, is_slice) = match word.strip_prefix("MIG-") {
@@ -210,10 +210,10 @@ impl ContainerGpus {
             _ => slice,
         };
         let found = match gpu_name::vendor_index(slice) {
-            Some(number) => self.find_by_number(number, near),
+            Some(number) => self.find_by_number(number, nearness),
             None => {
                 let is_it = |own: &String| own.eq_ignore_ascii_case(uuid);
-                let mut driver = self.driver.iter();
+                let mut driver = self.nvidia_gpus.iter();
                 driver.find(|gpu| gpu.uuid.as_ref().is_some_and(is_it))
             }
         };
@@ -225,7 +225,7 @@ impl ContainerGpus {
     fn only_mig_gpu(&self, word: &str) -> Result<PciAddress> {
         let is_divided =
             |gpu: &&NvidiaGpu| gpu.minor.is_some_and(|minor| self.divided.contains(&minor));
-        let divided: Vec<&NvidiaGpu> = self.driver.iter().filter(is_divided).collect();
+        let divided: Vec<&NvidiaGpu> = self.nvidia_gpus.iter().filter(is_divided).collect();
         match divided[..] {
             [gpu] => Ok(gpu.address),
             [] => bail!(
@@ -240,17 +240,17 @@ impl ContainerGpus {
     }
 
     /// Numbers are those of the vendor's specification; without one the order of the addresses, as nvidia-smi has it.
-    fn find_by_number(&self, number: u32, near: &Nearness) -> Option<&NvidiaGpu> {
-        let index = |gpu: &NvidiaGpu| near.gpus.get(&gpu.address).and_then(|gpu| gpu.index);
+    fn find_by_number(&self, number: u32, nearness: &Nearness) -> Option<&NvidiaGpu> {
+        let index = |gpu: &NvidiaGpu| nearness.gpus.get(&gpu.address).and_then(|gpu| gpu.index);
         let mut numbered = self.numbered_gpus();
-        if self.driver.iter().any(|gpu| index(gpu).is_some()) {
+        if self.nvidia_gpus.iter().any(|gpu| index(gpu).is_some()) {
             return numbered.find(|gpu| index(gpu) == Some(number));
         }
         numbered.nth(usize::try_from(number).ok()?)
     }
 
     fn numbered_gpus(&self) -> impl Iterator<Item = &NvidiaGpu> {
-        self.driver.iter().filter(|gpu| !gpu.is_excluded)
+        self.nvidia_gpus.iter().filter(|gpu| !gpu.is_excluded)
     }
 }
 

@@ -76,7 +76,7 @@ pub trait HostView: NodeLookup {
     /// An absent file is an empty one.
     fn settings(&self) -> Result<HookSettings>;
 
-    fn specs(&self, wanted: &[Class]) -> Result<OnloadSpecs>;
+    fn specs(&self, classes: &[Class]) -> Result<OnloadSpecs>;
 
     fn sysfs(&self) -> Sysfs;
 
@@ -230,8 +230,8 @@ impl HostView for LocalHost {
         Ok(HookSettings { config: config.clone(), file: self.config.clone() })
     }
 
-    fn specs(&self, wanted: &[Class]) -> Result<OnloadSpecs> {
-        OnloadSpecs::read(&self.trusted, wanted).context("specifications")
+    fn specs(&self, classes: &[Class]) -> Result<OnloadSpecs> {
+        OnloadSpecs::read(&self.trusted, classes).context("specifications")
     }
 
     fn sysfs(&self) -> Sysfs {

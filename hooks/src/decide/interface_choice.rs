@@ -25,16 +25,18 @@ pub(super) fn drop_ambiguous(
         Some(Class::Zf) => (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
         _ => return false,
     };
-    let asked = classes.iter().filter_map(|class| request.devices.get(class));
-    let names: BTreeSet<&str> = asked
-        .flat_map(|asked| asked.value.iter().map(|wanted| wanted.name.as_str()))
+    let request_entries = classes.iter().filter_map(|class| request.devices.get(class));
+    let names: BTreeSet<&str> = request_entries
+        .flat_map(|request_entry| {
+            request_entry.value.iter().map(|device_ref| device_ref.name.as_str())
+        })
         .filter(|name| *name != "loopback")
         .collect();
     if names.len() < 2 {
         return false;
     }
     // What an operator sets for all devices of a file is no choice between them.
-    let devices = entries.iter().map(|entry| entry.found.device);
+    let devices = entries.iter().map(|entry| entry.resolved.device);
     let own: BTreeSet<&String> = devices.flat_map(|device| &device.container_edits.env).collect();
     let before = edits.env.len();
     edits.env.retain(|entry| {

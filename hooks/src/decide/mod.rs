@@ -57,13 +57,13 @@ pub(crate) struct Decision {
     /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
     /// pool stands for others, and the configuration contains nothing of it yet.
     pub names: Option<Vec<String>>,
-    pub given: String,
+    pub granted: String,
     pub preload: PreloadChoice,
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
     pub placements: Vec<CpuPlacement>,
     /// What is chosen of pools, and not kept yet.
-    pub reserved: Option<Reservation>,
+    pub reservation: Option<Reservation>,
     pub warnings: Vec<String>,
 }
 
@@ -93,8 +93,8 @@ pub(crate) fn decide_without_policy(
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Decision> {
-    let wanted: Vec<Class> = subject.request.devices.keys().copied().collect();
-    let specs = if wanted.is_empty() { OnloadSpecs::default() } else { host.specs(&wanted)? };
+    let classes: Vec<Class> = subject.request.devices.keys().copied().collect();
+    let specs = if classes.is_empty() { OnloadSpecs::default() } else { host.specs(&classes)? };
     let sysfs = host.sysfs();
     let chosen = pools::choose(subject, &specs, settings, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
@@ -107,18 +107,18 @@ pub(crate) fn decide_without_policy(
     let mut edits = ContainerEdits::default();
     // The entries are ordered by class, as the request is, and each file is of one class.
     for entries in entries.chunk_by(|one, other| one.class == other.class) {
-        let mut own = specs.merge_edits(entries);
-        is_as_written &= !interface_choice::drop_ambiguous(&mut own, entries, request);
-        edits.append(&own);
-        by_class.push((entries[0].class, own));
+        let mut class_edits = specs.merge_edits(entries);
+        is_as_written &= !interface_choice::drop_ambiguous(&mut class_edits, entries, request);
+        edits.append(&class_edits);
+        by_class.push((entries[0].class, class_edits));
     }
     // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {
-        let found = *nodes.get(node.source())?;
-        Some(VerifiedNode { node, found })
+        let host_node = *nodes.get(node.source())?;
+        Some(VerifiedNode { node, host_node })
     };
-    let own = existing::deduplicate(std::mem::take(&mut edits.device_nodes));
-    let mut devices = own.into_iter().filter_map(device).collect();
+    let unique_nodes = existing::deduplicate(std::mem::take(&mut edits.device_nodes));
+    let mut devices = unique_nodes.into_iter().filter_map(device).collect();
     let keys = format_keys(request);
     chosen.name_tokens(&mut edits);
     addresses::set(&mut edits, request)?;
@@ -130,7 +130,7 @@ pub(crate) fn decide_without_policy(
     // What a word chooses for a device, its specification does not say.
     let is_chosen = request.addresses.is_some() || request.vlans.is_some();
     let is_whole = is_as_written && chosen.request.is_none() && !is_held && !is_chosen;
-    let names = entries.iter().map(|entry| entry.found.name.to_string());
+    let names = entries.iter().map(|entry| entry.resolved.name.to_string());
     let memlock = settings.config.cdi.memlock;
     Ok(Decision {
         keys,
@@ -142,8 +142,8 @@ pub(crate) fn decide_without_policy(
         preload,
         memlock: request.requests_any(&Class::PINNING).then_some(memlock),
         placements: cpu_placement::read_placements(request, &chosen.given, &specs, &sysfs),
-        given: report::describe_request(request),
-        reserved: chosen.reserved,
+        granted: report::describe_request(request),
+        reservation: chosen.reserved,
         warnings: Vec::new(),
     })
 }
@@ -159,7 +159,7 @@ fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec
         names.extend(verbs.filter_map(|name| sysfs.ibdev_of(name)));
         let hooks = edits.hooks.iter();
         let moving = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
-        names.extend(moving.flat_map(|(_, asked)| asked.rdma_netns).map(|rdma| rdma.ibdev));
+        names.extend(moving.flat_map(|(_, arguments)| arguments.rdma_netns).map(|rdma| rdma.ibdev));
     }
     existing::deduplicate(names)
 }
@@ -176,9 +176,9 @@ pub(crate) fn is_onload_setting(name: &str) -> bool {
 
 /// Where a request asks for devices, for people.
 pub(crate) fn format_keys(request: &Request) -> String {
-    let asked = request.devices.values();
+    let entries = request.devices.values();
     let mut origins: Vec<&Origin> = Vec::new();
-    for origin in asked.map(|asked| asked.origin.outermost()) {
+    for origin in entries.map(|entry| entry.origin.outermost()) {
         // Of a bundle, all classes stand in one place.
         if !origins.contains(&origin) {
             origins.push(origin);
@@ -197,14 +197,16 @@ fn explain_drained(
     let drain = match host.drain() {
         Ok(drain) if drain.is_empty() => return error,
         Ok(drain) => drain,
-        Err(unread) => return error!("{error:#}; what is drained is not known: {unread:#}"),
+        Err(drain_error) => {
+            return error!("{error:#}; what is drained is not known: {drain_error:#}");
+        }
     };
-    for (class, asked) in &request.devices {
-        let names = asked.value.iter().map(|wanted| wanted.name.as_str());
+    for (class, entry) in &request.devices {
+        let names = entry.value.iter().map(|device_ref| device_ref.name.as_str());
         let missing = names.filter(|name| specs.find(*class, name).is_none());
         for name in missing {
             if let Some(drained) = drain.find(*class, name) {
-                return error!("{}: {class} {} is {drained}", asked.origin, Quoted(name));
+                return error!("{}: {class} {} is {drained}", entry.origin, Quoted(name));
             }
             // It may be a pool, or `all`, of which nothing is left.
             let of_class = drain.for_class(*class);

@@ -37,7 +37,7 @@ pub(super) fn check(
 ) -> Result<FoundNodes> {
     let mut nodes = FoundNodes::default();
     for entry in entries {
-        let check = NodeCheck { check_entry: entry, specs, host, sysfs };
+        let check = NodeCheck { entry, specs, host, sysfs };
         let checked = check.check_entry(&mut nodes);
         checked.with_context(|| entry.origin.to_string())?;
     }
@@ -45,7 +45,7 @@ pub(super) fn check(
 }
 
 struct NodeCheck<'a> {
-    check_entry: &'a SpecEntry<'a>,
+    entry: &'a SpecEntry<'a>,
     specs: &'a OnloadSpecs,
     host: &'a dyn NodeLookup,
     sysfs: &'a Sysfs,
@@ -53,21 +53,22 @@ struct NodeCheck<'a> {
 
 impl NodeCheck<'_> {
     fn check_entry(&self, nodes: &mut FoundNodes) -> Result<()> {
-        let expected = expectations(&self.check_entry.found);
-        let shared = &self.check_entry.found.spec.container_edits.device_nodes;
-        let own = &self.check_entry.found.device.container_edits.device_nodes;
-        for node in shared.iter().chain(own) {
-            let found = self.inspect_node(node)?;
-            nodes.insert(node.source().to_owned(), found);
-            let told: Vec<&Expectation> = expected.iter().filter(|e| e.node == node.path).collect();
-            for expect in &told {
-                self.sysfs.check(expect, device_number(found), &REMEDIES)?;
+        let expected = expectations(&self.entry.resolved);
+        let shared = &self.entry.resolved.spec.container_edits.device_nodes;
+        let own_nodes = &self.entry.resolved.device.container_edits.device_nodes;
+        for node in shared.iter().chain(own_nodes) {
+            let host_node = self.inspect_node(node)?;
+            nodes.insert(node.source().to_owned(), host_node);
+            let node_expectations: Vec<&Expectation> =
+                expected.iter().filter(|e| e.node == node.path).collect();
+            for expect in &node_expectations {
+                self.sysfs.check(expect, device_number(host_node), &REMEDIES)?;
             }
-            if told.is_empty()
+            if node_expectations.is_empty()
                 && let Some(device) = self.expected_device(node)?
             {
-                let expect = Expectation { node: node.path.clone(), device, written: None };
-                self.sysfs.check(&expect, device_number(found), &REMEDIES)?;
+                let expect = Expectation { node: node.path.clone(), device, number: None };
+                self.sysfs.check(&expect, device_number(host_node), &REMEDIES)?;
             }
         }
         Ok(())
@@ -75,7 +76,7 @@ impl NodeCheck<'_> {
 
     fn inspect_node(&self, node: &DeviceNode) -> Result<HostNode> {
         let path = node.source();
-        let found = match self.host.node(path) {
+        let host_node = match self.host.node(path) {
             // podman takes a runtime that says "No such file or directory" for one that is missing.
             Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
                 "device node {path} does not exist; is the driver loaded? run `onload-ctk cdi generate`"
@@ -83,47 +84,47 @@ impl NodeCheck<'_> {
             Err(error) => bail!(
                 "device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
             ),
-            Ok(found) => found,
+            Ok(host_node) => host_node,
         };
-        if found.kind != NodeKind::Char {
+        if host_node.kind != NodeKind::Char {
             bail!("{path} is not a character device");
         }
         let kind = node.type_.as_deref().unwrap_or_default();
         let major = node.major.unwrap_or_default();
         let minor = node.minor.unwrap_or_default();
         let same_kind = matches!(kind, "" | "c" | "u");
-        let same_numbers = (major, minor) == (found.major.into(), found.minor.into());
+        let same_numbers = (major, minor) == (host_node.major.into(), host_node.minor.into());
         if !same_kind || major != 0 && !same_numbers {
             bail!(
                 "device node {path} is {}, but its specification says {kind} {major}:{minor}; remove type, major and minor from it",
-                device_number(found)
+                device_number(host_node)
             );
         }
-        Ok(found)
+        Ok(host_node)
     }
 
     /// The device that a node without an expectation belongs to: an entry is named after its device.
     fn expected_device(&self, node: &DeviceNode) -> Result<Option<ExpectedDevice>> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
-        let own = self.check_entry.found.name.device().as_str();
+        let device_name = self.entry.resolved.name.device().as_str();
         let unowned = || {
             error!(
                 "the device of node {} is unknown: its specification has neither an --expect nor an entry named after the device",
                 node.path
             )
         };
-        match self.check_entry.class {
+        match self.entry.class {
             Class::Rdma if rdma_class(name).is_some() => {
-                let ibdev = if own == "all" || gpu_name::is_gpu_name(own) {
+                let ibdev = if device_name == "all" || gpu_name::is_gpu_name(device_name) {
                     self.find_member(&node.path, name).ok_or_else(unowned)?
                 } else {
-                    own.to_owned()
+                    device_name.to_owned()
                 };
                 let pci = self.sysfs.function_of(&ibdev);
                 Ok(Some(ExpectedDevice::Rdma { ibdev, pci }))
             }
             Class::Vfio if ExpectedDevice::find_driver("misc", name).is_none() => {
-                let pci = own.parse().map_err(|_| unowned())?;
+                let pci = device_name.parse().map_err(|_| unowned())?;
                 Ok(Some(ExpectedDevice::Vfio { pci }))
             }
             // The node of a driver or clock has the same name on every host, whatever its name in the

@@ -144,8 +144,8 @@ fn choose_members(
         id,
         bundle: subject.container.bundle,
         expect: &|device| {
-            let found = specs.find(device.class, device.name.as_str());
-            found.map_or_else(Vec::new, |found| expectations(&found))
+            let resolved = specs.find(device.class, device.name.as_str());
+            resolved.map_or_else(Vec::new, |resolved| expectations(&resolved))
         },
         origin,
     })?;
@@ -157,26 +157,26 @@ fn choose_members(
 /// The devices that the container's tickets give it for itself, as far as its request names them still. One that
 /// no specification offers is refused later.
 fn ticket_devices(subject: DecisionSubject<'_>, specs: &OnloadSpecs) -> ReservedMembers {
-    let is_asked = |device: &LeasedDevice| {
-        let asked = subject.request.devices.get(&device.class);
-        asked.is_some_and(|asked| {
-            let mut names = asked.value.iter().map(|wanted| wanted.name.as_str());
-            matches!(asked.origin, Origin::Ticket(_))
+    let is_requested = |device: &LeasedDevice| {
+        let entry = subject.request.devices.get(&device.class);
+        entry.is_some_and(|entry| {
+            let mut names = entry.value.iter().map(|device_ref| device_ref.name.as_str());
+            matches!(entry.origin, Origin::Ticket(_))
                 && names.any(|name| name == device.name.as_str())
         })
     };
-    let mut named = ReservedMembers::new();
+    let mut ticket_devices = ReservedMembers::new();
     for ticket in subject.tickets {
         for device in &ticket.exclusive {
-            if is_asked(device)
+            if is_requested(device)
                 && specs.find(device.class, device.name.as_str()).is_some()
-                && !named.iter().any(|(known, _)| known == device)
+                && !ticket_devices.iter().any(|(known, _)| known == device)
             {
-                named.push((device.clone(), ticket.id.clone()));
+                ticket_devices.push((device.clone(), ticket.id.clone()));
             }
         }
     }
-    named
+    ticket_devices
 }
 
 /// The hook that turns a reservation into a lease, for a device whose specification has none.
@@ -190,10 +190,10 @@ fn lease_hook(settings: &HookSettings) -> Hook {
 }
 
 fn is_in_specs(request: &Request, specs: &OnloadSpecs) -> bool {
-    let mut asked = request.devices.iter();
-    asked.all(|(class, asked)| {
-        let mut names = asked.value.iter();
-        names.all(|wanted| specs.find(*class, &wanted.name).is_some())
+    let mut entries = request.devices.iter();
+    entries.all(|(class, entry)| {
+        let mut names = entry.value.iter();
+        names.all(|device_ref| specs.find(*class, &device_ref.name).is_some())
     })
 }
 
@@ -208,17 +208,18 @@ fn device_requests(
     host: &dyn HostView,
 ) -> Result<(Vec<MemberRequest>, Option<Hook>)> {
     let request = subject.request;
-    let near = request.near.as_ref();
-    let near =
-        near.map(|_| ContainerGpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
-    let near = near.transpose()?;
+    let container_gpus = request.near.as_ref();
+    let container_gpus = container_gpus
+        .map(|_| ContainerGpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON));
+    let container_gpus = container_gpus.transpose()?;
     let mut device_requests = Vec::new();
     let mut hook = None;
-    for (class, asked) in &request.devices {
-        for wanted in &asked.value {
-            let device_request = device_request(*class, wanted, &asked.value, specs, near.as_ref());
+    for (class, entry) in &request.devices {
+        for device_ref in &entry.value {
+            let device_request =
+                device_request(*class, device_ref, &entry.value, specs, container_gpus.as_ref());
             if let Some((device_request, of_pool)) =
-                device_request.with_context(|| asked.origin.to_string())?
+                device_request.with_context(|| entry.origin.to_string())?
             {
                 device_requests.push(device_request);
                 hook = hook.or(Some(of_pool));
@@ -232,28 +233,28 @@ fn device_requests(
 /// is refused later. `asked` is all that is asked of the class, `near` where it is asked to be near these GPUs.
 fn device_request(
     class: Class,
-    wanted: &DeviceRef,
-    asked: &[DeviceRef],
+    device_ref: &DeviceRef,
+    device_refs: &[DeviceRef],
     specs: &OnloadSpecs,
-    near: Option<&ContainerGpus>,
+    container_gpus: Option<&ContainerGpus>,
 ) -> Result<Option<(MemberRequest, Hook)>> {
-    let name = &wanted.name;
-    let Some(found) = specs.find(class, name) else {
+    let name = &device_ref.name;
+    let Some(resolved) = specs.find(class, name) else {
         return Ok(None);
     };
-    let pool = Pool::from_annotations(&found.device.annotations)
+    let pool = Pool::from_annotations(&resolved.device.annotations)
         .with_context(|| format!("pool {class}={name}; run `onload-ctk cdi generate`"))?;
     let Some(mut pool) = pool else {
-        if let Some(count) = wanted.count {
+        if let Some(count) = device_ref.count {
             let count = format!("*{count}");
             bail!("{name} is one device and no pool; remove {}", Quoted(&count));
         }
         return Ok(None);
     };
-    let count = wanted.count.unwrap_or(1);
-    if let Some(gpus) = near {
-        let near = Nearness::from_annotations(&found.device.annotations, pool.members.len());
-        let sorted = near.and_then(|near| gpus.sort(&mut pool, &near, count));
+    let count = device_ref.count.unwrap_or(1);
+    if let Some(gpus) = container_gpus {
+        let nearness = Nearness::from_annotations(&resolved.device.annotations, pool.members.len());
+        let sorted = nearness.and_then(|nearness| gpus.sort(&mut pool, &nearness, count));
         sorted.with_context(|| format!("pool {class}={name}, near the container's GPUs"))?;
     }
     // Its file may be newer or older than that of the devices.
@@ -265,16 +266,17 @@ fn device_request(
         );
     }
     // What is asked for by name is not what the pool gives.
-    pool.members.retain(|member| !asked.iter().any(|named| named.name == member.name.as_str()));
-    let hook = found.device.container_edits.hooks.first();
+    pool.members
+        .retain(|member| !device_refs.iter().any(|other| other.name == member.name.as_str()));
+    let hook = resolved.device.container_edits.hooks.first();
     let hook = hook.ok_or_else(|| {
         error!(
             "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
         )
     })?;
-    let name = found.name.device().clone();
+    let name = resolved.name.device().clone();
     let device_request = MemberRequest {
-        in_order: near.is_some(),
+        in_order: container_gpus.is_some(),
         ..MemberRequest::for_pool(class, name, count, pool)
     };
     Ok(Some((device_request, hook.clone())))
@@ -287,15 +289,15 @@ fn find_held_members(
     device_requests: &[MemberRequest],
     named: &[(LeasedDevice, Token)],
 ) -> Result<Option<ReservedMembers>, OciConfigError> {
-    let mut given = ReservedMembers::new();
+    let mut granted = ReservedMembers::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
         let args = hook.args.unwrap_or_default();
-        let asked = HookArguments::from_command(&args).map(|(_, asked)| asked);
-        if let Some(HookArguments { lease, token: Some(token), .. }) = asked {
-            given.extend(lease.into_iter().map(|device| (device, token.clone())));
+        let arguments = HookArguments::from_command(&args).map(|(_, arguments)| arguments);
+        if let Some(HookArguments { lease, token: Some(token), .. }) = arguments {
+            granted.extend(lease.into_iter().map(|device| (device, token.clone())));
         }
     })?;
-    let mut held = Vec::new();
+    let mut members = Vec::new();
     for device_request in device_requests {
         for _ in 0..device_request.count {
             let is_member = |(device, _): &(LeasedDevice, Token)| {
@@ -303,19 +305,19 @@ fn find_held_members(
                 device.class == device_request.class
                     && members.any(|member| member.name == device.name)
             };
-            let Some(at) = given.iter().position(is_member) else {
+            let Some(index) = granted.iter().position(is_member) else {
                 return Ok(None);
             };
-            held.push(given.swap_remove(at));
+            members.push(granted.swap_remove(index));
         }
     }
     for (device, _) in named {
-        let Some(at) = given.iter().position(|(held, _)| held == device) else {
+        let Some(index) = granted.iter().position(|(held, _)| held == device) else {
             return Ok(None);
         };
-        held.push(given.swap_remove(at));
+        members.push(granted.swap_remove(index));
     }
-    Ok(Some(held))
+    Ok(Some(members))
 }
 
 /// The request with members in place of pools, and which those are; they are in the order of the device requests.
@@ -325,49 +327,53 @@ fn replace_pools<'a>(
     mut members: impl Iterator<Item = &'a LeasedDevice>,
 ) -> (Request, MembersByPool) {
     let mut request = request.clone();
-    let mut given = MembersByPool::new();
-    for (class, asked) in &mut request.devices {
+    let mut members_by_pool = MembersByPool::new();
+    for (class, entry) in &mut request.devices {
         let mut names: Vec<DeviceRef> = Vec::new();
-        for wanted in std::mem::take(&mut asked.value) {
-            let is_it = |device_request: &&MemberRequest| {
-                device_request.class == *class && device_request.name.as_str() == wanted.name
+        for device_ref in std::mem::take(&mut entry.value) {
+            let is_same_pool = |device_request: &&MemberRequest| {
+                device_request.class == *class && device_request.name.as_str() == device_ref.name
             };
-            let pool = wanted.name.clone();
-            let add: Vec<DeviceRef> = match device_requests.iter().find(is_it) {
+            let pool = device_ref.name.clone();
+            let add: Vec<DeviceRef> = match device_requests.iter().find(is_same_pool) {
                 Some(device_request) => members
                     .by_ref()
                     .take(usize::try_from(device_request.count).unwrap_or(usize::MAX))
                     .map(|device| DeviceRef { name: device.name.to_string(), count: None })
                     .collect(),
-                None => vec![wanted],
+                None => vec![device_ref],
             };
-            let own = add.iter().map(|wanted| wanted.name.clone());
-            given.insert((*class, pool), own.collect());
+            let names_of_pool = add.iter().map(|device_ref| device_ref.name.clone());
+            members_by_pool.insert((*class, pool), names_of_pool.collect());
             for name in add {
                 if !names.contains(&name) {
                     names.push(name);
                 }
             }
         }
-        asked.value = names;
+        entry.value = names;
     }
-    if let Some(asked) = &mut request.addresses {
-        redirect_to_members(&mut asked.value, &given, &[Class::Netdev]);
+    if let Some(entry) = &mut request.addresses {
+        redirect_to_members(&mut entry.value, &members_by_pool, &[Class::Netdev]);
     }
-    if let Some(asked) = &mut request.vlans {
-        redirect_to_members(&mut asked.value, &given, &Class::OF_FUNCTIONS);
+    if let Some(entry) = &mut request.vlans {
+        redirect_to_members(&mut entry.value, &members_by_pool, &Class::OF_FUNCTIONS);
     }
-    (request, given)
+    (request, members_by_pool)
 }
 
 /// Has what is for a device of a pool for the member that the pool gave.
-fn redirect_to_members<T>(all: &mut [DeviceValue<T>], given: &MembersByPool, classes: &[Class]) {
-    for one in all {
+fn redirect_to_members<T>(
+    values: &mut [DeviceValue<T>],
+    members_by_pool: &MembersByPool,
+    classes: &[Class],
+) {
+    for value in values {
         let mut members = classes.iter();
-        let members = members.find_map(|class| given.get(&(*class, one.name.clone())));
-        let at = usize::try_from(one.member).unwrap_or(usize::MAX);
-        if let Some(member) = members.and_then(|members| members.get(at.checked_sub(1)?)) {
-            (one.name, one.member) = (member.clone(), 1);
+        let members = members.find_map(|class| members_by_pool.get(&(*class, value.name.clone())));
+        let index = usize::try_from(value.member).unwrap_or(usize::MAX);
+        if let Some(member) = members.and_then(|members| members.get(index.checked_sub(1)?)) {
+            (value.name, value.member) = (member.clone(), 1);
         }
     }
 }
@@ -376,23 +382,23 @@ impl Chosen {
     /// Makes the hooks of the members name their reservation: those of their own edits where these
     /// lease, else hooks that do only that.
     pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
-        let mut named = BTreeSet::new();
+        let mut named_devices = BTreeSet::new();
         for hook in &mut edits.hooks {
-            let Some((_, mut asked)) = HookArguments::from_command(&hook.args) else {
+            let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
                 continue;
             };
-            let is_leased = |(device, _): &&(LeasedDevice, Token)| asked.lease.contains(device);
+            let is_leased = |(device, _): &&(LeasedDevice, Token)| arguments.lease.contains(device);
             if let Some((device, token)) = self.members.iter().find(is_leased) {
-                named.insert(device.clone());
-                asked.token = Some(token.clone());
-                asked.replace_in(&mut hook.args);
+                named_devices.insert(device.clone());
+                arguments.token = Some(token.clone());
+                arguments.replace_in(&mut hook.args);
             }
         }
         for (device, token) in &self.members {
-            if named.contains(device) {
+            if named_devices.contains(device) {
                 continue;
             }
-            let asked = HookArguments {
+            let arguments = HookArguments {
                 lease: vec![device.clone()],
                 token: Some(token.clone()),
                 ..HookArguments::default()
@@ -405,7 +411,7 @@ impl Chosen {
                 hook.hook_name = stage.into();
                 hook.args.truncate(1);
                 hook.args.push(stage.as_str().to_owned());
-                asked.replace_in(&mut hook.args);
+                arguments.replace_in(&mut hook.args);
                 edits.hooks.push(hook);
             }
         }

@@ -8,7 +8,7 @@ use onload_core::request::Request;
 pub struct ContainerReport {
     pub warnings: Vec<String>,
     /// What it was given; empty: nothing.
-    pub given: String,
+    pub granted: String,
     /// Why, step by step.
     pub reasons: Vec<String>,
     pub log: LogConfig,
@@ -26,11 +26,11 @@ impl ContainerReport {
 #[must_use]
 pub(crate) fn describe_request(request: &Request) -> String {
     let mut words = Vec::new();
-    for bundle in request.bundles.iter().flat_map(|asked| &asked.value) {
+    for bundle in request.bundles.iter().flat_map(|entry| &entry.value) {
         words.push(format!("bundle={}", bundle.name));
     }
-    for (class, asked) in &request.devices {
-        let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
+    for (class, entry) in &request.devices {
+        let names: Vec<String> = entry.value.iter().map(ToString::to_string).collect();
         words.push(format!("{class}={}", names.join(",")));
     }
     if request.ipc_lock.is_some() {

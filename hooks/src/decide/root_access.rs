@@ -65,8 +65,8 @@ pub(crate) fn assess(
     if !has_no_new_privileges(process).map_err(in_process)? {
         return Ok(HostRootAccess::BySetUserId);
     }
-    let way = find_root_capability(process).map_err(in_process)?;
-    Ok(way.map_or(HostRootAccess::NotRoot, HostRootAccess::ByCapability))
+    let capability = find_root_capability(process).map_err(in_process)?;
+    Ok(capability.map_or(HostRootAccess::NotRoot, HostRootAccess::ByCapability))
 }
 
 /// The user that a process ends up as. To setresuid(2), -1 means "unchanged": crun leaves such a

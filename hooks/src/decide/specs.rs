@@ -40,7 +40,7 @@ impl OnloadSpecs {
 
     /// Reads the specifications of some classes. A directory or a file with our name that is not trusted is an
     /// error. One that cannot be parsed only affects containers that request something it might offer.
-    pub(crate) fn read(trusted: &TrustedTree, wanted: &[Class]) -> Result<Self, TrustError> {
+    pub(crate) fn read(trusted: &TrustedTree, classes: &[Class]) -> Result<Self, TrustError> {
         let mut sources = Vec::new();
         for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
             let dir = match trusted.open_dir(Path::new(dir)) {
@@ -52,7 +52,7 @@ impl OnloadSpecs {
                 let file = dir.open(&name)?;
                 let path = file.path.clone();
                 let bytes = file.read(MAX_FILE_BYTES)?;
-                if let Some(content) = parse(&bytes, wanted) {
+                if let Some(content) = parse(&bytes, classes) {
                     sources.push(SpecSource { path, priority, content });
                 }
             }
@@ -63,14 +63,14 @@ impl OnloadSpecs {
     /// By class, and in the order requested.
     pub fn resolve(&self, request: &Request) -> Result<Vec<SpecEntry<'_>>> {
         let mut entries = Vec::new();
-        for (class, asked) in &request.devices {
-            for DeviceRef { name, .. } in &asked.value {
+        for (class, entry) in &request.devices {
+            for DeviceRef { name, .. } in &entry.value {
                 let qualified =
-                    qualified_name(*class, name).with_context(|| asked.origin.to_string())?;
-                let Some(found) = self.registry.device(&qualified) else {
-                    return Err(self.unknown_error(*class, &asked.origin, name));
+                    qualified_name(*class, name).with_context(|| entry.origin.to_string())?;
+                let Some(resolved) = self.registry.device(&qualified) else {
+                    return Err(self.unknown_error(*class, &entry.origin, name));
                 };
-                entries.push(SpecEntry { class: *class, origin: asked.origin.clone(), found });
+                entries.push(SpecEntry { class: *class, origin: entry.origin.clone(), resolved });
             }
         }
         Ok(entries)
@@ -83,7 +83,7 @@ impl OnloadSpecs {
 
     #[must_use]
     pub fn merge_edits(&self, entries: &[SpecEntry<'_>]) -> onload_cdi::ContainerEdits {
-        let names: Vec<QualifiedName> = entries.iter().map(|e| e.found.name.clone()).collect();
+        let names: Vec<QualifiedName> = entries.iter().map(|e| e.resolved.name.clone()).collect();
         // This registry resolved every name.
         self.registry.edits_for(&names).unwrap_or_default()
     }
@@ -96,37 +96,38 @@ impl OnloadSpecs {
     /// The names of the devices of a class, except the words that stand for several or for none, and pools.
     #[must_use]
     pub(crate) fn device_names(&self, class: Class) -> Vec<String> {
-        let is_device = |found: &ResolvedDevice<'_>| {
-            let name = found.name.device().as_str();
-            !["all", "loopback"].contains(&name) && found.device.annotations.is_empty()
+        let is_device = |resolved: &ResolvedDevice<'_>| {
+            let name = resolved.name.device().as_str();
+            !["all", "loopback"].contains(&name) && resolved.device.annotations.is_empty()
         };
         let devices = self.devices_of_class(class).filter(is_device);
-        devices.map(|found| found.name.device().to_string()).collect()
+        devices.map(|resolved| resolved.name.device().to_string()).collect()
     }
 
     /// The entries of a class that list a node, except those that stand for others.
     #[must_use]
     pub(crate) fn find_owners(&self, class: Class, node: &str) -> Vec<String> {
-        let is_owner = |found: &ResolvedDevice<'_>| {
-            let mut nodes = found.device.container_edits.device_nodes.iter();
-            let name = found.name.device().as_str();
+        let is_owner = |resolved: &ResolvedDevice<'_>| {
+            let mut nodes = resolved.device.container_edits.device_nodes.iter();
+            let name = resolved.name.device().as_str();
             name != "all" && !gpu_name::is_gpu_name(name) && nodes.any(|entry| entry.path == node)
         };
         let owners = self.devices_of_class(class).filter(is_owner);
-        owners.map(|found| found.name.device().to_string()).collect()
+        owners.map(|resolved| resolved.name.device().to_string()).collect()
     }
 
     fn unknown_error(&self, class: Class, origin: &Origin, name: &str) -> Error {
         let quoted = Quoted(name);
         let is_function = |expect: &Expectation| matches!(&expect.device, ExpectedDevice::Vfio { pci } if pci.to_string() == name);
-        let has_function = |found: &ResolvedDevice<'_>| expectations(found).iter().any(is_function);
+        let has_function =
+            |resolved: &ResolvedDevice<'_>| expectations(resolved).iter().any(is_function);
         let group = self.devices_of_class(class).find(has_function);
         if let Some(group) = group.filter(|_| class.is_iommu_group()) {
             let by = group.name.device();
             return error!("{origin}: {quoted} is in the group of {by}; ask for {by}");
         }
         let names = self.devices_of_class(class);
-        let names: Vec<String> = names.map(|found| found.name.device().to_string()).collect();
+        let names: Vec<String> = names.map(|resolved| resolved.name.device().to_string()).collect();
         let offered = if names.is_empty() && self.registry.errors().is_empty() {
             format!(
                 "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
@@ -159,12 +160,12 @@ fn qualified_name(class: Class, name: &str) -> Result<QualifiedName, NameError> 
 }
 
 /// The file's specification if its kind is wanted, or its error if its kind might be.
-fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
+fn parse(bytes: &[u8], classes: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
     let kind = match serde_json::from_slice(bytes) {
         Ok(KindOnly { kind }) => kind?,
         Err(error) => return Some(Err(LoadError::Other(error.into()))),
     };
-    wanted
+    classes
         .iter()
         .any(|class| class.cdi_kind() == kind)
         .then(|| onload_cdi::from_json(bytes).map_err(LoadError::from))
@@ -175,15 +176,15 @@ pub struct SpecEntry<'a> {
     pub class: Class,
     /// Where it is requested.
     pub origin: Origin,
-    pub found: ResolvedDevice<'a>,
+    pub resolved: ResolvedDevice<'a>,
 }
 
 /// The expectations that an entry gives to the hook.
 #[must_use]
-pub(crate) fn expectations(found: &ResolvedDevice<'_>) -> Vec<Expectation> {
+pub(crate) fn expectations(resolved: &ResolvedDevice<'_>) -> Vec<Expectation> {
     let mut expectations = Vec::new();
-    let shared = &found.spec.container_edits.hooks;
-    for hook in shared.iter().chain(&found.device.container_edits.hooks) {
+    let shared = &resolved.spec.container_edits.hooks;
+    for hook in shared.iter().chain(&resolved.device.container_edits.hooks) {
         let [_, stage, rest @ ..] = hook.args.as_slice() else {
             continue;
         };
@@ -252,7 +253,7 @@ mod tests {
             .unwrap();
         let request = request("rdma", "mlx5_0,all");
         let names: Vec<String> =
-            specs.resolve(&request).unwrap().iter().map(|e| e.found.name.to_string()).collect();
+            specs.resolve(&request).unwrap().iter().map(|e| e.resolved.name.to_string()).collect();
         assert_eq!(names, ["onload.dev/rdma=mlx5_0", "onload.dev/rdma=all"]);
         assert_eq!(specs.merge_edits(&specs.resolve(&request).unwrap()).device_nodes.len(), 2);
     }

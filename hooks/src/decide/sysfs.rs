@@ -62,10 +62,10 @@ impl Sysfs {
     pub(crate) fn check(
         &self,
         expect: &Expectation,
-        found: DeviceNumber,
+        number: DeviceNumber,
         remedies: &Remedies,
     ) -> Result<()> {
-        let check = SysfsCheck { sysfs: self, expect, found, remedies };
+        let check = SysfsCheck { sysfs: self, expect, number, remedies };
         let checked = match &expect.device {
             ExpectedDevice::Rdma { ibdev, pci } => check.check_rdma(ibdev, pci.as_ref()),
             ExpectedDevice::Vfio { pci } => check.check_vfio(pci),
@@ -121,14 +121,14 @@ impl Sysfs {
     pub(crate) fn render_nodes_of_amd(&self) -> Result<BTreeMap<u32, PciAddress>> {
         let nodes = self.root.join(kfd::NODES);
         let entries = fs::read_dir(&nodes).with_context(|| read_context(&nodes))?;
-        let mut found = BTreeMap::new();
+        let mut functions = BTreeMap::new();
         for entry in entries {
             let entry = entry.with_context(|| read_context(&nodes))?;
             let properties = entry.path().join(kfd::PROPERTIES);
             let text = read_attribute(&properties).with_context(|| read_context(&properties))?;
-            found.extend(kfd::render_node(&text));
+            functions.extend(kfd::render_node(&text));
         }
-        Ok(found)
+        Ok(functions)
     }
 
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
@@ -153,9 +153,9 @@ impl Sysfs {
     /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so it has the function of that clock.
     fn clock_function(&self, class: &str, name: &str) -> Result<Option<PciAddress>> {
         let device = self.class(class).join(name);
-        let found = function_above(&device).with_context(|| read_context(&device))?;
-        if found.is_some() || class != "pps" {
-            return Ok(found);
+        let function = function_above(&device).with_context(|| read_context(&device))?;
+        if function.is_some() || class != "pps" {
+            return Ok(function);
         }
         let source = read_if_present(&device.join("name"), read_attribute)?;
         let is_clock = |source: &String| source.strip_prefix("ptp").is_some_and(is_number);
@@ -211,7 +211,7 @@ pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
 struct SysfsCheck<'a> {
     sysfs: &'a Sysfs,
     expect: &'a Expectation,
-    found: DeviceNumber,
+    number: DeviceNumber,
     remedies: &'a Remedies,
 }
 
@@ -259,7 +259,7 @@ impl SysfsCheck<'_> {
     }
 
     fn check_driver(&self, node: &DriverNode) -> Result<()> {
-        let now = match node.listed {
+        let now = match node.source {
             NumberSource::Sysfs { class, reserved } => {
                 let device = self.sysfs.class(class).join(node.name);
                 read_device_number(&device.join("dev"))?.or(reserved)
@@ -283,14 +283,14 @@ impl SysfsCheck<'_> {
 
     fn compare(&self, name: &str, now: Option<DeviceNumber>) -> Result<()> {
         let Remedies { renumbered, renumbered_since, moved } = self.remedies;
-        let found = self.found;
+        let number = self.number;
         match now {
             None => bail!("the kernel has no {name} any more{moved}"),
-            Some(now) if now == found => Ok(()),
+            Some(now) if now == number => Ok(()),
             Some(now) => {
-                let is_written = self.expect.written == Some(now);
+                let is_written = self.expect.number == Some(now);
                 let remedy = if is_written { renumbered_since } else { renumbered };
-                bail!("the node is {found} but the kernel's {name} is {now}{remedy}")
+                bail!("the node is {number} but the kernel's {name} is {now}{remedy}")
             }
         }
     }
@@ -316,8 +316,8 @@ impl SysfsCheck<'_> {
 /// What an attribute of the kernel says; `None` if there is none.
 fn read_device_number(path: &Path) -> Result<Option<DeviceNumber>> {
     let text = read_if_present(path, read_attribute)?;
-    let numbers = text.map(|text| text.parse()).transpose();
-    numbers.with_context(|| read_context(path))
+    let number = text.map(|text| text.parse()).transpose();
+    number.with_context(|| read_context(path))
 }
 
 /// The numbers of a character device; none of another file.

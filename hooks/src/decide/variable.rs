@@ -108,44 +108,44 @@ pub(crate) fn task_dir(config: &OciConfig) -> Option<PathBuf> {
 pub(crate) fn read(
     variables: &RequestVariables,
     settings: &HookSettings,
-    take: &dyn Fn(&Token) -> Result<Ticket>,
+    find_ticket: &dyn Fn(&Token) -> Result<Ticket>,
 ) -> Result<VariableRequest> {
-    let mut asked = VariableRequest::default();
+    let mut variable_request = VariableRequest::default();
     if let Some(name) = &variables.no_ticket {
-        asked.warnings.push(format!(
+        variable_request.warnings.push(format!(
             "{name} in the container's environment is ignored, since it may hold only an engine's ticket; write a request into {VARIABLE}"
         ));
     }
     let values = variables.request.as_slice();
     let is_ticket = values.iter().any(|value| value.starts_with(WORD));
     let mut request = Request::default();
-    let mut named: Vec<(&str, &str)> = Vec::new();
+    let mut ticket_values: Vec<(&str, &str)> = Vec::new();
     match values {
         [] => {}
-        all if !is_ticket && settings.config.environment.allow.is_empty() => {
-            asked.warnings.push(not_allowed_warning(all, settings));
+        values if !is_ticket && settings.config.environment.allow.is_empty() => {
+            variable_request.warnings.push(not_allowed_warning(values, settings));
         }
-        [value] if is_ticket => named.push((VARIABLE, value)),
+        [value] if is_ticket => ticket_values.push((VARIABLE, value)),
         [value] => request = Request::parse_text(value, Origin::Variable)?,
         _ => bail!(
             "{VARIABLE} is in the environment more than once, with different values; remove all but one"
         ),
     }
-    let others = variables.tickets.iter();
-    named.extend(others.map(|(name, value)| (name.as_str(), value.as_str())));
-    for (name, id) in parse_tickets(&named)? {
-        let ticket = take(&id).context(name)?;
-        asked.request.add_ticket(ticket.parse_request()?)?;
-        asked.tickets.push(TicketUse { id, exclusive: ticket.exclusive });
+    let tickets = variables.tickets.iter();
+    ticket_values.extend(tickets.map(|(name, value)| (name.as_str(), value.as_str())));
+    for (name, id) in parse_tickets(&ticket_values)? {
+        let ticket = find_ticket(&id).context(name)?;
+        variable_request.request.add_ticket(ticket.parse_request()?)?;
+        variable_request.tickets.push(TicketUse { id, exclusive: ticket.exclusive });
     }
-    asked.request.add_missing(request)?;
-    Ok(asked)
+    variable_request.request.add_missing(request)?;
+    Ok(variable_request)
 }
 
 /// The tickets that variables name, each once, with its variable. None is taken before all are known to be some.
-fn parse_tickets<'v>(named: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
+fn parse_tickets<'v>(ticket_values: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
     let mut tickets: Vec<(&str, Token)> = Vec::new();
-    for (name, value) in named {
+    for (name, value) in ticket_values {
         let id = value.strip_prefix(WORD).unwrap_or_default();
         let id: Token = id
             .parse()

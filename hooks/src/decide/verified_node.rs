@@ -46,8 +46,8 @@ impl TryFrom<String> for DeviceAccess {
         if text.is_empty() || text.contains(|letter| !"rwm".contains(letter)) {
             bail!("{text:?} is not an access to a device; want letters of \"rwm\"");
         }
-        let held = DeviceAccess::LETTERS.iter().filter(|(letter, _)| text.contains(*letter));
-        Ok(DeviceAccess(held.map(|(_, bit)| bit).sum()))
+        let letters = DeviceAccess::LETTERS.iter().filter(|(letter, _)| text.contains(*letter));
+        Ok(DeviceAccess(letters.map(|(_, bit)| bit).sum()))
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct VerifiedNode {
     /// As its specification describes it.
     pub node: DeviceNode,
     /// As this host has it: a character device that was checked.
-    pub found: HostNode,
+    pub host_node: HostNode,
 }
 
 impl VerifiedNode {
@@ -91,7 +91,7 @@ impl VerifiedNode {
             None | Some("") => DeviceAccess::ALL,
             Some(letters) => letters.to_owned().try_into()?,
         };
-        Ok(CgroupRule { major: self.found.major, minor: self.found.minor, access })
+        Ok(CgroupRule { major: self.host_node.major, minor: self.host_node.minor, access })
     }
 }
 
@@ -112,19 +112,19 @@ impl CgroupRule {
     /// revokes. The kernel revokes only entries with the same numbers, and a list that begins with
     /// "a" grants everything (security/device_cgroup.c, `devcgroup_seq_show`, `dev_exception_rm`).
     pub(crate) fn missing_from(self, list: &str) -> Option<CgroupRule> {
-        let own = self.numbers().to_string();
-        let given = list.lines().fold(0, |given, line| {
+        let own_number = self.numbers().to_string();
+        let granted = list.lines().fold(0, |granted, line| {
             let mut fields = line.split(' ');
             let access = match (fields.next(), fields.next(), fields.next()) {
                 (Some("a"), ..) => Some(DeviceAccess::ALL),
-                (Some("c"), Some(numbers), Some(access)) if numbers == own => {
+                (Some("c"), Some(number), Some(access)) if number == own_number => {
                     access.to_owned().try_into().ok()
                 }
                 _ => None,
             };
-            given | access.map_or(0, DeviceAccess::bits)
+            granted | access.map_or(0, DeviceAccess::bits)
         });
-        let access = self.access.missing_from(given)?;
+        let access = self.access.missing_from(granted)?;
         Some(CgroupRule { access, ..self })
     }
 
@@ -132,7 +132,7 @@ impl CgroupRule {
     /// (Documentation/admin-guide/cgroup-v1/devices.rst).
     pub(crate) fn is_granted_by(self, rules: &[DeviceRule]) -> bool {
         let any = |number: Option<i64>| number.is_none_or(|number| number == -1);
-        let mut given = 0;
+        let mut granted = 0;
         for rule in rules {
             let kind = rule.type_.as_deref().unwrap_or("a");
             let is_any = matches!(kind, "" | "a");
@@ -146,12 +146,12 @@ impl CgroupRule {
             let access = rule.access.clone().unwrap_or_default();
             let access = DeviceAccess::try_from(access).unwrap_or(DeviceAccess::ALL).bits();
             if rule.allow {
-                given |= access;
+                granted |= access;
             } else {
-                given &= !access;
+                granted &= !access;
             }
         }
-        self.access.bits() & !given == 0
+        self.access.bits() & !granted == 0
     }
 }
 

@@ -29,8 +29,8 @@ use crate::record::sweep;
 /// poststop follows. It reports nothing, since the original error matters more. Files that a hook made for a living
 /// container with the same id stay.
 pub(crate) fn undo(outcome: &FilterOutcome) {
-    if let Some(reserved) = &outcome.reserved {
-        lease::give_back(reserved);
+    if let Some(reservation) = &outcome.reservation {
+        lease::give_back(reservation);
     }
     if let Some(file) = &outcome.file {
         let _ = sweep::remove_preload_list(Path::new(RUN_DIR), &file.id);
@@ -76,18 +76,18 @@ fn decide_and_reserve(
     let mut outcome =
         keeper.keep_what(|| filter::apply_request(input, container, host, &keeper))?;
     sweep::remove_stale(Path::new(RUN_DIR), container.id);
-    let Some(own) = &outcome.file else {
+    let Some(host_file) = &outcome.file else {
         return Ok(outcome);
     };
     let write = || {
-        let dir = ContainerDir::open(&own.id, stage, container.bundle, keeper.root, host)?;
-        dir.write(MERGED, &own.bytes, own.label.as_deref())
-            .inspect_err(|_| dir.remove_if_unused(&own.id))?;
+        let dir = ContainerDir::open(&host_file.id, stage, container.bundle, keeper.root, host)?;
+        dir.write(MERGED, &host_file.bytes, host_file.label.as_deref())
+            .inspect_err(|_| dir.remove_if_unused(&host_file.id))?;
         Ok(dir.warning)
     };
     let warning = write().inspect_err(|_: &Error| {
-        if let Some(reserved) = &outcome.reserved {
-            lease::give_back(reserved);
+        if let Some(reservation) = &outcome.reservation {
+            lease::give_back(reservation);
         }
     })?;
     outcome.report.warnings.extend(warning);
@@ -99,11 +99,11 @@ fn decide_and_reserve(
 pub(crate) fn drop_setuid(process: &Path) -> Result<()> {
     const READING: &str = "reading the process of `exec`";
     let file = OciConfigFile::open(Path::new(""), Some(process))?;
-    let scanned = file.scan(ScanScope::Annotations)?;
-    if scanned.more {
+    let scan_result = file.scan(ScanScope::Annotations)?;
+    if scan_result.more {
         bail!("{READING}: it is too large");
     }
-    let mut described = RawObject::parse(&scanned.kept).context(READING)?;
+    let mut described = RawObject::parse(&scan_result.kept).context(READING)?;
     if root_access::drop_setuid(&mut described).context(READING)? {
         file.replace(&described.to_bytes())?;
     }
@@ -128,27 +128,27 @@ pub(crate) fn edit_stream(
 ) -> Result<StreamResult> {
     const WRITING: &str = "writing standard output";
     let mut began = false;
-    let scanned = scan::read(from, 0, ScanScope::Annotations, &mut |kept, piece| {
+    let scan_result = scan::read(from, 0, ScanScope::Annotations, &mut |kept, piece| {
         if !std::mem::replace(&mut began, true) {
             to.write_all(kept)?;
         }
         to.write_all(piece)
     })
     .context("copying standard input")?;
-    if !scanned.may_ask {
+    if !scan_result.may_hold_request {
         if !began {
-            to.write_all(&scanned.kept).context(WRITING)?;
+            to.write_all(&scan_result.kept).context(WRITING)?;
         }
         to.flush().context(WRITING)?;
         return Ok(StreamResult::Config(ContainerReport::default()));
     }
-    if scanned.more {
+    if scan_result.more {
         return Err(decision_input::too_large_error());
     }
-    if let Some(state) = OciState::recognise(&scanned.kept) {
+    if let Some(state) = OciState::recognise(&scan_result.kept) {
         return Ok(StreamResult::State(state));
     }
-    let text = decision_input::into_text(scanned.kept)?;
+    let text = decision_input::into_text(scan_result.kept)?;
     let mut outcome = FilterOutcome::default();
     if let Some(input) = DecisionInput::parse(Arc::clone(&text), ScanScope::Annotations)? {
         let host = LocalHost::with_config(config)?;

@@ -50,12 +50,12 @@ pub(crate) fn run(
 ) -> Result<Vec<String>> {
     if !arguments.expect.is_empty() {
         let path = state.bundle.join("config.json");
-        let listed = read_config(&path, &arguments.expect);
-        let listed = listed.with_context(|| format!("reading {path:?}"))?;
-        check(&arguments.expect, &listed, &state.bundle, sysfs)?;
+        let listed_nodes = read_config(&path, &arguments.expect);
+        let listed_nodes = listed_nodes.with_context(|| format!("reading {path:?}"))?;
+        check(&arguments.expect, &listed_nodes, &state.bundle, sysfs)?;
     }
-    let (asked, moving) = moves::split(arguments);
-    if asked.lease.is_empty() && asked.netdev.is_empty() {
+    let (rest, moving) = moves::split(arguments);
+    if rest.lease.is_empty() && rest.netdev.is_empty() {
         return apply_arguments(arguments, &moving, state, config, stand_ins);
     }
     let container = ContainerInit {
@@ -64,11 +64,12 @@ pub(crate) fn run(
         init: state.pid.ok_or_else(init::no_pid_error)?,
     };
     let host = LocalHost::with_config(config)?;
-    let claims = slice::from_ref(&asked);
-    let claimed = moves::acquire(claims, &[], container, "createRuntime", &host, stand_ins)?;
+    let lease_arguments = slice::from_ref(&rest);
+    let acquired =
+        moves::acquire(lease_arguments, &[], container, "createRuntime", &host, stand_ins)?;
     match apply_arguments(arguments, &moving, state, config, stand_ins) {
-        Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
-        Err(failed) => Err(claimed.withdraw(failed)),
+        Ok(warnings) => Ok([warnings, acquired.finish()].concat()),
+        Err(failed) => Err(acquired.withdraw(failed)),
     }
 }
 
@@ -108,7 +109,7 @@ fn read_config(path: &Path, expect: &[Expectation]) -> io::Result<ListedNodes> {
     if !metadata.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let listed = if metadata.len() <= HELD_BYTES {
+    let listed_nodes = if metadata.len() <= HELD_BYTES {
         let size = usize::try_from(metadata.len()).unwrap_or_default();
         let mut bytes = Vec::with_capacity(size + 1);
         file.by_ref().take(HELD_BYTES).read_to_end(&mut bytes)?;
@@ -117,29 +118,34 @@ fn read_config(path: &Path, expect: &[Expectation]) -> io::Result<ListedNodes> {
         let file = BufReader::with_capacity(64 * 1024, file);
         ListedNodes::parse(Deserializer::from_reader(file), expect)
     };
-    Ok(listed?)
+    Ok(listed_nodes?)
 }
 
-fn check(expect: &[Expectation], listed: &ListedNodes, bundle: &Path, sysfs: &Sysfs) -> Result<()> {
+fn check(
+    expect: &[Expectation],
+    listed_nodes: &ListedNodes,
+    bundle: &Path,
+    sysfs: &Sysfs,
+) -> Result<()> {
     for expect in expect {
-        let mut entries = listed.entries(&expect.node).peekable();
+        let mut entries = listed_nodes.entries(&expect.node).peekable();
         if entries.peek().is_none() {
-            let Some(source) = listed.mount_source(&expect.node) else {
+            let Some(source) = listed_nodes.mount_source(&expect.node) else {
                 bail!(
                     "{expect}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
                 );
             };
             let source = bundle.join(source);
-            let numbers = read_device_number(&source)
+            let number = read_device_number(&source)
                 .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
-            sysfs.check(expect, numbers, &REMEDIES)?;
+            sysfs.check(expect, number, &REMEDIES)?;
         }
         // Which of two entries a runtime uses is its own choice, so all of them must be right.
         for entry in entries {
-            let numbers = entry.numbers().ok_or_else(|| {
+            let number = entry.numbers().ok_or_else(|| {
                 error!("{expect}: linux.devices of config.json has no character device with numbers there")
             })?;
-            sysfs.check(expect, numbers, &REMEDIES)?;
+            sysfs.check(expect, number, &REMEDIES)?;
         }
     }
     Ok(())

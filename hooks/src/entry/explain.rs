@@ -20,13 +20,13 @@ use crate::live;
 /// error; a refusal is part of the answer.
 pub fn explain(bundle: &Path, host: &dyn HostView, pools: &dyn Pools) -> Result<Explanation> {
     let file = OciConfigFile::open(bundle, None)?;
-    let scanned = file.scan(ScanScope::VariableToo)?;
-    let before = format_json(&scanned.kept);
-    let has_libraries = memmem::find(&scanned.kept, b"\"--rdma-libraries\"").is_some();
+    let scan_result = file.scan(ScanScope::VariableToo)?;
+    let before = format_json(&scan_result.kept);
+    let has_libraries = memmem::find(&scan_result.kept, b"\"--rdma-libraries\"").is_some();
     let name = bundle.file_name().and_then(OsStr::to_str);
     let id = podman_container_id(bundle).or_else(|| name?.parse().ok());
     let container = ContainerRef { bundle, id: id.as_ref(), sees_exec: true };
-    let result = match DecisionInput::read(scanned) {
+    let result = match DecisionInput::read(scan_result) {
         Ok(Some(input)) => {
             host.settings()?;
             filter::apply_request(&input, container, host, pools)

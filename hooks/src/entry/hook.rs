@@ -190,16 +190,16 @@ fn create_runtime(
 /// so a state without onload.dev annotations means there is nothing to do.
 fn run_by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result<()> {
     let stdin = io::stdin().lock();
-    let scanned = scan::read(stdin, 0, ScanScope::Annotations, &mut |_, _| Ok(()))
+    let scan_result = scan::read(stdin, 0, ScanScope::Annotations, &mut |_, _| Ok(()))
         .context("reading standard input")
         .context(stage)?;
-    if !scanned.may_ask {
+    if !scan_result.may_hold_request {
         return Ok(());
     }
-    if scanned.more {
+    if scan_result.more {
         return Err(decision_input::too_large_error()).context(stage);
     }
-    let mut state = OciState::read(&scanned.kept[..], true).context(stage)?;
+    let mut state = OciState::read(&scan_result.kept[..], true).context(stage)?;
     if state.is_stopped {
         return clean_up(&state, config, stand_ins);
     }
@@ -233,29 +233,29 @@ fn run_precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
 /// specification, it ends what was leased by them.
 fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()> {
     let stage = "poststop";
-    let asked = HookArguments::parse(args).context(stage)?;
+    let arguments = HookArguments::parse(args).context(stage)?;
     let state = OciState::read(BufReader::new(io::stdin().lock()), false).context(stage)?;
-    if asked.is_empty() || !asked.take.is_empty() {
+    if arguments.is_empty() || !arguments.take.is_empty() {
         return clean_up(&state, config, stand_ins);
     }
-    let (token, id) = (asked.token.as_ref(), &state.id);
-    let (rest, rdma) = moves::split(&asked);
-    let (moving, others): (Vec<DeviceId>, Vec<DeviceId>) =
+    let (token, id) = (arguments.token.as_ref(), &state.id);
+    let (rest, rdma) = moves::split(&arguments);
+    let (moving, other_devices): (Vec<DeviceId>, Vec<DeviceId>) =
         rest.lease.iter().cloned().partition(|device| {
             let mut set_up = rest.vf.iter();
-            device.class == Class::Netdev || set_up.any(|given| given.device == *device)
+            device.class == Class::Netdev || set_up.any(|argument| argument.device == *device)
         });
     // What goes wrong with the one keeps nothing from the other.
-    let released = lease::release(&others, token, id, &state.bundle);
-    let gone = ExitedContainer { container: id, token, bundle: &state.bundle };
-    let back = moves::release_devices(&rdma.lease, &moving, &gone, stand_ins);
-    let cleaned = if !rdma.rdma_netns.is_empty() || asked.rdma_libraries.is_some() {
+    let released = lease::release(&other_devices, token, id, &state.bundle);
+    let exited = ExitedContainer { container: id, token, bundle: &state.bundle };
+    let returned = moves::release_devices(&rdma.lease, &moving, &exited, stand_ins);
+    let cleaned = if !rdma.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
         // The record goes with the nodes, and only it knows what another of the container's hooks took of a pool.
         clean_up(&state, config, stand_ins)
     } else {
         Ok(())
     };
-    back.context(format_subject(stage, id))?;
+    returned.context(format_subject(stage, id))?;
     released.context(format_subject(stage, id))?;
     cleaned
 }
@@ -263,12 +263,12 @@ fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Resul
 fn clean_up(state: &OciState, config: &Path, stand_ins: &StandIns) -> Result<()> {
     let leased = sweep::recorded_leases(Path::new(RUN_DIR), &state.id);
     let (leased, bundle) = leased.unwrap_or_default();
-    let gone = ExitedContainer { container: &state.id, token: None, bundle: &bundle };
-    let back = moves::release_devices(&leased, &leased, &gone, stand_ins);
+    let exited = ExitedContainer { container: &state.id, token: None, bundle: &bundle };
+    let returned = moves::release_devices(&leased, &leased, &exited, stand_ins);
     // Whoever wants one next finds out that its holder has ended, so nothing is lost where this fails.
     let _ = lease::release(&leased, None, &state.id, &bundle);
     remove_nodes(state, config)?;
-    back.context(format_subject("poststop", &state.id))
+    returned.context(format_subject("poststop", &state.id))
 }
 
 /// Removes what was made in a container's root.
@@ -292,9 +292,9 @@ fn warn(subject: &str, warnings: Vec<String>, config: &Path) {
 }
 
 /// Says the warnings of a report, and logs all of it.
-fn report_all(subject: &str, report: &ContainerReport, tell: fn(LogLevel, &str)) {
+fn report_all(subject: &str, report: &ContainerReport, print: fn(LogLevel, &str)) {
     for warning in &report.warnings {
-        tell(LogLevel::Warning, &format!(" {subject}: warning: {warning}"));
+        print(LogLevel::Warning, &format!(" {subject}: warning: {warning}"));
     }
     log_lines(&report.log, log_file::report_lines(report, &format!("{subject}: ")));
 }

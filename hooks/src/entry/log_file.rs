@@ -31,11 +31,11 @@ pub(crate) fn report_lines(
 ) -> impl Iterator<Item = LogLine> {
     let line = move |level, text: &dyn fmt::Display| (level, format!("{subject}{text}"));
     let warnings = report.warnings.iter();
-    let given = Some(&report.given).filter(|given| !given.is_empty());
+    let granted = Some(&report.granted).filter(|granted| !granted.is_empty());
     let reasons = report.reasons.iter();
     warnings
         .map(move |text| line(LogLevel::Warning, text))
-        .chain(given.map(move |given| line(LogLevel::Info, &format_args!("given {given}"))))
+        .chain(granted.map(move |granted| line(LogLevel::Info, &format_args!("given {granted}"))))
         .chain(reasons.map(move |text| line(LogLevel::Debug, text)))
 }
 
@@ -79,14 +79,14 @@ fn append(trusted: &TrustedTree, path: &Path, text: &[u8], largest: Option<u64>)
 }
 
 fn format(
-    most: LogLevel,
+    max_level: LogLevel,
     program: &str,
     lines: impl IntoIterator<Item = LogLine>,
     time: u64,
 ) -> String {
-    let wanted = lines.into_iter().filter(|(level, _)| *level <= most);
+    let logged = lines.into_iter().filter(|(level, _)| *level <= max_level);
     let (time, pid) = (format_rfc3339(time), std::process::id());
-    let lines = wanted.map(|(level, text)| {
+    let lines = logged.map(|(level, text)| {
         let text = to_one_line(&text);
         format!("{time} {program}[{pid}]: {level}: {text}\n")
     });
@@ -103,7 +103,7 @@ mod tests {
     fn lines() -> Vec<LogLine> {
         let report = ContainerReport {
             warnings: vec!["a\n2026 forged".to_owned()],
-            given: "nic=all".to_owned(),
+            granted: "nic=all".to_owned(),
             reasons: vec!["because".to_owned()],
             log: LogConfig::default(),
         };

@@ -113,8 +113,8 @@ impl<'a> Overmounts<'a> {
         };
         let (mut bytes, mut copies) = (0, 0);
         for mut mount in mounts {
-            let at = overmounts.resolve(&mount.destination)?;
-            bytes += at.as_bytes().len();
+            let path = overmounts.resolve(&mount.destination)?;
+            bytes += path.as_bytes().len();
             if bytes > MAX_PATH_BYTES {
                 bail!(
                     "the paths of the container's mounts have more than {MAX_PATH_BYTES} bytes together"
@@ -123,18 +123,18 @@ impl<'a> Overmounts<'a> {
             if mount.contents == LinkSource::Image {
                 copies += 1;
                 // A copy of what another mount has there does not come from the image.
-                if copies > MAX_COPIES || overmounts.mount_points_above(&at).next().is_some() {
+                if copies > MAX_COPIES || overmounts.mount_points_above(&path).next().is_some() {
                     mount.contents = LinkSource::Others;
                 }
             }
-            overmounts.add(at, mount);
+            overmounts.add(path, mount);
         }
         Ok(overmounts)
     }
 
-    fn add(&mut self, at: ContainerPath, mount: Overmount) {
+    fn add(&mut self, path: ContainerPath, mount: Overmount) {
         let index = self.mounts.len();
-        let point = *self.by_path.entry(at).or_insert_with(|| {
+        let point = *self.by_path.entry(path).or_insert_with(|| {
             self.points.push(MountPoint::default());
             self.points.len() - 1
         });
@@ -154,15 +154,15 @@ impl<'a> Overmounts<'a> {
     /// The mount points at or above a path, starting at the root.
     fn mount_points_above<'b>(
         &'b self,
-        at: &'b ContainerPath,
+        path: &'b ContainerPath,
     ) -> impl Iterator<Item = &'b MountPoint> {
-        let points = at.prefixes().filter_map(|above| self.by_path.get(above));
+        let points = path.prefixes().filter_map(|above| self.by_path.get(above));
         points.map(|point| &self.points[*point])
     }
 
     fn resolve(&self, path: &str) -> Result<ContainerPath> {
-        let hidden = |at: &ContainerPath| {
-            let point = self.by_path.get(at);
+        let hidden = |path: &ContainerPath| {
+            let point = self.by_path.get(path);
             point.is_some_and(|point| self.points[*point].is_hidden)
         };
         ContainerPath::resolve(self.root, Path::new(path), &hidden)
@@ -174,9 +174,9 @@ impl<'a> Overmounts<'a> {
     pub(crate) fn check_destinations(&self) -> Result<()> {
         let outer = self.outermost_mounts();
         for (point, mount) in &self.mounts {
-            let at = &mount.destination;
-            if at.split('/').any(|part| part == "..") {
-                bail!("the mount at {at:?} goes up by \"..\"; write its path without that");
+            let path = &mount.destination;
+            if path.split('/').any(|part| part == "..") {
+                bail!("the mount at {path:?} goes up by \"..\"; write its path without that");
             }
             if !matches!(mount.contents, LinkSource::Others | LinkSource::Image) {
                 continue;
@@ -184,7 +184,7 @@ impl<'a> Overmounts<'a> {
             if let Some(outer) = outer[*point] {
                 let outer = &self.mounts[outer].1.destination;
                 bail!(
-                    "the mount at {at:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
+                    "the mount at {path:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
                 );
             }
         }
@@ -219,8 +219,8 @@ impl<'a> Overmounts<'a> {
     /// Checks that something may be created at `target`: its parent must lie on the root file
     /// system's own mount or on a fresh tmpfs.
     pub(crate) fn check_creatable(&self, target: &str) -> Result<TargetFileSystem> {
-        let at = self.resolve(target)?;
-        let parent = at.parent();
+        let path = self.resolve(target)?;
+        let parent = path.parent();
         // If somebody's files surround a mount, they decide where it is. The innermost mount alone
         // is therefore not enough, unless a later one took exactly its path.
         let foreign = self.mount_points_above(&parent).filter_map(|point| point.foreign).min();
@@ -230,7 +230,7 @@ impl<'a> Overmounts<'a> {
                 None => TargetFileSystem::Root,
             });
         };
-        let (real, mount) = (at.to_path(), &self.mounts[foreign].1.destination);
+        let (real, mount) = (path.to_path(), &self.mounts[foreign].1.destination);
         let resolved = if Path::new(target) == real {
             String::new()
         } else {

@@ -64,20 +64,20 @@ pub(crate) fn choose(
     let judgement = rdma_providers::decide_libraries(&image, host.files(), &known);
     choice.reasons = judgement.notes;
     let names = devices.join(", ");
-    match judgement.verdict {
+    match judgement.decision {
         // What was not examined is not said to work.
         LibraryDecision::Fits if !choice.reasons.is_empty() => {}
         LibraryDecision::Fits => {
             choice.reasons.push(format!("the image's own libraries can use {names}"));
         }
-        LibraryDecision::Unfit(why) => choice.misfit = Some(why),
-        LibraryDecision::Mount { way, .. } if setting == RdmaLibraries::Image => {
+        LibraryDecision::Unfit(misfit_reason) => choice.misfit = Some(misfit_reason),
+        LibraryDecision::Mount { method: way, .. } if setting == RdmaLibraries::Image => {
             choice.misfit = Some(format!(
                 "{}; rdma-libraries = \"auto\" would mount the host's",
                 describe_lack(way, &names)
             ));
         }
-        LibraryDecision::Mount { way, mut files, unserved } => {
+        LibraryDecision::Mount { method: way, mut files, unserved } => {
             choice.misfit = unserved;
             choice.reasons.push(format!("{}: the host's are mounted", describe_lack(way, &names)));
             files.retain(|file| !is_mounted(file, config.mounts()));
@@ -90,20 +90,20 @@ pub(crate) fn choose(
 /// Takes from hooks what is done before the runtime is there.
 pub(crate) fn remove_from_hooks(hooks: &mut Vec<Hook>) {
     hooks.retain_mut(|hook| {
-        let Some((stage, mut asked)) = HookArguments::from_command(&hook.args) else {
+        let Some((stage, mut arguments)) = HookArguments::from_command(&hook.args) else {
             return true;
         };
-        if asked.rdma_libraries.take().is_none() {
+        if arguments.rdma_libraries.take().is_none() {
             return true;
         }
-        let is_needed = stage != "poststop" || asked.needs_poststop();
-        asked.replace_in(&mut hook.args);
+        let is_needed = stage != "poststop" || arguments.needs_poststop();
+        arguments.replace_in(&mut hook.args);
         is_needed
     });
 }
 
-fn describe_lack(way: MountMethod, names: &str) -> String {
-    match way {
+fn describe_lack(method: MountMethod, names: &str) -> String {
+    match method {
         MountMethod::Add => format!("the image has no provider library for {names}"),
         MountMethod::Cover => {
             format!("the image's provider library for {names} does not fit this kernel")

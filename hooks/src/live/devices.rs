@@ -88,19 +88,19 @@ fn allow_v1(
     socket: &Path,
     changes: &mut CgroupChanges,
 ) -> Result<()> {
-    let at = |name: &str| dir.full_path().join(name);
+    let file_path = |name: &str| dir.full_path().join(name);
     let open = |name: &str| {
-        let file = File::options().write(true).open(at(name));
-        file.with_context(|| format!("opening {:?}", at(name)))
+        let file = File::options().write(true).open(file_path(name));
+        file.with_context(|| format!("opening {:?}", file_path(name)))
     };
-    let list = at("devices.list");
+    let list = file_path("devices.list");
     let before = std::fs::read_to_string(&list).with_context(|| format!("reading {list:?}"))?;
     update_systemd(dir, id, rules, socket, changes)?;
     let allow = open("devices.allow")?;
     let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
     for rule in rules {
         write_rule(&allow, *rule)
-            .with_context(|| format!("writing a device to {:?}", at("devices.allow")))?;
+            .with_context(|| format!("writing a device to {:?}", file_path("devices.allow")))?;
         written.extend(rule.missing_from(&before));
     }
     Ok(())
@@ -181,24 +181,24 @@ fn allow_v2(
     socket: &Path,
     changes: &mut CgroupChanges,
 ) -> Result<()> {
-    let mut own = Vec::new();
+    let mut own_cgroups = Vec::new();
     for path in dir.own_cgroups(id) {
-        own.push(CgroupPrograms::open(path)?);
+        own_cgroups.push(CgroupPrograms::open(path)?);
     }
     warn_of_outer_programs(dir, id, changes)?;
-    if own.iter().all(|own| own.before.ids.is_empty()) {
+    if own_cgroups.iter().all(|programs| programs.before.ids.is_empty()) {
         return Ok(());
     }
     let covers_new = update_systemd(dir, id, rules, socket, changes)?;
     let mut has_replaced = false;
-    for own in own.iter().filter(|_| covers_new) {
-        let now = query(&own.path, &own.fd)?;
+    for programs in own_cgroups.iter().filter(|_| covers_new) {
+        let now = query(&programs.path, &programs.fd)?;
         // A program that systemd has just attached allows the devices by itself.
-        let is_new = |id: &u32| !own.before.ids.contains(id);
+        let is_new = |id: &u32| !programs.before.ids.contains(id);
         has_replaced |= now.ids.iter().any(is_new);
     }
-    for own in &own {
-        extend_all(own, covers_new, has_replaced, rules, changes)?;
+    for programs in &own_cgroups {
+        extend_all(programs, covers_new, has_replaced, rules, changes)?;
     }
     Ok(())
 }
@@ -207,38 +207,40 @@ fn allow_v2(
 /// same time. `covers_new` says that those which systemd attaches from now on allow the devices, `has_replaced` that it
 /// has attached one already.
 fn extend_all(
-    own: &CgroupPrograms,
+    cgroup_programs: &CgroupPrograms,
     covers_new: bool,
     has_replaced: bool,
     rules: &[CgroupRule],
     changes: &mut CgroupChanges,
 ) -> Result<()> {
-    let mut done = Vec::new();
+    let mut extended = Vec::new();
     for round in 0.. {
-        let now = query(&own.path, &own.fd)?;
-        let has_rules = |id: &u32| done.contains(id) || covers_new && !own.before.ids.contains(id);
-        let left: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
-        let Some(first) = left.first() else { break };
+        let now = query(&cgroup_programs.path, &cgroup_programs.fd)?;
+        let has_rules = |id: &u32| {
+            extended.contains(id) || covers_new && !cgroup_programs.before.ids.contains(id)
+        };
+        let remaining: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
+        let Some(first) = remaining.first() else { break };
         if round == ROUNDS {
             bail!(
                 "the device program {first} of cgroup {:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device",
-                own.path
+                cgroup_programs.path
             );
         }
-        for program in left {
-            match extend(own, now.flags, program, rules)? {
-                ExtendResult::Already => done.push(program),
+        for program in remaining {
+            match extend(cgroup_programs, now.flags, program, rules)? {
+                ExtendResult::Already => extended.push(program),
                 ExtendResult::By(new, replaced) => {
-                    done.push(new);
+                    extended.push(new);
                     changes.programs.push(replaced);
                 }
                 ExtendResult::Gone => {}
                 ExtendResult::Hidden(_, old) if has_replaced => {
-                    changes.programs.push(detach(own, now.flags, old)?);
+                    changes.programs.push(detach(cgroup_programs, now.flags, old)?);
                 }
                 ExtendResult::Hidden(cause, _) => bail!(
                     "the device program of cgroup {:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device",
-                    own.path
+                    cgroup_programs.path
                 ),
             }
         }
@@ -250,10 +252,11 @@ fn extend_all(
 const ROUNDS: usize = 4;
 
 /// Detaches a program that systemd's program replaces.
-fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<ReplacedProgram> {
-    bpf::detach(own.fd.as_fd(), &old)
-        .with_context(|| format!("detaching the runtime's program of cgroup {:?}", own.path))?;
-    Ok(ReplacedProgram { cgroup: own.copy()?, flags, old, new: None })
+fn detach(cgroup_programs: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<ReplacedProgram> {
+    bpf::detach(cgroup_programs.fd.as_fd(), &old).with_context(|| {
+        format!("detaching the runtime's program of cgroup {:?}", cgroup_programs.path)
+    })?;
+    Ok(ReplacedProgram { cgroup: cgroup_programs.copy()?, flags, old, new: None })
 }
 
 /// Warns about programs above the container's own cgroups. They control other processes too, so
@@ -286,12 +289,12 @@ enum ExtendResult {
 }
 
 fn extend(
-    own: &CgroupPrograms,
+    cgroup_programs: &CgroupPrograms,
     flags: u32,
     program: u32,
     rules: &[CgroupRule],
 ) -> Result<ExtendResult> {
-    let of = |action: &str| format!("{action} of cgroup {:?}", own.path);
+    let of = |action: &str| format!("{action} of cgroup {:?}", cgroup_programs.path);
     let old = match bpf::open_program(program) {
         // It has been detached and no longer controls anything.
         Err(Errno::NOENT) => return Ok(ExtendResult::Gone),
@@ -312,7 +315,7 @@ fn extend(
         new => new.with_context(|| of("loading the device program"))?,
     };
     let id = bpf::program_id(&new).with_context(|| of("looking at the new device program"))?;
-    let cgroup = own.copy()?;
+    let cgroup = cgroup_programs.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,
         // `find_attach_entry`). The next round shows whether it is still there.

@@ -161,9 +161,9 @@ impl<'a> Inspection<'a> {
         let Some(preload) = &self.plan.preload else {
             return Ok(());
         };
-        let own = preload::read_image_list(root);
-        let own = own.map_err(|problem| list_in_the_way(&preload.key, problem))?;
-        self.list = Some(preload::list(&preload.library, &own));
+        let image_list = preload::read_image_list(root);
+        let image_list = image_list.map_err(|problem| list_in_the_way(&preload.key, problem))?;
+        self.list = Some(preload::list(&preload.library, &image_list));
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl<'a> Inspection<'a> {
             .map(|mount| Overmount::new(&mount.destination(), &mount.type_(), &mount.options()))
             .collect();
         let overmounts = Overmounts::new(root, overmounts).context(keys)?;
-        let looked = TargetChecker::new(root, &self.mounts).context(keys)?;
+        let checker = TargetChecker::new(root, &self.mounts).context(keys)?;
         let binds = self.plan.binds.iter();
         let mut paths: Vec<_> = binds.map(|bind| (&*bind.target, Some(bind))).collect();
         if self.plan.preload.is_some() {
@@ -193,9 +193,9 @@ impl<'a> Inspection<'a> {
                 kind,
                 file_system: file_system.context(keys)?,
             };
-            for made in looked.plan_creation(&target).context(keys)? {
-                if !missing.contains(&made) {
-                    missing.push(made);
+            for created_path in checker.plan_creation(&target).context(keys)? {
+                if !missing.contains(&created_path) {
+                    missing.push(created_path);
                 }
             }
             targets.push(target);
@@ -235,8 +235,8 @@ impl<'a> Inspection<'a> {
     pub(super) fn needs_own_node(&self, bind: &BindMount, mode: u32) -> bool {
         let is_root = self.own_user.uid == 0 && self.user.is_none_or(|user| user.uid == 0);
         bind.rule.is_some_and(|rule| {
-            let wanted = rule.access.mode_bits();
-            mode & wanted != wanted && !is_root
+            let mode_bits = rule.access.mode_bits();
+            mode & mode_bits != mode_bits && !is_root
         })
     }
 

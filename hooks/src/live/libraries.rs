@@ -31,17 +31,17 @@ pub(crate) struct HookLibraries {
 /// Chooses libraries for all RDMA devices of a container in the first of its hooks, wherever the devices are. What does
 /// not fit is a warning: whoever names a device of a specification may have other libraries.
 pub(super) fn choose_for_hook(
-    asked: &HookArguments,
+    arguments: &HookArguments,
     setting: RdmaLibraries,
     bundle: &Path,
     config: &OciConfig,
     host: &dyn HostView,
 ) -> Result<HookLibraries> {
-    let looking = library_hooks(config)?;
-    let devices: Vec<String> = match looking.first() {
-        Some(first) if first == asked => looking.iter().flat_map(rdma_in_arguments).collect(),
-        _ if looking.contains(asked) => return Ok(HookLibraries::default()),
-        _ => rdma_in_arguments(asked),
+    let hooks = library_hooks(config)?;
+    let devices: Vec<String> = match hooks.first() {
+        Some(first) if first == arguments => hooks.iter().flat_map(rdma_in_arguments).collect(),
+        _ if hooks.contains(arguments) => return Ok(HookLibraries::default()),
+        _ => rdma_in_arguments(arguments),
     };
     let key = request_key(&devices);
     let root = image::open_root(bundle, config);
@@ -55,12 +55,12 @@ pub(super) fn choose_for_hook(
     };
     let (mut libraries, misfit) = choose(devices, setting, config, &root, host)?;
     let warnings = &mut libraries.warnings;
-    warnings.extend(misfit.map(|why| format!("{key}: {why}")));
+    warnings.extend(misfit.map(|reason| format!("{key}: {reason}")));
     if !libraries.binds.is_empty()
-        && let Some(why) = closed_reason(host)?
+        && let Some(reason) = closed_reason(host)?
     {
         libraries.binds.clear();
-        warnings.push(format!("{key}: {NOT_MOUNTED}: {why}"));
+        warnings.push(format!("{key}: {NOT_MOUNTED}: {reason}"));
     }
     Ok(libraries)
 }
@@ -78,7 +78,7 @@ pub(super) fn library_hooks(config: &OciConfig) -> Result<Vec<HookArguments>> {
 /// The same for devices that are given to a container late, of which it may have none yet.
 pub(super) fn choose_for_plan(
     plan: &InjectionPlan,
-    asker: &Requester,
+    requester: &Requester,
     config: &OciConfig,
     root: Option<&ContainerRoot>,
     host: &LocalHost,
@@ -89,13 +89,13 @@ pub(super) fn choose_for_plan(
     let settings = host.settings()?;
     let setting = settings.config.cdi.rdma_libraries;
     let (mut libraries, misfit) = choose(plan.rdma.clone(), setting, config, root, host)?;
-    let Some(why) = misfit else {
+    let Some(reason) = misfit else {
         return Ok(libraries);
     };
     let what = format!("{} may be of no use", plan.rdma.join(", "));
-    let warning = match asker {
-        Requester::Annotations => settings.refuse_or_warn(&what, &why, rdma_libraries::REMEDY),
-        _ => Ok(format!("{what}: {why}")),
+    let warning = match requester {
+        Requester::Annotations => settings.refuse_or_warn(&what, &reason, rdma_libraries::REMEDY),
+        _ => Ok(format!("{what}: {reason}")),
     };
     libraries.warnings.push(warning.context(&plan.keys)?);
     Ok(libraries)

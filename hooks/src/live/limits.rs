@@ -42,21 +42,21 @@ impl<'a> ProcessLimits<'a> {
     }
 
     /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft. Missing privileges are a warning.
-    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Option<String>> {
+    pub(crate) fn raise_memlock(&self, limit: Memlock) -> Result<Option<String>> {
         self.with_live_process("raising RLIMIT_MEMLOCK", || {
             let old = self.current_limit("Max locked memory")?;
             let mut set = |new| prlimit(Some(self.pid), Resource::Memlock, new).map(drop);
-            raise_limit(old, &mut set, want)
+            raise_limit(old, &mut set, limit)
         })
     }
 
     /// Lowers RLIMIT_NOFILE to at most `most` descriptors, hard and soft.
-    pub(crate) fn lower_nofile(&self, most: u64) -> Result<()> {
+    pub(crate) fn lower_nofile(&self, max: u64) -> Result<()> {
         self.with_live_process("lowering RLIMIT_NOFILE", || {
             let old = self.current_limit("Max open files")?;
             let new = Rlimit {
-                current: Some(old.current.map_or(most, |limit| limit.min(most))),
-                maximum: Some(old.maximum.map_or(most, |limit| limit.min(most))),
+                current: Some(old.current.map_or(max, |limit| limit.min(max))),
+                maximum: Some(old.maximum.map_or(max, |limit| limit.min(max))),
             };
             if new != old {
                 prlimit(Some(self.pid), Resource::Nofile, new)?;
@@ -88,8 +88,8 @@ impl<'a> ProcessLimits<'a> {
         let Some(fd) = &self.fd else {
             return self.init.start_time().ok() == Some(self.start_time);
         };
-        let mut asked = [PollFd::new(fd, PollFlags::IN)];
-        poll(&mut asked, Some(&Timespec::default())) == Ok(0)
+        let mut poll_fds = [PollFd::new(fd, PollFlags::IN)];
+        poll(&mut poll_fds, Some(&Timespec::default())) == Ok(0)
     }
 
     /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
@@ -102,15 +102,15 @@ impl<'a> ProcessLimits<'a> {
 
 /// As [`ProcessLimits::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
 /// is not younger; a younger process merely has its number.
-pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Option<String>> {
-    let number = pid.ok_or_else(no_process_error)?;
-    to_pid(number)?;
-    let init = InitProcess::open(Some(number))?;
+pub(crate) fn raise_memlock(pid: Option<u32>, limit: Memlock) -> Result<Option<String>> {
+    let pid = pid.ok_or_else(no_process_error)?;
+    to_pid(pid)?;
+    let init = InitProcess::open(Some(pid))?;
     let start_time = init.start_time()?;
     if start_time > InitProcess::open(Some(std::process::id()))?.start_time()? {
-        return Err(not_init_error(number));
+        return Err(not_init_error(pid));
     }
-    ProcessLimits::new(&init, start_time)?.raise_memlock(want)
+    ProcessLimits::new(&init, start_time)?.raise_memlock(limit)
 }
 
 /// A `Pid` is never 0, which would mean this process itself.
@@ -144,14 +144,14 @@ fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
 fn raise_limit(
     old: Rlimit,
     set: &mut dyn FnMut(Rlimit) -> Result<(), Errno>,
-    wanted: Memlock,
+    limit: Memlock,
 ) -> Result<Option<String>, Errno> {
-    let want = match wanted {
+    let bytes = match limit {
         Memlock::Unlimited => None,
         Memlock::Bytes(bytes) => Some(bytes),
     };
     let new =
-        Rlimit { current: max_limit(old.current, want), maximum: max_limit(old.maximum, want) };
+        Rlimit { current: max_limit(old.current, bytes), maximum: max_limit(old.maximum, bytes) };
     if new == old {
         return Ok(None);
     }
@@ -165,12 +165,12 @@ fn raise_limit(
     let soft_only = Rlimit { current: hard, maximum: hard };
     match set(soft_only) {
         Ok(()) => Ok(Some(format!(
-            "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
+            "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {limit}: CAP_SYS_RESOURCE is missing",
             hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
         ))),
         // The process belongs to another user.
         Err(Errno::PERM | Errno::ACCESS) => {
-            Ok(Some(format!("RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing")))
+            Ok(Some(format!("RLIMIT_MEMLOCK not raised to {limit}: CAP_SYS_RESOURCE is missing")))
         }
         Err(error) => Err(error),
     }

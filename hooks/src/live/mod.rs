@@ -60,8 +60,8 @@ pub(crate) fn inject(
         return Ok(ContainerReport::default());
     };
     let host = LocalHost::with_config(config_path)?;
-    let asker = Requester::Annotations;
-    inject_request(state, &config, &request, &asker, &host, stand_ins)
+    let requester = Requester::Annotations;
+    inject_request(state, &config, &request, &requester, &host, stand_ins)
 }
 
 /// Gives a container members of pools that the device of a specification stands for.
@@ -73,16 +73,16 @@ pub(crate) fn inject_members(
 ) -> Result<ContainerReport> {
     let config = read_config(&state.bundle)?;
     let host = LocalHost::with_config(config_path)?;
-    let asker = Requester::Takes(takes.to_vec());
+    let requester = Requester::Takes(takes.to_vec());
     let request = Requester::request(takes);
-    inject_request(state, &config, &request, &asker, &host, stand_ins)
+    inject_request(state, &config, &request, &requester, &host, stand_ins)
 }
 
 fn inject_request(
     state: &OciState,
     config: &OciConfig,
     request: &Request,
-    asker: &Requester,
+    requester: &Requester,
     host: &LocalHost,
     stand_ins: &StandIns,
 ) -> Result<ContainerReport> {
@@ -103,33 +103,32 @@ fn inject_request(
         Some(_) => earlier_injection(state, host, &mut warnings)?,
         None => None,
     };
-    if asker.was_served(before.as_ref()) {
+    if requester.was_served(before.as_ref()) {
         return Ok(ContainerReport::from_warnings(warnings, host.log()));
     }
     let mut keeper = Keeper::creating(host, "onload-hook");
     let fetch = moves::fetch(stand_ins);
     keeper.fetch = Some(&fetch);
-    let decide = || plan::decide(subject, asker, &state.id, host, &keeper);
+    let decide = || plan::decide(subject, requester, &state.id, host, &keeper);
     let mut plan = keeper.keep_what(decide)?;
     warnings.append(&mut plan.warnings);
     let mut report = ContainerReport::from_warnings(warnings, host.log());
     if plan.is_empty() {
         return Ok(report);
     }
-    let reserved = plan.reserved.take();
-    report.given = std::mem::take(&mut plan.given);
-    let result = libraries::choose_for_plan(&plan, asker, config, root.as_ref(), host).and_then(
-        |libraries| {
+    let reservation = plan.reservation.take();
+    report.granted = std::mem::take(&mut plan.granted);
+    let result = libraries::choose_for_plan(&plan, requester, config, root.as_ref(), host)
+        .and_then(|libraries| {
             plan.record.library_warnings.clone_from(&libraries.warnings);
             report.warnings.extend(libraries.warnings);
             report.reasons = libraries.reasons;
             plan.binds.extend(libraries.binds);
             report.reasons.extend(plan.reasons());
             inject_plan(state, config, plan, before, host, stand_ins)
-        },
-    );
-    if let (Err(_), Some(reserved)) = (&result, &reserved) {
-        lease::give_back(reserved);
+        });
+    if let (Err(_), Some(reservation)) = (&result, &reservation) {
+        lease::give_back(reservation);
     }
     report.warnings.extend(result?);
     Ok(report)
@@ -137,15 +136,15 @@ fn inject_request(
 
 /// What the hook of a specification does about libraries for RDMA devices.
 pub(crate) fn choose_libraries(
-    asked: &HookArguments,
+    arguments: &HookArguments,
     state: &OciState,
     host: &LocalHost,
 ) -> Result<HookLibraries> {
-    match asked.rdma_libraries {
+    match arguments.rdma_libraries {
         None => Ok(HookLibraries::default()),
         Some(setting) => {
             let config = read_config(&state.bundle)?;
-            libraries::choose_for_hook(asked, setting, &state.bundle, &config, host)
+            libraries::choose_for_hook(arguments, setting, &state.bundle, &config, host)
         }
     }
 }
@@ -176,19 +175,19 @@ pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<Co
 /// what earlier hooks did is undone then too. Returns warnings.
 pub(crate) fn mount_libraries(
     state: &OciState,
-    own: HookLibraries,
+    libraries: HookLibraries,
     host: &LocalHost,
 ) -> Result<Vec<String>> {
-    let mut warnings = own.warnings;
-    let key = libraries::request_key(&own.devices);
-    let devices = own.devices.iter();
+    let mut warnings = libraries.warnings;
+    let key = libraries::request_key(&libraries.devices);
+    let devices = libraries.devices.iter();
     let takes: Vec<String> = devices.map(|name| format!("rdma-libraries {name}")).collect();
-    if own.binds.is_empty() {
+    if libraries.binds.is_empty() {
         record(state, takes, &warnings, host);
         return Ok(warnings);
     }
     let mut plan =
-        InjectionPlan { keys: key.clone(), binds: own.binds, ..InjectionPlan::default() };
+        InjectionPlan { keys: key.clone(), binds: libraries.binds, ..InjectionPlan::default() };
     plan.record.takes.clone_from(&takes);
     plan.record.library_warnings.clone_from(&warnings);
     let inspect = |warnings: &mut Vec<String>| -> Result<Option<Inspection<'_>>> {
@@ -220,15 +219,16 @@ fn record(state: &OciState, takes: Vec<String>, warnings: &[String], host: &Loca
             return Ok(());
         }
         let init = InitProcess::open(state.pid)?;
-        let live = LiveInjection {
+        let injection = LiveInjection {
             pid: init.pid(),
             start_time: init.start_time()?,
             takes,
             library_warnings: warnings.to_vec(),
             ..LiveInjection::default()
         };
-        let mut own = ContainerDir::open(&state.id, CreatorStage::Hook, &state.bundle, None, host)?;
-        own.record_nothing_created(live.merge_earlier(before))
+        let mut container_dir =
+            ContainerDir::open(&state.id, CreatorStage::Hook, &state.bundle, None, host)?;
+        container_dir.record_nothing_created(injection.merge_earlier(before))
     };
     if !warnings.is_empty() {
         let _ = write();
@@ -239,17 +239,17 @@ fn record(state: &OciState, takes: Vec<String>, warnings: &[String], host: &Loca
 /// nodes, and libraries for them. Returns warnings.
 pub(crate) fn move_rdma(
     state: &OciState,
-    asked: &HookArguments,
+    arguments: &HookArguments,
     libraries: HookLibraries,
     host: &LocalHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let mut warnings = libraries.warnings;
     let before = earlier_injection(state, host, &mut warnings)?;
-    if plan::is_already_given(&plan::moved_rdma_names(asked), before.as_ref()) {
+    if plan::is_already_given(&plan::moved_rdma_names(arguments), before.as_ref()) {
         return Ok(warnings);
     }
-    let mut plan = plan::plan_moves(asked, &host.settings()?)?;
+    let mut plan = plan::plan_moves(arguments, &host.settings()?)?;
     let config = read_config(&state.bundle)?;
     plan.binds.extend(libraries.binds);
     plan.record.library_warnings.clone_from(&warnings);
@@ -274,12 +274,15 @@ fn inject_plan(
     host: &LocalHost,
     stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
-    let (claims, mut moves) = (std::mem::take(&mut plan.claims), std::mem::take(&mut plan.moves));
-    moves.retain(|asked| !plan::is_already_given(&plan::moved_rdma_names(asked), before.as_ref()));
+    let (lease_arguments, mut moves) =
+        (std::mem::take(&mut plan.lease_arguments), std::mem::take(&mut plan.moves));
+    moves.retain(|arguments| {
+        !plan::is_already_given(&plan::moved_rdma_names(arguments), before.as_ref())
+    });
     let record = &mut plan.record;
     record.takes.extend(moves.iter().flat_map(plan::moved_rdma_names));
-    let all = claims.iter().chain(&moves);
-    record.leases = all.flat_map(|asked| asked.lease.clone()).collect();
+    let arguments = lease_arguments.iter().chain(&moves);
+    record.leases = arguments.flat_map(|arguments| arguments.lease.clone()).collect();
     if !record.leases.is_empty() {
         record.bundle.clone_from(&state.bundle);
     }
@@ -287,12 +290,14 @@ fn inject_plan(
     let container = lease::ContainerInit { id: &state.id, bundle: &state.bundle, init: init.pid() };
     sweep::remove_stale(Path::new(RUN_DIR), Some(&state.id));
     let inspection = Inspection::new(state, init, config, host, plan, before)?;
-    let claimed = moves::acquire(&claims, &moves, container, "onload-hook", host, stand_ins)?;
-    let given =
-        inspection.with_nodes(&claimed.nodes, config).and_then(|inspection| inspection.apply(host));
-    match given {
-        Ok(warnings) => Ok([warnings, claimed.finish()].concat()),
-        Err(failed) => Err(claimed.withdraw(failed)),
+    let acquired =
+        moves::acquire(&lease_arguments, &moves, container, "onload-hook", host, stand_ins)?;
+    let result = inspection
+        .with_nodes(&acquired.nodes, config)
+        .and_then(|inspection| inspection.apply(host));
+    match result {
+        Ok(warnings) => Ok([warnings, acquired.finish()].concat()),
+        Err(failed) => Err(acquired.withdraw(failed)),
     }
 }
 
@@ -310,15 +315,15 @@ fn earlier_injection(
     };
     let id = state.id.as_str();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let own = match rustix::fs::openat(&run, id, flags, Mode::empty()) {
+    let dir = match rustix::fs::openat(&run, id, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        own => own.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
+        dir => dir.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
     };
-    let record = container_record::read_known(&own, warnings)?;
-    let Some(live) = record.and_then(|record| record.live) else {
+    let record = container_record::read_known(&dir, warnings)?;
+    let Some(injection) = record.and_then(|record| record.live) else {
         return Ok(None);
     };
     let init = InitProcess::open(state.pid)?;
     let start_time = init.start_time()?;
-    Ok(Some(live).filter(|live| live.is_of(init.pid(), start_time)))
+    Ok(Some(injection).filter(|injection| injection.is_of(init.pid(), start_time)))
 }

@@ -46,14 +46,14 @@ pub(crate) enum Requester {
 }
 
 /// RDMA devices that move into the container's network namespace, as a record names what was done.
-pub(super) fn moved_rdma_names(asked: &HookArguments) -> Vec<String> {
-    let moving = asked.rdma_netns.iter();
+pub(super) fn moved_rdma_names(arguments: &HookArguments) -> Vec<String> {
+    let moving = arguments.rdma_netns.iter();
     moving.map(|rdma| format!("rdma-netns {rdma}")).collect()
 }
 
 /// Whether all of it was done before.
 pub(super) fn is_already_given(takes: &[String], before: Option<&LiveInjection>) -> bool {
-    before.is_some_and(|before| takes.iter().all(|take| before.takes.contains(take)))
+    before.is_some_and(|before| takes.iter().all(|argument| before.takes.contains(argument)))
 }
 
 impl Requester {
@@ -76,14 +76,14 @@ impl Requester {
     /// The request of devices of a specification.
     pub(crate) fn request(takes: &[TakeArgument]) -> Request {
         let mut request = Request::default();
-        for take in takes {
-            let origin = Origin::Device(format!("{}={}", take.class.cdi_kind(), take.pool));
+        for argument in takes {
+            let origin = Origin::Device(format!("{}={}", argument.class.cdi_kind(), argument.pool));
             let value = Vec::new();
-            let asked = request.devices.entry(take.class);
-            asked
+            let entry = request.devices.entry(argument.class);
+            entry
                 .or_insert(RequestEntry { origin, value })
                 .value
-                .push(DeviceRef { name: take.pool.to_string(), count: Some(take.count) });
+                .push(DeviceRef { name: argument.pool.to_string(), count: Some(argument.count) });
         }
         request
     }
@@ -125,7 +125,7 @@ pub(crate) struct InjectionPlan {
     pub preload: Option<PreloadPlan>,
     pub memlock: Option<Memlock>,
     /// What only one container may have, as its hooks would claim it.
-    pub claims: Vec<HookArguments>,
+    pub lease_arguments: Vec<HookArguments>,
     /// The RDMA devices that it gets, by the kernel's names.
     pub rdma: Vec<String>,
     /// RDMA devices for its network namespace, as its hooks would move them.
@@ -134,11 +134,11 @@ pub(crate) struct InjectionPlan {
     /// it is done. Process and variables are added when it is applied.
     pub record: LiveInjection,
     /// What is chosen of pools.
-    pub reserved: Option<Reservation>,
+    pub reservation: Option<Reservation>,
     /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
     pub variables: Option<String>,
     /// What is given, on one line.
-    pub given: String,
+    pub granted: String,
     pub warnings: Vec<String>,
 }
 
@@ -177,25 +177,25 @@ impl InjectionPlan {
             && self.record.rules.is_empty()
             && self.preload.is_none()
             && self.memlock.is_none()
-            && self.claims.is_empty()
+            && self.lease_arguments.is_empty()
             && self.moves.is_empty()
     }
 
     /// Adds nodes that belong to the container already.
     pub(super) fn add_nodes(&mut self, nodes: &[RdmaNode], config: &OciConfig) -> Result<()> {
-        let given = config.device_rules().context(CONFIG_JSON)?;
+        let rules = config.device_rules().context(CONFIG_JSON)?;
         for node in nodes {
-            let DeviceNumber { major, minor } = node.numbers;
+            let DeviceNumber { major, minor } = node.number;
             let rule = CgroupRule { major, minor, access: DeviceAccess::READ_WRITE };
-            self.add_node(bind_node(&node.path, &node.path, rule), rule, &given);
+            self.add_node(bind_node(&node.path, &node.path, rule), rule, &rules);
         }
         self.binds.sort_by_cached_key(mount_order);
         Ok(())
     }
 
-    fn add_node(&mut self, bind: BindMount, rule: CgroupRule, given: &[DeviceRule]) {
+    fn add_node(&mut self, bind: BindMount, rule: CgroupRule, rules: &[DeviceRule]) {
         let record = &mut self.record;
-        if !rule.is_granted_by(given) && !record.rules.contains(&rule) {
+        if !rule.is_granted_by(rules) && !record.rules.contains(&rule) {
             record.rules.push(rule);
             record.nodes.push(bind.source.clone());
         }
@@ -211,7 +211,7 @@ fn mount_order(bind: &BindMount) -> (usize, PathBuf) {
 /// Decides for one container.
 pub(crate) fn decide(
     subject: DecisionSubject<'_>,
-    asker: &Requester,
+    requester: &Requester,
     id: &ContainerId,
     host: &dyn HostView,
     pools: &dyn Pools,
@@ -220,7 +220,7 @@ pub(crate) fn decide(
     let mut request = subject.request.clone();
     request.expand_bundles(&settings.config.bundles)?;
     let subject = DecisionSubject { request: &request, ..subject };
-    let decision = match asker {
+    let decision = match requester {
         Requester::Annotations => decide::decide(subject, &settings, host, pools)?,
         _ => decide::decide_without_policy(subject, &settings, host, pools)?,
     };
@@ -231,8 +231,8 @@ pub(crate) fn decide(
         settings: &settings,
         decision: &decision,
     };
-    let mut plan = planner.build(asker, host.privilege())?;
-    plan.reserved = decision.reserved;
+    let mut plan = planner.build(requester, host.privilege())?;
+    plan.reservation = decision.reservation;
     plan.warnings.splice(0..0, decision.warnings);
     Ok(plan)
 }
@@ -281,15 +281,15 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn build(&self, asker: &Requester, privilege: Privilege) -> Result<InjectionPlan> {
+    fn build(&self, requester: &Requester, privilege: Privilege) -> Result<InjectionPlan> {
         self.refuse_requests()?;
         let not_set = self.check_cpuset()?;
         for (class, edits) in &self.decision.by_class {
             self.refuse_edits(*class, edits)?;
         }
         let mut plan = self.plan()?;
-        plan.record.by_annotation = *asker == Requester::Annotations;
-        plan.record.takes = asker.takes();
+        plan.record.by_annotation = *requester == Requester::Annotations;
+        plan.record.takes = requester.takes();
         plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
             bail!(
@@ -298,7 +298,7 @@ impl Planner<'_> {
                 self.alternatives(None)
             );
         }
-        if matches!(asker, Requester::Takes(_)) {
+        if matches!(requester, Requester::Takes(_)) {
             let edits = &self.decision.edits;
             plan.variables = Some(edits.env.iter().map(|entry| format!("{entry}\n")).collect());
         }
@@ -308,15 +308,15 @@ impl Planner<'_> {
     /// Refuses what annotations other than those for devices request, unless the configuration has
     /// it.
     fn refuse_requests(&self) -> Result<()> {
-        if let Some(asked) = &self.request.ipc_lock
+        if let Some(entry) = &self.request.ipc_lock
             && !self.has_ipc_lock().context(CONFIG_JSON)?
         {
-            return self.refuse(&asked.origin, "CAP_IPC_LOCK", None);
+            return self.refuse(&entry.origin, "CAP_IPC_LOCK", None);
         }
-        if let Some(asked) = &self.request.hugepages_limit {
-            let held = self.config.hugepage_limits().context(CONFIG_JSON)?;
-            if !asked.value.iter().all(|wanted| held.contains(wanted)) {
-                return self.refuse(&asked.origin, "limits on huge pages", None);
+        if let Some(entry) = &self.request.hugepages_limit {
+            let limits = self.config.hugepage_limits().context(CONFIG_JSON)?;
+            if !entry.value.iter().all(|limit| limits.contains(limit)) {
+                return self.refuse(&entry.origin, "limits on huge pages", None);
             }
         }
         Ok(())
@@ -329,10 +329,10 @@ impl Planner<'_> {
         if request::is_pod_container(self.config) {
             return Ok(cpuset::not_set_warning(placements, cpuset::OF_POD));
         }
-        let own = self.config.cpuset().context(CONFIG_JSON)?;
+        let cpuset = self.config.cpuset().context(CONFIG_JSON)?;
         let misses = |placement: &&CpuPlacement| {
-            placement.cpus.is_some() && own.cpus.is_none()
-                || placement.mems.is_some() && own.mems.is_none()
+            placement.cpus.is_some() && cpuset.cpus.is_none()
+                || placement.mems.is_some() && cpuset.mems.is_none()
         };
         if let Some(placement) = placements.iter().find(misses) {
             let what = format!("cpus and mems of bundle {}", placement.bundle);
@@ -354,7 +354,7 @@ impl Planner<'_> {
             return Ok(());
         };
         match self.request.devices.get(&class) {
-            Some(asked) => self.refuse(&asked.origin, &what, Some(class)),
+            Some(entry) => self.refuse(&entry.origin, &what, Some(class)),
             None => self.refuse(&Origin::Annotation(class.cdi_kind()), &what, None),
         }
     }
@@ -385,11 +385,11 @@ impl Planner<'_> {
             return Ok(Some(what));
         }
         for hook in edits.hooks.iter().filter(|hook| !is_own_hook(hook)) {
-            let held = match hook.hook_name.valid() {
+            let hooks = match hook.hook_name.valid() {
                 Some(stage) => self.config.hooks(*stage)?,
                 None => Vec::new(),
             };
-            if !held.contains(&OciHook::from(hook)) {
+            if !hooks.contains(&OciHook::from(hook)) {
                 return Ok(Some(format!("the hook {}", hook.path)));
             }
         }
@@ -403,8 +403,8 @@ impl Planner<'_> {
         &self,
         edits: &'e ContainerEdits,
     ) -> Result<Option<&'e str>, OciConfigError> {
-        let wanted = edits.env.iter().map(String::as_str);
-        let mut missing: Vec<&str> = wanted.filter(|entry| is_needed(entry)).collect();
+        let variables = edits.env.iter().map(String::as_str);
+        let mut missing: Vec<&str> = variables.filter(|entry| is_needed(entry)).collect();
         if !missing.is_empty() {
             self.config.each_env(|held| missing.retain(|entry| !replaces(held, entry)))?;
         }
@@ -424,23 +424,23 @@ impl Planner<'_> {
             binds: self.decision.edits.mounts.iter().filter_map(bind).collect(),
             preload: self.plan_preload(&self.decision.preload)?,
             rdma: self.decision.rdma.clone(),
-            given: self.decision.given.clone(),
+            granted: self.decision.granted.clone(),
             ..InjectionPlan::default()
         };
         self.add_nodes(&mut plan)?;
         plan.binds.sort_by_cached_key(mount_order);
         (plan.memlock, plan.warnings) = self.plan_memlock().context(CONFIG_JSON)?;
         for hook in &self.decision.edits.hooks {
-            if let Some(("createRuntime" | "prestart", asked)) =
+            if let Some(("createRuntime" | "prestart", arguments)) =
                 HookArguments::from_command(&hook.args)
-                && !asked.lease.is_empty()
+                && !arguments.lease.is_empty()
             {
-                let (claim, moving) = moves::split(&asked);
-                plan.claims.push(claim);
+                let (rest, moving) = moves::split(&arguments);
+                plan.lease_arguments.push(rest);
                 plan.moves.push(moving);
             }
         }
-        plan.claims.retain(|claim| !claim.lease.is_empty());
+        plan.lease_arguments.retain(|arguments| !arguments.lease.is_empty());
         plan.moves.retain(|moving| !moving.rdma_netns.is_empty());
         for moving in &plan.moves {
             plan_moves(moving, self.settings)?;
@@ -453,11 +453,11 @@ impl Planner<'_> {
         if !devices.is_empty() {
             refuse_closed(&self.decision.keys, self.settings, &self.alternatives(None))?;
         }
-        let given = self.config.device_rules().context(CONFIG_JSON)?;
+        let rules = self.config.device_rules().context(CONFIG_JSON)?;
         for device in devices {
             let rule = device.rule();
             let rule = rule.with_context(|| format!("device node {}", device.path()))?;
-            plan.add_node(bind_node(device.source(), device.path(), rule), rule, &given);
+            plan.add_node(bind_node(device.source(), device.path(), rule), rule, &rules);
         }
         Ok(())
     }
@@ -515,36 +515,36 @@ impl Planner<'_> {
     /// those that its init was given.
     fn plan_nofile(&self, key: &str) -> Result<u64> {
         let size = u64::from(self.settings.config.cdi.fdtable_size);
-        let most = size.max(OF_PODMAN);
-        let held = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG_JSON)? {
-            Some(limit) if limit.hard <= most && limit.soft <= most => return Ok(most),
+        let max = size.max(OF_PODMAN);
+        let variables = match self.config.rlimit("RLIMIT_NOFILE").context(CONFIG_JSON)? {
+            Some(limit) if limit.hard <= max && limit.soft <= max => return Ok(max),
             Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
             None => "no RLIMIT_NOFILE of its own".to_owned(),
         };
         bail!(
-            "{key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"
+            "{key}: the container has {variables}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"
         )
     }
 
     fn plan_memlock(&self) -> Result<(Option<Memlock>, Vec<String>), OciConfigError> {
-        let Some(wanted) = self.decision.memlock else {
+        let Some(memlock) = self.decision.memlock else {
             return Ok((None, Vec::new()));
         };
-        let bytes = match wanted {
+        let bytes = match memlock {
             Memlock::Unlimited => u64::MAX,
             Memlock::Bytes(bytes) => bytes,
         };
         let mut warnings = Vec::new();
-        if let Some(held) = self.config.rlimit("RLIMIT_MEMLOCK")? {
-            if held.soft >= bytes && held.hard >= bytes {
+        if let Some(limit) = self.config.rlimit("RLIMIT_MEMLOCK")? {
+            if limit.soft >= bytes && limit.hard >= bytes {
                 return Ok((None, warnings));
             }
             warnings.push(format!(
-                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc sets again after this hook; remove that limit to get {wanted}",
-                held.soft
+                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc sets again after this hook; remove that limit to get {memlock}",
+                limit.soft
             ));
         }
-        Ok((Some(wanted), warnings))
+        Ok((Some(memlock), warnings))
     }
 
     /// Refuses a request, or the edits of a class.
@@ -554,8 +554,8 @@ impl Planner<'_> {
 
     /// Entry points that can still give it, with the first requested name of a class if there is one.
     fn alternatives(&self, class: Option<Class>) -> String {
-        let asked = class.and_then(|class| self.request.devices.get(&class));
-        let name = asked.and_then(|asked| asked.value.first());
+        let entry = class.and_then(|class| self.request.devices.get(&class));
+        let name = entry.and_then(|entry| entry.value.first());
         match (class, name) {
             // A name found in a specification cannot contain characters that confuse a terminal.
             (Some(class), Some(name)) => format!("--device {}={name}, {EARLY}", class.cdi_kind()),
@@ -598,7 +598,7 @@ fn is_own_hook(hook: &Hook) -> bool {
     match HookArguments::from_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
         // Without arguments it cleans up, with those of a lease it releases that.
-        Some(("poststop", asked)) => asked.is_empty() || asked.needs_poststop(),
+        Some(("poststop", arguments)) => arguments.is_empty() || arguments.needs_poststop(),
         _ => false,
     }
 }

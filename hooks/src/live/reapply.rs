@@ -27,12 +27,12 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
         Err(error) if error.is_absent() => None,
         Err(error) => return Err(error.into()),
     };
-    let Some(live) = record.and_then(|record| record.live) else {
+    let Some(injection) = record.and_then(|record| record.live) else {
         bail!(
             "{path:?} has no record of a hook that finished: no devices were opened to that container while it ran; is this its full id?"
         );
     };
-    if live.rules.is_empty() {
+    if injection.rules.is_empty() {
         return Ok(Vec::new());
     }
     if !settings.config.annotations.live_devices {
@@ -41,19 +41,19 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>> {
             settings.file.display()
         );
     }
-    let init = InitProcess::open(Some(live.pid))?;
-    let (now, then) = (init.start_time()?, live.start_time);
+    let init = InitProcess::open(Some(injection.pid))?;
+    let (now, then) = (init.start_time()?, injection.start_time);
     if now != then {
         bail!(
             "process {} started at {now} and the container's init at {then}, so that is another process; start the container again",
-            live.pid
+            injection.pid
         );
     }
-    for (rule, node) in live.rules.iter().zip(&live.nodes) {
+    for (rule, node) in injection.rules.iter().zip(&injection.nodes) {
         check_node(node, rule.numbers())?;
     }
     match own_device_cgroup(&init)? {
-        Some(own) => Ok(devices::allow(&own, id, &live.rules, Path::new(SOCKET))?.warnings),
+        Some(own) => Ok(devices::allow(&own, id, &injection.rules, Path::new(SOCKET))?.warnings),
         None => Ok(Vec::new()),
     }
 }

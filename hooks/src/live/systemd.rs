@@ -60,8 +60,8 @@ impl Systemd {
             line.extend(byte);
         }
         if !line.starts_with(b"OK ") {
-            let said = String::from_utf8_lossy(&line).trim().to_owned();
-            return Err(io::Error::other(format!("authentication rejected: {said}")));
+            let reply = String::from_utf8_lossy(&line).trim().to_owned();
+            return Err(io::Error::other(format!("authentication rejected: {reply}")));
         }
         self.stream.get_mut().write_all(b"BEGIN\r\n")
     }
@@ -105,22 +105,22 @@ impl Systemd {
 
     fn call(&mut self, call: &DbusCall<'_>, body: &[u8]) -> Result<Vec<u8>> {
         self.serial += 1;
-        let answer = self.exchange(call, body, self.serial);
-        let answer = answer.with_context(|| call_context(&self.scope))?;
-        if answer.kind == METHOD_RETURN {
-            return Ok(answer.body);
+        let reply = self.exchange(call, body, self.serial);
+        let reply = reply.with_context(|| call_context(&self.scope))?;
+        if reply.kind == METHOD_RETURN {
+            return Ok(reply.body);
         }
-        let text = DbusReader::new(&answer.body).text().unwrap_or_default();
-        Err(self.refused_error(&format!("{}: {text}", answer.error_name)))
+        let text = DbusReader::new(&reply.body).text().unwrap_or_default();
+        Err(self.refused_error(&format!("{}: {text}", reply.error_name)))
     }
 
     fn exchange(&mut self, call: &DbusCall<'_>, body: &[u8], serial: u32) -> io::Result<DbusReply> {
         self.stream.get_mut().write_all(&call.message(serial, body))?;
         for _ in 0..MAX_MESSAGES {
-            let answer = self.receive()?;
-            let is_answer = matches!(answer.kind, METHOD_RETURN | ERROR);
-            if is_answer && answer.reply_serial == serial {
-                return Ok(answer);
+            let reply = self.receive()?;
+            let is_answer = matches!(reply.kind, METHOD_RETURN | ERROR);
+            if is_answer && reply.reply_serial == serial {
+                return Ok(reply);
             }
         }
         Err(io::Error::other(format!("no reply within {MAX_MESSAGES} messages")))
@@ -134,10 +134,10 @@ impl Systemd {
         self.stream.read_exact(&mut fields)?;
         let mut body = vec![0; body];
         self.stream.read_exact(&mut body)?;
-        let mut answer =
+        let mut reply =
             DbusReply { kind: fixed[1], reply_serial: 0, error_name: String::new(), body };
-        answer.read_fields(&fields[..length]).ok_or_else(bad_message_error)?;
-        Ok(answer)
+        reply.read_fields(&fields[..length]).ok_or_else(bad_message_error)?;
+        Ok(reply)
     }
 }
 
@@ -152,8 +152,8 @@ fn bad_message_error() -> io::Error {
 /// A unit's name as part of an object path (systemd, `bus_label_escape`).
 fn escape(name: &str) -> String {
     let mut path = String::with_capacity(name.len() * 2);
-    for (at, byte) in name.bytes().enumerate() {
-        let is_plain = byte.is_ascii_alphabetic() || at > 0 && byte.is_ascii_digit();
+    for (index, byte) in name.bytes().enumerate() {
+        let is_plain = byte.is_ascii_alphabetic() || index > 0 && byte.is_ascii_digit();
         if is_plain {
             path.push(char::from(byte));
         } else {
@@ -250,7 +250,7 @@ struct DbusReply {
 impl DbusReply {
     fn read_fields(&mut self, fields: &[u8]) -> Option<()> {
         let mut reader = DbusReader::new(fields);
-        while reader.at < fields.len() {
+        while reader.offset < fields.len() {
             reader.align(8);
             let code = reader.byte()?;
             match (code, reader.signature()?.as_str()) {
@@ -268,8 +268,8 @@ impl DbusReply {
 
 /// Bytes of the header fields, without what pads them to a multiple of 8, and of the body.
 fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
-    let length = |at| {
-        let number = DbusReader { bytes: fixed, at }.number()?;
+    let length = |offset| {
+        let number = DbusReader { bytes: fixed, offset }.number()?;
         usize::try_from(number).ok().filter(|length| *length <= MAX_MESSAGE)
     };
     let (body, fields) = (length(4)?, length(12)?);
@@ -316,21 +316,21 @@ impl DbusWriter {
 
 struct DbusReader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    offset: usize,
 }
 
 impl<'a> DbusReader<'a> {
     fn new(bytes: &'a [u8]) -> Self {
-        DbusReader { bytes, at: 0 }
+        DbusReader { bytes, offset: 0 }
     }
 
     fn align(&mut self, to: usize) {
-        self.at = self.at.next_multiple_of(to);
+        self.offset = self.offset.next_multiple_of(to);
     }
 
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let taken = self.bytes.get(self.at..self.at.checked_add(length)?)?;
-        self.at += length;
+        let taken = self.bytes.get(self.offset..self.offset.checked_add(length)?)?;
+        self.offset += length;
         Some(taken)
     }
 
@@ -532,12 +532,12 @@ mod tests {
         assert_eq!(reader.number(), Some(1));
         let properties = reader.number().unwrap();
         reader.align(8);
-        assert_eq!(reader.at + usize::try_from(properties).unwrap(), body.len());
+        assert_eq!(reader.offset + usize::try_from(properties).unwrap(), body.len());
         assert_eq!(reader.text().unwrap(), "DeviceAllow");
         assert_eq!(reader.signature().unwrap(), "a(ss)");
         let entries = reader.number().unwrap();
         reader.align(8);
-        assert_eq!(reader.at + usize::try_from(entries).unwrap(), body.len());
+        assert_eq!(reader.offset + usize::try_from(entries).unwrap(), body.len());
         assert_eq!(reader.text().unwrap(), "/dev/char/243:0");
         assert_eq!(reader.text().unwrap(), "rw");
     }

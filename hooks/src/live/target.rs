@@ -50,25 +50,25 @@ impl<'a> TargetChecker<'a> {
     /// is created disappears with the container. Refuses a target where nothing may be mounted.
     pub(crate) fn plan_creation(&self, target: &MountTarget) -> Result<Vec<CreatedPath>> {
         let mut missing = Vec::new();
-        let mut at = target.path.as_path();
+        let mut path = target.path.as_path();
         let mut kind = target.kind;
         loop {
-            match self.root.find(at) {
-                Ok(found) if missing.is_empty() => {
-                    self.check_existing(at, kind, &found)?;
+            match self.root.find(path) {
+                Ok(existing) if missing.is_empty() => {
+                    self.check_existing(path, kind, &existing)?;
                     break;
                 }
-                Ok(found) => {
-                    check_kind(&found, at, TargetType::Directory)?;
-                    if !self.check_directory(target, &found)? {
+                Ok(existing) => {
+                    check_kind(&existing, path, TargetType::Directory)?;
+                    if !self.check_directory(target, &existing)? {
                         missing.clear();
                     }
                     break;
                 }
-                Err(Errno::NOENT) => missing.push(CreatedPath::new(at, kind)),
-                Err(error) => return Err(error).with_context(|| lookup_context(at)),
+                Err(Errno::NOENT) => missing.push(CreatedPath::new(path, kind)),
+                Err(error) => return Err(error).with_context(|| lookup_context(path)),
             }
-            at = at.parent().unwrap_or(Path::new("/"));
+            path = path.parent().unwrap_or(Path::new("/"));
             kind = TargetType::Directory;
         }
         missing.reverse();
@@ -79,21 +79,21 @@ impl<'a> TargetChecker<'a> {
     pub(crate) fn open(
         &self,
         target: &MountTarget,
-        made: &mut Vec<CreatedTarget>,
+        created_targets: &mut Vec<CreatedTarget>,
     ) -> Result<OwnedFd> {
         match self.open_existing(&target.path, target.kind)? {
-            Some(found) => Ok(found),
-            None => self.make(target, &target.path, target.kind, made),
+            Some(existing) => Ok(existing),
+            None => self.make(target, &target.path, target.kind, created_targets),
         }
     }
 
     fn open_existing(&self, path: &Path, kind: TargetType) -> Result<Option<OwnedFd>> {
-        let found = match self.root.find(path) {
+        let existing = match self.root.find(path) {
             Err(Errno::NOENT) => return Ok(None),
-            found => found.with_context(|| lookup_context(path))?,
+            existing => existing.with_context(|| lookup_context(path))?,
         };
-        self.check_existing(path, kind, &found)?;
-        Ok(Some(found))
+        self.check_existing(path, kind, &existing)?;
+        Ok(Some(existing))
     }
 
     fn make(
@@ -101,22 +101,24 @@ impl<'a> TargetChecker<'a> {
         target: &MountTarget,
         path: &Path,
         kind: TargetType,
-        made: &mut Vec<CreatedTarget>,
+        created_targets: &mut Vec<CreatedTarget>,
     ) -> Result<OwnedFd> {
         let making = || format!("making {path:?} in the container");
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::INVAL).with_context(making);
         };
         let dir = match self.root.find(above) {
-            Err(Errno::NOENT) => self.make(target, above, TargetType::Directory, made)?,
+            Err(Errno::NOENT) => {
+                self.make(target, above, TargetType::Directory, created_targets)?
+            }
             dir => dir.with_context(|| lookup_context(above))?,
         };
         let lasts = self.check_directory(target, &dir)?;
         match create(&dir, name, kind) {
             // Another container with the same root was faster, or a link is dangling.
             Err(Errno::EXIST) => {
-                let found = self.open_existing(path, kind)?;
-                return found.ok_or_else(|| wrong_type_error(path, kind.name()));
+                let existing = self.open_existing(path, kind)?;
+                return existing.ok_or_else(|| wrong_type_error(path, kind.name()));
             }
             Err(Errno::ROFS) => bail!(
                 "the container's root is read-only and has no {path:?} to mount on; use an image that has it, or the engine's --device"
@@ -124,30 +126,30 @@ impl<'a> TargetChecker<'a> {
             created => created.with_context(making)?,
         }
         // From here on it exists, whatever happens.
-        let at = made.len();
+        let index = created_targets.len();
         if lasts {
             let dir = dir.try_clone().inspect_err(|_| {
                 let _ = unlinkat(&dir, name, unlink_flags(kind));
             });
-            made.push(CreatedTarget {
-                made: CreatedPath::new(path, kind),
+            created_targets.push(CreatedTarget {
+                created_path: CreatedPath::new(path, kind),
                 dir: dir.with_context(making)?,
             });
         }
         let opening = || format!("opening {path:?} in the container");
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let new = openat(&dir, name, flags, Mode::empty()).with_context(opening)?;
-        let stat = fstat(&new).with_context(opening)?;
-        if let Some(fresh) = made.get_mut(at) {
-            fresh.made.inode = Some(stat.st_ino);
+        let opened = openat(&dir, name, flags, Mode::empty()).with_context(opening)?;
+        let stat = fstat(&opened).with_context(opening)?;
+        if let Some(created_target) = created_targets.get_mut(index) {
+            created_target.created_path.inode = Some(stat.st_ino);
         }
-        self.check_existing(&target.path, kind, &new)?;
-        Ok(new)
+        self.check_existing(&target.path, kind, &opened)?;
+        Ok(opened)
     }
 
-    fn check_existing(&self, path: &Path, kind: TargetType, found: &OwnedFd) -> Result<()> {
-        check_kind(found, path, kind)?;
-        let id = mount_of(found).with_context(|| stat_context(path))?;
+    fn check_existing(&self, path: &Path, kind: TargetType, file: &OwnedFd) -> Result<()> {
+        check_kind(file, path, kind)?;
+        let id = mount_of(file).with_context(|| stat_context(path))?;
         match self.mounts.find(id) {
             Some(mount) if mount.is_shared => bail!(
                 "{path:?} in the container is on a mount that is shared with the host, where the new mount would appear too; do not use rootfsPropagation or shared volumes"
@@ -183,8 +185,8 @@ fn stat_context(path: &Path) -> String {
     format!("looking at {path:?} in the container")
 }
 
-fn wrong_type_error(path: &Path, wanted: &str) -> Error {
-    error!("{path:?} in the container is not a {wanted}; use another image, or one without it")
+fn wrong_type_error(path: &Path, type_name: &str) -> Error {
+    error!("{path:?} in the container is not a {type_name}; use another image, or one without it")
 }
 
 fn foreign_error(path: &Path, fs_type: &str) -> Error {
@@ -196,7 +198,7 @@ fn foreign_error(path: &Path, fs_type: &str) -> Error {
 /// Something that was just created.
 #[derive(Debug)]
 pub(crate) struct CreatedTarget {
-    pub made: CreatedPath,
+    pub created_path: CreatedPath,
     /// The directory in which it was created.
     dir: OwnedFd,
 }
@@ -206,9 +208,9 @@ impl CreatedTarget {
     /// mounted on it there, and unlink(2) minds only mounts of the caller's namespace (fs/namei.c,
     /// `vfs_unlink`). It is named by descriptor and name, since a path lookup would find the mount.
     pub(crate) fn remove(&self) {
-        if let Some(name) = self.made.path.file_name() {
+        if let Some(name) = self.created_path.path.file_name() {
             // What stays is empty, and the original error is the one to report.
-            let _ = unlinkat(&self.dir, name, unlink_flags(self.made.kind));
+            let _ = unlinkat(&self.dir, name, unlink_flags(self.created_path.kind));
         }
     }
 }
@@ -224,15 +226,15 @@ fn create(dir: &OwnedFd, name: &OsStr, kind: TargetType) -> Result<(), Errno> {
     }
 }
 
-fn check_kind(found: &OwnedFd, path: &Path, wanted: TargetType) -> Result<()> {
-    let stat = fstat(found).with_context(|| stat_context(path))?;
+fn check_kind(file: &OwnedFd, path: &Path, expected: TargetType) -> Result<()> {
+    let stat = fstat(file).with_context(|| stat_context(path))?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => TargetType::Directory,
         FileType::RegularFile | FileType::CharacterDevice => TargetType::File,
         _ => return Err(wrong_type_error(path, "regular file, device node or directory")),
     };
-    if kind != wanted {
-        return Err(wrong_type_error(path, wanted.name()));
+    if kind != expected {
+        return Err(wrong_type_error(path, expected.name()));
     }
     Ok(())
 }

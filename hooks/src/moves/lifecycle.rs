@@ -66,7 +66,7 @@ pub(crate) trait MoveOps: Sized {
     type Driver: Default;
 
     /// Why none can move from the host to this container.
-    fn check_way(&self, _home: &Netns, _to: &Netns, _name: &str) -> Result<()> {
+    fn check_way(&self, _host_netns: &Netns, _container_netns: &Netns, _name: &str) -> Result<()> {
         Ok(())
     }
     /// What else must be nobody's before the device moves, beside the device itself.
@@ -82,30 +82,39 @@ pub(crate) trait MoveOps: Sized {
     /// Everything that may be wrong, before anything is changed; what the device is, and a warning.
     fn examine(
         &self,
-        seen: &Self::Seen,
+        observation: &Self::Seen,
         request: &MoveRequest<'_>,
-        way: &MoveContext<'_, Self>,
+        context: &MoveContext<'_, Self>,
     ) -> Result<(Self::Facts, Option<String>)>;
     /// Refuses one that another container of the namespace has otherwise than this one asks for.
-    fn check_there(&self, _there: &Netns, _seen: &Self::Seen, _: &MoveRequest<'_>) -> Result<()> {
+    fn check_there(
+        &self,
+        _container_netns: &Netns,
+        _observation: &Self::Seen,
+        _: &MoveRequest<'_>,
+    ) -> Result<()> {
         Ok(())
     }
     /// What is known of a device that is in the container's namespace though no lease says how it was before.
-    fn stray_state(&self, seen: &Self::Seen, request: &MoveRequest<'_>) -> Result<Self::Facts>;
+    fn stray_state(
+        &self,
+        observation: &Self::Seen,
+        request: &MoveRequest<'_>,
+    ) -> Result<Self::Facts>;
     /// Gives the container a device that is leased to it.
     fn send(
         &self,
-        grant: &ContainerDevice<'_, Self>,
-        facts: &Self::Facts,
-        way: &MoveContext<'_, Self>,
+        container_device: &ContainerDevice<'_, Self>,
+        saved: &Self::Facts,
+        context: &MoveContext<'_, Self>,
     ) -> Result<()>;
 
     /// What a lease keeps, if that is of this kind.
-    fn downcast_saved(facts: &SavedState) -> Option<&Self::Facts>;
+    fn downcast_saved(saved: &SavedState) -> Option<&Self::Facts>;
     /// The PCI function of a device, and its name for messages.
-    fn identity(facts: &Self::Facts) -> (PciAddress, &str);
+    fn identity(saved: &Self::Facts) -> (PciAddress, &str);
     /// The device of a lease, in a namespace, whatever it is called.
-    fn find(&self, netns: &Netns, facts: &Self::Facts) -> Result<Option<Self::Seen>>;
+    fn find(&self, netns: &Netns, saved: &Self::Facts) -> Result<Option<Self::Seen>>;
     /// Whether a namespace has a device of a function.
     fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
     /// What can be done for a device that may be without its driver, and what has to be before it comes.
@@ -116,15 +125,15 @@ pub(crate) trait MoveOps: Sized {
     fn move_home(
         &self,
         from: &Netns,
-        seen: &Self::Seen,
-        home: &HostNetns<'_, Self>,
-        facts: &Self::Facts,
+        observation: &Self::Seen,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &Self::Facts,
     ) -> Result<()>;
     /// Makes a device that is on the host what it was.
     fn restore(
         &self,
-        arrival: ReturnedDevice<'_, Self>,
-        home: &HostNetns<'_, Self>,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError>;
 
     fn search_context(name: &str) -> String {
@@ -133,23 +142,23 @@ pub(crate) trait MoveOps: Sized {
 
     /// `keeper` keeps the namespace where the device is.
     fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
-        let why = match keeper {
+        let hint = match keeper {
             Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
             None => "; is its function bound to its driver?".to_owned(),
         };
-        error!("{} {name} ({pci}) is not on this host{why}", Self::WORD)
+        error!("{} {name} ({pci}) is not on this host{hint}", Self::WORD)
     }
 }
 
 /// The host's own network namespace, where devices come from and go back to.
 pub(crate) struct HostNetns<'a, K> {
     pub(super) netns: Netns,
-    pub(super) kind: &'a K,
+    pub(super) ops: &'a K,
 }
 
 impl<'a, K: MoveOps> HostNetns<'a, K> {
     /// The namespace of this process, which has to be the host's; `name` is for messages.
-    fn open(kind: &'a K, name: &str) -> Result<Self> {
+    fn open(ops: &'a K, name: &str) -> Result<Self> {
         let netns = Netns::open_own()?;
         if !netns.is_initial() {
             bail!(
@@ -158,18 +167,20 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
                 K::THING
             );
         }
-        Ok(HostNetns { netns, kind })
+        Ok(HostNetns { netns, ops })
     }
 
     /// The device of a lease, if it is here.
-    pub(super) fn find(&self, facts: &K::Facts) -> Result<Option<K::Seen>> {
-        self.kind.find(&self.netns, facts)
+    pub(super) fn find(&self, saved: &K::Facts) -> Result<Option<K::Seen>> {
+        self.ops.find(&self.netns, saved)
     }
 
     /// Says where a device is that is not on the host.
     pub(super) fn away_error(&self, pci: PciAddress, name: &str) -> Error {
-        match self.find_elsewhere(name, &|netns| self.kind.exists_in(netns, pci, name)) {
-            Ok(found) => K::not_here_error(name, pci, found.map(|found| found.keeper)),
+        match self.find_elsewhere(name, &|netns| self.ops.exists_in(netns, pci, name)) {
+            Ok(namespace) => {
+                K::not_here_error(name, pci, namespace.map(|namespace| namespace.keeper))
+            }
             Err(error) => error,
         }
     }
@@ -178,20 +189,20 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
     fn find_elsewhere(
         &self,
         name: &str,
-        has_it: &dyn Fn(&Netns) -> bool,
+        has_device: &dyn Fn(&Netns) -> bool,
     ) -> Result<Option<netns::FoundNetns>> {
-        netns::find_netns(&self.netns, has_it).with_context(|| K::search_context(name))
+        netns::find_netns(&self.netns, has_device).with_context(|| K::search_context(name))
     }
 }
 
 /// The way of one kind of devices from the host to a container.
 pub(crate) struct MoveContext<'a, K> {
-    pub(super) home: HostNetns<'a, K>,
-    pub(super) to: Netns,
+    pub(super) host_netns: HostNetns<'a, K>,
+    pub(super) container_netns: Netns,
     pub(super) leases: Leases,
     container: ContainerInit<'a>,
     /// All of the container's leases but the devices.
-    claim: lease::InitLeaseRequest<'a>,
+    lease_request: lease::InitLeaseRequest<'a>,
     host: &'a LocalHost,
 }
 
@@ -199,10 +210,10 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
     /// `name` is for messages.
     fn open(
         name: &str,
-        claim: lease::InitLeaseRequest<'a>,
+        lease_request: lease::InitLeaseRequest<'a>,
         container: ContainerInit<'a>,
         host: &'a LocalHost,
-        kind: &'a K,
+        ops: &'a K,
     ) -> Result<Self> {
         if !host.is_initial_namespace() {
             bail!(
@@ -211,46 +222,46 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
                 K::NEEDS
             );
         }
-        let home = HostNetns::open(kind, name)?;
-        let to = Netns::open_init(container.init)?;
-        kind.check_way(&home.netns, &to, name)?;
+        let host_netns = HostNetns::open(ops, name)?;
+        let container_netns = Netns::open_init(container.init)?;
+        ops.check_way(&host_netns.netns, &container_netns, name)?;
         Ok(MoveContext {
-            home,
-            to,
+            host_netns,
+            container_netns,
             leases: Leases::open(&open_run(host)?, Processes::default())?,
             container,
-            claim,
+            lease_request,
             host,
         })
     }
 
     /// Leases a device to the container; `moved` says what it was on the host, unless it stays where it is.
-    fn lease_device(&self, device: &DeviceId, moved: Option<&MoveRecord>) -> Result<()> {
-        let wanted = lease::InitLeaseRequest {
+    fn lease_device(&self, device: &DeviceId, record: Option<&MoveRecord>) -> Result<()> {
+        let lease_request = lease::InitLeaseRequest {
             devices: slice::from_ref(device),
-            moved,
+            move_record: record,
             alone: K::MOVES,
-            ..self.claim
+            ..self.lease_request
         };
-        lease::claim(wanted, self.container, self.host).map(drop)
+        lease::claim(lease_request, self.container, self.host).map(drop)
     }
 
     /// Whether the hook of a claim has set a device up for the container as the claim says. The device's own hook, which
     /// comes after it and names no claim, leaves it so.
     fn is_set_up_by_claim(&self, device: &DeviceId) -> Result<bool> {
-        if self.claim.asked.claim.is_some() {
+        if self.lease_request.arguments.claim.is_some() {
             return Ok(false);
         }
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        let found = self.leases.is_set_up_for_claim(device, id, &bundle)?;
-        Ok(found)
+        let is_set_up = self.leases.is_set_up_for_claim(device, id, &bundle)?;
+        Ok(is_set_up)
     }
 
     /// What a lease says of a device in the container's namespace.
-    fn new_record(&self, facts: SavedState, addresses: Vec<IpAddr>) -> MoveRecord {
+    fn new_record(&self, saved: SavedState, addresses: Vec<IpAddr>) -> MoveRecord {
         MoveRecord {
-            facts,
-            namespace: if K::MOVES { self.to.cookie() } else { STAYS },
+            saved,
+            namespace: if K::MOVES { self.container_netns.cookie() } else { STAYS },
             addresses,
             returning: false,
             left: None,
@@ -259,23 +270,23 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
     }
 
     /// Brings back a device that was to stay in the container.
-    fn return_device(&self, device: &DeviceId, facts: K::Facts) -> Result<()> {
+    fn return_device(&self, device: &DeviceId, saved: K::Facts) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
         self.leases.mark_returning(device, id, &bundle)?;
         // An earlier start of the container may have left it otherwise than it was, which its lease knows.
-        let (leases, kind) = (&self.leases, self.home.kind);
+        let (leases, ops) = (&self.leases, self.host_netns.ops);
         let kept = leases.find_returning(device)?;
-        let kept = kept.and_then(|moved| ReturningDevice::new(leases, device, moved));
-        let back = kept.unwrap_or_else(|| ReturningDevice {
+        let kept = kept.and_then(|record| ReturningDevice::new(leases, device, record));
+        let returning = kept.unwrap_or_else(|| ReturningDevice {
             leases,
             device,
-            moved: self.new_record(facts.clone().into(), Vec::new()),
-            facts,
+            record: self.new_record(saved.clone().into(), Vec::new()),
+            saved,
         });
-        if let Some(seen) = kind.find(&self.to, &back.facts)? {
-            kind.move_home(&self.to, &seen, &self.home, &back.facts)?;
+        if let Some(observation) = ops.find(&self.container_netns, &returning.saved)? {
+            ops.move_home(&self.container_netns, &observation, &self.host_netns, &returning.saved)?;
         }
-        back.retrieve(&self.home, None, DYING_PATIENCE)?.end(&self.home)
+        returning.retrieve(&self.host_netns, None, DYING_PATIENCE)?.end(&self.host_netns)
     }
 }
 
@@ -290,7 +301,7 @@ pub(crate) struct MoveRequest<'a> {
     /// What it is called in the container; none where it keeps its name.
     pub(super) new_name: Option<&'a NewInterfaceName>,
     /// What the hook's arguments say that it is to have there.
-    pub(super) asked: NetdevSettings,
+    pub(super) requested: NetdevSettings,
     /// What it is to have there: that, and where it says nothing, what the operator's configuration says.
     pub(super) settings: NetdevSettings,
     /// What its virtual function is to be.
@@ -299,37 +310,37 @@ pub(crate) struct MoveRequest<'a> {
 
 impl<'a> MoveRequest<'a> {
     /// Next: [`ContainerDevice`]. What fails before the lease has changed nothing; what fails afterwards is taken back.
-    fn fulfill<K: MoveOps>(self, way: &MoveContext<'_, K>) -> Result<ContainerDevice<'a, K>> {
-        let (kind, leases) = (way.home.kind, &way.leases);
+    fn fulfill<K: MoveOps>(self, context: &MoveContext<'_, K>) -> Result<ContainerDevice<'a, K>> {
+        let (ops, leases) = (context.host_netns.ops, &context.leases);
         let mut locks = vec![leases.lock_device(self.device)?];
-        return_leftovers(leases, self.device, kind, DYING_PATIENCE)?;
-        locks.extend(kind.reserve(leases, &self)?);
-        let Some(seen) = kind.find_requested(&way.home.netns, &self)? else {
-            return self.join_others(way, locks);
+        return_leftovers(leases, self.device, ops, DYING_PATIENCE)?;
+        locks.extend(ops.reserve(leases, &self)?);
+        let Some(observation) = ops.find_requested(&context.host_netns.netns, &self)? else {
+            return self.join_others(context, locks);
         };
-        let grant = ContainerDevice::new(self, seen, locks);
+        let container_device = ContainerDevice::new(self, observation, locks);
         if !K::MOVES {
-            let device = grant.request.device;
-            if let Some(moved) = leases.find_moved_to(device, STAYS)? {
-                if let Err(otherwise) = grant.request.check_same(&moved)
-                    && !way.is_set_up_by_claim(device)?
+            let device = container_device.request.device;
+            if let Some(record) = leases.find_moved_to(device, STAYS)? {
+                if let Err(error) = container_device.request.check_same(&record)
+                    && !context.is_set_up_by_claim(device)?
                 {
-                    return Err(otherwise);
+                    return Err(error);
                 }
-                return grant.lease_in_place(way, Some(&moved));
+                return container_device.lease_in_place(context, Some(&record));
             }
-        } else if way.to.is_same(&way.home.netns) {
+        } else if context.container_netns.is_same(&context.host_netns.netns) {
             // A container with the host's network opens it where it is.
-            return grant.lease_in_place(way, None);
+            return container_device.lease_in_place(context, None);
         }
-        grant.send(way)
+        container_device.send(context)
     }
 
     /// One that others have too is set up once.
-    fn check_same(&self, moved: &MoveRecord) -> Result<()> {
-        let wanted = self.vf.as_ref().map(VfConfig::to_settings).transpose()?;
-        let had = moved.facts.vf().map(|vf| vf.given);
-        if wanted != had {
+    fn check_same(&self, record: &MoveRecord) -> Result<()> {
+        let requested = self.vf.as_ref().map(VfConfig::to_settings).transpose()?;
+        let current = record.saved.vf().map(|vf| vf.given);
+        if requested != current {
             bail!(
                 "{}: another container has it too, and its virtual function is set up otherwise; ask for the same VLAN, or for another device",
                 self.device
@@ -342,25 +353,28 @@ impl<'a> MoveRequest<'a> {
     /// there. Next: [`ContainerDevice`].
     fn join_others<K: MoveOps>(
         self,
-        way: &MoveContext<'_, K>,
+        context: &MoveContext<'_, K>,
         locks: Vec<Lock>,
     ) -> Result<ContainerDevice<'a, K>> {
-        let (kind, leases) = (way.home.kind, &way.leases);
-        let Some(seen) = kind.find_requested(&way.to, &self)? else {
-            let held = leases.holders_error(self.device, way.claim.asked.token.as_ref())?;
-            return Err(held.unwrap_or_else(|| way.home.away_error(self.pci, &self.name)));
+        let (ops, leases) = (context.host_netns.ops, &context.leases);
+        let Some(observation) = ops.find_requested(&context.container_netns, &self)? else {
+            let error = leases
+                .holders_error(self.device, context.lease_request.arguments.token.as_ref())?;
+            return Err(
+                error.unwrap_or_else(|| context.host_netns.away_error(self.pci, &self.name))
+            );
         };
-        let moved = leases.find_moved_to(self.device, way.to.cookie())?;
-        let (facts, addresses) = match moved {
-            Some(moved) => {
-                self.check_same(&moved)?;
-                kind.check_there(&way.to, &seen, &self)?;
-                (moved.facts, moved.addresses)
+        let record = leases.find_moved_to(self.device, context.container_netns.cookie())?;
+        let (saved, addresses) = match record {
+            Some(record) => {
+                self.check_same(&record)?;
+                ops.check_there(&context.container_netns, &observation, &self)?;
+                (record.saved, record.addresses)
             }
-            None => (kind.stray_state(&seen, &self)?.into(), Vec::new()),
+            None => (ops.stray_state(&observation, &self)?.into(), Vec::new()),
         };
-        let moved = way.new_record(facts, addresses);
-        ContainerDevice::new(self, seen, locks).lease_in_place(way, Some(&moved))
+        let record = context.new_record(saved, addresses);
+        ContainerDevice::new(self, observation, locks).lease_in_place(context, Some(&record))
     }
 }
 
@@ -368,58 +382,62 @@ impl<'a> MoveRequest<'a> {
 pub(crate) struct ContainerDevice<'a, K: MoveOps> {
     pub(super) request: MoveRequest<'a>,
     /// As it was when it was found.
-    pub(super) seen: K::Seen,
+    pub(super) observation: K::Seen,
     /// Nobody else touches it before all are granted.
     _locks: Vec<Lock>,
     /// What it was; none where it did not move for this container.
-    facts: Option<K::Facts>,
+    saved: Option<K::Facts>,
     /// What is not known of it.
     warning: Option<String>,
 }
 
 impl<'a, K: MoveOps> ContainerDevice<'a, K> {
     /// Not before it is leased.
-    fn new(request: MoveRequest<'a>, seen: K::Seen, locks: Vec<Lock>) -> Self {
-        ContainerDevice { request, seen, _locks: locks, facts: None, warning: None }
+    fn new(request: MoveRequest<'a>, observation: K::Seen, locks: Vec<Lock>) -> Self {
+        ContainerDevice { request, observation, _locks: locks, saved: None, warning: None }
     }
 
     /// For a container in whose namespace it is.
-    fn lease_in_place(self, way: &MoveContext<'_, K>, moved: Option<&MoveRecord>) -> Result<Self> {
-        way.lease_device(self.request.device, moved)?;
+    fn lease_in_place(
+        self,
+        context: &MoveContext<'_, K>,
+        record: Option<&MoveRecord>,
+    ) -> Result<Self> {
+        context.lease_device(self.request.device, record)?;
         Ok(self)
     }
 
     /// Leases it with what it was, and moves it then. Next: the same, or [`ReturningDevice`] and its error.
-    fn send(mut self, way: &MoveContext<'_, K>) -> Result<Self> {
-        let (request, kind) = (&self.request, way.home.kind);
-        let (facts, warning) = kind.examine(&self.seen, request, way)?;
+    fn send(mut self, context: &MoveContext<'_, K>) -> Result<Self> {
+        let (request, ops) = (&self.request, context.host_netns.ops);
+        let (saved, warning) = ops.examine(&self.observation, request, context)?;
         let addresses = request.settings.addresses.iter();
         let addresses = addresses.map(InterfaceAddress::address).collect();
-        let moved = way.new_record(facts.clone().into(), addresses);
-        way.lease_device(request.device, Some(&moved))?;
-        if let Err(failed) = kind.send(&self, &facts, way) {
-            return Err(combine_errors(failed, way.return_device(request.device, facts)));
+        let record = context.new_record(saved.clone().into(), addresses);
+        context.lease_device(request.device, Some(&record))?;
+        if let Err(failed) = ops.send(&self, &saved, context) {
+            return Err(combine_errors(failed, context.return_device(request.device, saved)));
         }
-        (self.facts, self.warning) = (Some(facts), warning);
+        (self.saved, self.warning) = (Some(saved), warning);
         Ok(self)
     }
 
     /// Next: [`ReturningDevice`], where it moved for this container. Otherwise it is the host's network, or the others of the
     /// namespace keep the device.
-    fn withdraw(self, way: &MoveContext<'_, K>) -> Result<()> {
+    fn withdraw(self, context: &MoveContext<'_, K>) -> Result<()> {
         let device = self.request.device;
-        if let Some(facts) = self.facts {
-            return way.return_device(device, facts);
+        if let Some(saved) = self.saved {
+            return context.return_device(device, saved);
         }
-        let (id, bundle) = (way.container.id, lease::canonical(way.container.bundle)?);
-        way.leases.release_unmoved(device, id, &bundle)
+        let (id, bundle) = (context.container.id, lease::canonical(context.container.bundle)?);
+        context.leases.release_unmoved(device, id, &bundle)
     }
 }
 
 /// All that a container is granted of one kind.
 pub(crate) struct ContainerDevices<'a, K: MoveOps> {
-    way: MoveContext<'a, K>,
-    all: Vec<ContainerDevice<'a, K>>,
+    context: MoveContext<'a, K>,
+    devices: Vec<ContainerDevice<'a, K>>,
 }
 
 impl<'a, K: MoveOps> ContainerDevices<'a, K> {
@@ -427,58 +445,60 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
     /// it is not.
     pub(super) fn new(
         mut requests: Vec<MoveRequest<'a>>,
-        claim: lease::InitLeaseRequest<'a>,
+        lease_request: lease::InitLeaseRequest<'a>,
         container: ContainerInit<'a>,
         host: &'a LocalHost,
-        kind: &'a K,
+        ops: &'a K,
     ) -> Result<Option<Self>> {
         // Two containers that want the same two must not wait for each other.
-        requests.sort_unstable_by_key(|one| one.device);
+        requests.sort_unstable_by_key(|request| request.device);
         let Some(first) = requests.first() else {
             return Ok(None);
         };
-        let way = MoveContext::open(&first.name, claim, container, host, kind)?;
-        let mut grants = ContainerDevices { way, all: Vec::new() };
+        let context = MoveContext::open(&first.name, lease_request, container, host, ops)?;
+        let mut container_devices = ContainerDevices { context, devices: Vec::new() };
         for request in requests {
-            match request.fulfill(&grants.way) {
-                Ok(grant) => grants.all.push(grant),
-                Err(failed) => return Err(grants.withdraw(failed)),
+            match request.fulfill(&container_devices.context) {
+                Ok(container_device) => container_devices.devices.push(container_device),
+                Err(failed) => return Err(container_devices.withdraw(failed)),
             }
         }
-        Ok(Some(grants))
+        Ok(Some(container_devices))
     }
 
     pub(super) fn to(&self) -> &Netns {
-        &self.way.to
+        &self.context.container_netns
     }
 
     /// The devices with their names on the host.
     pub(super) fn observations(&self) -> impl Iterator<Item = (&str, &K::Seen)> {
-        let all = self.all.iter();
-        all.map(|one| (one.request.name.as_str(), &one.seen))
+        let devices = self.devices.iter();
+        devices.map(|device| (device.request.name.as_str(), &device.observation))
     }
 
     /// What is not known of the devices. From here on others may touch them.
     pub(super) fn finish(self) -> Vec<String> {
-        let all = self.all.into_iter();
-        all.filter_map(|one| one.warning).collect()
+        let devices = self.devices.into_iter();
+        devices.filter_map(|device| device.warning).collect()
     }
 
     /// Takes everything back, since something failed; the error to report.
     pub(crate) fn withdraw(self, mut failed: Error) -> Error {
-        for one in self.all.into_iter().rev() {
-            failed = combine_errors(failed, one.withdraw(&self.way));
+        for device in self.devices.into_iter().rev() {
+            failed = combine_errors(failed, device.withdraw(&self.context));
         }
         failed
     }
 }
 
 /// Why a device was not given, and did not come back either.
-fn combine_errors(failed: Error, back: Result<()>) -> Error {
-    match back {
+fn combine_errors(failed: Error, return_result: Result<()>) -> Error {
+    match return_result {
         Ok(()) => failed,
-        Err(back) => {
-            error!("{failed:#}; and then: {back}; \"onload-ctk lease restore\" brings it back")
+        Err(return_error) => {
+            error!(
+                "{failed:#}; and then: {return_error}; \"onload-ctk lease restore\" brings it back"
+            )
         }
     }
 }
@@ -488,16 +508,20 @@ fn combine_errors(failed: Error, back: Result<()>) -> Error {
 pub(super) struct ReturningDevice<'a, K: MoveOps> {
     pub(super) leases: &'a Leases,
     pub(super) device: &'a DeviceId,
-    pub(super) moved: MoveRecord,
+    pub(super) record: MoveRecord,
     /// What it was.
-    pub(super) facts: K::Facts,
+    pub(super) saved: K::Facts,
 }
 
 impl<'a, K: MoveOps> ReturningDevice<'a, K> {
     /// None for a device of another kind.
-    pub(super) fn new(leases: &'a Leases, device: &'a DeviceId, moved: MoveRecord) -> Option<Self> {
-        let facts = K::downcast_saved(&moved.facts)?.clone();
-        Some(ReturningDevice { leases, device, moved, facts })
+    pub(super) fn new(
+        leases: &'a Leases,
+        device: &'a DeviceId,
+        record: MoveRecord,
+    ) -> Option<Self> {
+        let saved = K::downcast_saved(&record.saved)?.clone();
+        Some(ReturningDevice { leases, device, record, saved })
     }
 
     pub(super) fn update_record(&self, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
@@ -506,69 +530,70 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
 
     fn complete(
         self,
-        kind: &K,
-        gone: Option<&ExitedContainer<'_>>,
-        patience: Duration,
+        ops: &K,
+        exited: Option<&ExitedContainer<'_>>,
+        timeout: Duration,
     ) -> Result<()> {
-        let home = HostNetns::open(kind, self.device.name.as_str())?;
-        self.retrieve(&home, gone, patience)?.end(&home)
+        let host_netns = HostNetns::open(ops, self.device.name.as_str())?;
+        self.retrieve(&host_netns, exited, timeout)?.end(&host_netns)
     }
 
     /// Has it on the host, wherever it is. Next: [`ReturnedDevice`].
     fn retrieve(
         self,
-        home: &HostNetns<'_, K>,
-        gone: Option<&ExitedContainer<'_>>,
-        patience: Duration,
+        host_netns: &HostNetns<'_, K>,
+        exited: Option<&ExitedContainer<'_>>,
+        timeout: Duration,
     ) -> Result<ReturnedDevice<'a, K>> {
-        let facts = &self.facts;
-        let begun = Instant::now();
+        let saved = &self.saved;
+        let started = Instant::now();
         let mut fetched = 0;
         // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
         let mut is_somewhere = true;
         let mut failed = None;
-        let driver = home.kind.prepare(home, facts)?;
+        let preparation = host_netns.ops.prepare(host_netns, saved)?;
         loop {
-            if let Some(seen) = home.find(facts)? {
-                let back = self;
-                return Ok(ReturnedDevice { back, seen, driver });
+            if let Some(observation) = host_netns.find(saved)? {
+                let returning = self;
+                return Ok(ReturnedDevice { returning, observation, preparation });
             }
-            let is_in_time = fetched == 0 || begun.elapsed() < FETCHING;
+            let is_in_time = fetched == 0 || started.elapsed() < FETCHING;
             if is_somewhere && fetched < FETCHES && is_in_time {
                 fetched += 1;
                 // Whoever is in that namespace may be in the way, and may be too late the next time.
-                match self
-                    .move_home(home, gone.and_then(ExitedContainer::network_namespace).as_deref())
-                {
-                    Ok(found) => is_somewhere = found,
+                match self.move_home(
+                    host_netns,
+                    exited.and_then(ExitedContainer::network_namespace).as_deref(),
+                ) {
+                    Ok(is_found) => is_somewhere = is_found,
                     Err(error) => failed = Some(error),
                 }
                 continue;
             }
-            if begun.elapsed() >= patience {
-                let (pci, name) = K::identity(facts);
-                return Err(failed.unwrap_or_else(|| home.away_error(pci, name)));
+            if started.elapsed() >= timeout {
+                let (pci, name) = K::identity(saved);
+                return Err(failed.unwrap_or_else(|| host_netns.away_error(pci, name)));
             }
             thread::sleep(PAUSE);
         }
     }
 
     /// Takes it out of the namespace that it moved to, or that a container moved it on to; whether it was somewhere.
-    fn move_home(&self, home: &HostNetns<'_, K>, hint: Option<&Path>) -> Result<bool> {
-        let (kind, facts) = (home.kind, &self.facts);
+    fn move_home(&self, host_netns: &HostNetns<'_, K>, hint: Option<&Path>) -> Result<bool> {
+        let (ops, saved) = (host_netns.ops, &self.saved);
         // Where there is no time for that, the search below says so.
-        if let Ok(Some(there)) = netns::find_by_cookie(self.moved.namespace, hint)
-            && let Some(seen) = kind.find(&there.netns, facts)?
+        if let Ok(Some(namespace)) = netns::find_by_cookie(self.record.namespace, hint)
+            && let Some(observation) = ops.find(&namespace.netns, saved)?
         {
-            kind.move_home(&there.netns, &seen, home, facts)?;
+            ops.move_home(&namespace.netns, &observation, host_netns, saved)?;
             return Ok(true);
         }
-        let has_it = |netns: &Netns| matches!(kind.find(netns, facts), Ok(Some(_)));
-        let Some(there) = home.find_elsewhere(K::identity(facts).1, &has_it)? else {
+        let has_device = |netns: &Netns| matches!(ops.find(netns, saved), Ok(Some(_)));
+        let Some(namespace) = host_netns.find_elsewhere(K::identity(saved).1, &has_device)? else {
             return Ok(false);
         };
-        if let Some(seen) = kind.find(&there.netns, facts)? {
-            kind.move_home(&there.netns, &seen, home, facts)?;
+        if let Some(observation) = ops.find(&namespace.netns, saved)? {
+            ops.move_home(&namespace.netns, &observation, host_netns, saved)?;
         }
         Ok(true)
     }
@@ -576,22 +601,22 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
 
 /// A device that is on the host again, and may not be what it was.
 pub(crate) struct ReturnedDevice<'a, K: MoveOps> {
-    pub(super) back: ReturningDevice<'a, K>,
-    pub(super) seen: K::Seen,
-    pub(super) driver: K::Driver,
+    pub(super) returning: ReturningDevice<'a, K>,
+    pub(super) observation: K::Seen,
+    pub(super) preparation: K::Driver,
 }
 
 impl<K: MoveOps> ReturnedDevice<'_, K> {
     /// Makes it what it was, and ends its lease. If that fails, its lease says what of it is not as it was.
-    fn end(self, home: &HostNetns<'_, K>) -> Result<()> {
-        let ReturningDevice { leases, device, .. } = self.back;
-        match home.kind.restore(self, home) {
+    fn end(self, host_netns: &HostNetns<'_, K>) -> Result<()> {
+        let ReturningDevice { leases, device, .. } = self.returning;
+        match host_netns.ops.restore(self, host_netns) {
             Ok(()) => leases.end_returned(device),
             Err(RestoreError { error, differs }) => {
                 if differs.is_some() {
-                    let say = |moved: &mut MoveRecord| moved.left.clone_from(&differs);
+                    let update = |record: &mut MoveRecord| record.left.clone_from(&differs);
                     // The error says it too.
-                    let _ = leases.update_moves(device, &say);
+                    let _ = leases.update_moves(device, &update);
                 }
                 Err(error)
             }
@@ -617,14 +642,15 @@ impl From<Error> for RestoreError {
 pub(super) fn return_leftovers<K: MoveOps>(
     leases: &Leases,
     device: &DeviceId,
-    kind: &K,
-    patience: Duration,
+    ops: &K,
+    timeout: Duration,
 ) -> Result<bool> {
-    let moved = leases.find_returning(device)?;
-    let Some(back) = moved.and_then(|moved| ReturningDevice::new(leases, device, moved)) else {
+    let record = leases.find_returning(device)?;
+    let Some(returning) = record.and_then(|record| ReturningDevice::new(leases, device, record))
+    else {
         return Ok(false);
     };
-    back.complete(kind, None, patience).map(|()| true)
+    returning.complete(ops, None, timeout).map(|()| true)
 }
 
 /// A container that has ended.
@@ -648,40 +674,40 @@ impl ExitedContainer<'_> {
 /// of these errors is returned.
 pub(super) fn release_devices<K: MoveOps>(
     leased: &[DeviceId],
-    gone: &ExitedContainer<'_>,
-    kind: &K,
+    exited: &ExitedContainer<'_>,
+    ops: &K,
 ) -> Result<()> {
-    let own = leased.iter().filter(|device| device.class == K::CLASS);
-    let own: Vec<&DeviceId> = own.collect();
-    if own.is_empty() {
+    let class_devices = leased.iter().filter(|device| device.class == K::CLASS);
+    let class_devices: Vec<&DeviceId> = class_devices.collect();
+    if class_devices.is_empty() {
         return Ok(());
     }
     let Some(leases) = lease::find()? else {
         return Ok(());
     };
-    let bundle = lease::was_canonical(gone.bundle);
-    let take_one = |device: &DeviceId| {
+    let bundle = lease::was_canonical(exited.bundle);
+    let release_one = |device: &DeviceId| {
         // Most devices do not move, and a lock leaves a file.
         let _moving =
             if leases.has_moved(device)? { Some(leases.lock_device(device)?) } else { None };
-        let left = leases.release_exited(device, gone.container, &bundle, gone.token)?;
-        let back = left.and_then(|moved| ReturningDevice::new(&leases, device, moved));
-        back.map_or(Ok(()), |back| back.complete(kind, Some(gone), DYING_PATIENCE))
+        let record = leases.release_exited(device, exited.container, &bundle, exited.token)?;
+        let returning = record.and_then(|record| ReturningDevice::new(&leases, device, record));
+        returning.map_or(Ok(()), |returning| returning.complete(ops, Some(exited), DYING_PATIENCE))
     };
-    retry_each(own, &take_one)
+    retry_each(class_devices, &release_one)
 }
 
 /// Does it for each device, and once more for those that failed where another one did not: that one may have had the
 /// name of another, which is free then. The first error that stays.
-fn retry_each(devices: Vec<&DeviceId>, act: &dyn Fn(&DeviceId) -> Result<()>) -> Result<()> {
-    let failed = |device| act(device).err().map(|error| (device, error));
-    let all = devices.len();
-    let mut left: Vec<(&DeviceId, Error)> = devices.into_iter().filter_map(failed).collect();
-    if left.len() < all {
-        let devices = left.into_iter().map(|(device, _)| device);
-        left = devices.filter_map(failed).collect();
+fn retry_each(devices: Vec<&DeviceId>, action: &dyn Fn(&DeviceId) -> Result<()>) -> Result<()> {
+    let failed = |device| action(device).err().map(|error| (device, error));
+    let count = devices.len();
+    let mut failures: Vec<(&DeviceId, Error)> = devices.into_iter().filter_map(failed).collect();
+    if failures.len() < count {
+        let devices = failures.into_iter().map(|(device, _)| device);
+        failures = devices.filter_map(failed).collect();
     }
-    match left.into_iter().next() {
+    match failures.into_iter().next() {
         Some((_, error)) => Err(error),
         None => Ok(()),
     }
@@ -698,25 +724,25 @@ pub struct RestoreResult {
 pub(super) fn restore<K: MoveOps>(
     leases: &Leases,
     left_for: lease::Left<'_>,
-    kind: &K,
-    patience: Duration,
+    ops: &K,
+    timeout: Duration,
 ) -> Result<Vec<RestoreResult>> {
-    let listed = leases.list()?.into_iter();
-    let returning = listed.filter(|one| one.is_returning && one.device.class == K::CLASS);
-    let mut devices: Vec<DeviceId> = returning.map(|one| one.device).collect();
+    let entries = leases.list()?.into_iter();
+    let returning = entries.filter(|entry| entry.is_returning && entry.device.class == K::CLASS);
+    let mut devices: Vec<DeviceId> = returning.map(|entry| entry.device).collect();
     devices.sort_unstable();
     devices.dedup();
-    let beginning = random_start(devices.len());
-    devices.rotate_left(beginning);
+    let start = random_start(devices.len());
+    devices.rotate_left(start);
     let mut restored = Vec::new();
     for device in devices {
-        let Some(left) = left_for(&device) else {
+        let Some(remaining) = left_for(&device) else {
             continue;
         };
-        let moving = leases.lock_device_within(&device, left);
-        let settled = moving.and_then(|_moving| return_leftovers(leases, &device, kind, patience));
-        if !matches!(settled, Ok(false)) {
-            let result = settled.map(drop);
+        let moving = leases.lock_device_within(&device, remaining);
+        let returned = moving.and_then(|_moving| return_leftovers(leases, &device, ops, timeout));
+        if !matches!(returned, Ok(false)) {
+            let result = returned.map(drop);
             restored.push(RestoreResult { device, result });
         }
     }
@@ -726,11 +752,11 @@ pub(super) fn restore<K: MoveOps>(
 
 /// At which of so many devices a look begins: a random one. Each may take its time, and whoever looks may be stopped
 /// before the last one, which is not to be the same each time.
-fn random_start(many: usize) -> usize {
+fn random_start(count: usize) -> usize {
     let mut bytes = [0; size_of::<usize>()];
     // Without random bytes it begins at the first, as good as any other.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    usize::from_ne_bytes(bytes).checked_rem(many).unwrap_or(0)
+    usize::from_ne_bytes(bytes).checked_rem(count).unwrap_or(0)
 }
 
 #[cfg(test)]

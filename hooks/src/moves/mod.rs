@@ -44,10 +44,10 @@ pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments)
         let mut rdma = arguments.rdma_netns.iter();
         rdma.any(|rdma| is_lease_of(device, Class::Rdma, &rdma.ibdev, rdma.pci))
     };
-    let (moving, others): (Vec<&DeviceId>, Vec<&DeviceId>) =
+    let (moving, other_devices): (Vec<&DeviceId>, Vec<&DeviceId>) =
         arguments.lease.iter().partition(moves);
     let rest = HookArguments {
-        lease: others.into_iter().cloned().collect(),
+        lease: other_devices.into_iter().cloned().collect(),
         rdma_netns: Vec::new(),
         ..arguments.clone()
     };
@@ -81,7 +81,7 @@ fn move_request<'a>(
                 name,
                 pci,
                 new_name: None,
-                asked: NetdevSettings::default(),
+                requested: NetdevSettings::default(),
                 settings: NetdevSettings::default(),
                 vf: None,
             });
@@ -107,10 +107,10 @@ fn interface_requests<'a>(
         let name = interface.name.to_string();
         let mut request = move_request(arguments, Class::Netdev, name, interface.pci)?;
         let mut set_up = arguments.vf.iter();
-        let vf = set_up.find(|given| given.device == *request.device);
-        request.vf = vf.map(|given| given.vf.clone());
+        let vf = set_up.find(|argument| argument.device == *request.device);
+        request.vf = vf.map(|argument| argument.vf.clone());
         let of = &interface.name;
-        let asked = NetdevSettings {
+        let requested = NetdevSettings {
             addresses: values_for(&arguments.address, of).copied().collect(),
             routes: values_for(&arguments.route, of).copied().collect(),
             mtu: values_for(&arguments.mtu, of).next().copied(),
@@ -118,10 +118,10 @@ fn interface_requests<'a>(
         };
         let settings = configured.get(request.device.name.as_str());
         let mut settings = settings.cloned().unwrap_or_default();
-        replace(&mut settings.addresses, &asked.addresses);
-        replace(&mut settings.routes, &asked.routes);
-        settings.mtu = asked.mtu.or(settings.mtu);
-        (request.asked, request.settings) = (asked, settings);
+        replace(&mut settings.addresses, &requested.addresses);
+        replace(&mut settings.routes, &requested.routes);
+        settings.mtu = requested.mtu.or(settings.mtu);
+        (request.requested, request.settings) = (requested, settings);
         request.new_name = values_for(&arguments.rename, of).next();
         requests.push(request);
     }
@@ -130,39 +130,41 @@ fn interface_requests<'a>(
 
 /// The virtual functions of class vfio that a hook is to set up.
 fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
-    let given = arguments.vf.iter();
-    let given = given.filter(|given| given.device.class == VfAccess::CLASS);
-    let of = |given: &VfArgument| {
-        let name = given.device.name.to_string();
+    let vf_arguments = arguments.vf.iter();
+    let vf_arguments = vf_arguments.filter(|argument| argument.device.class == VfAccess::CLASS);
+    let of = |argument: &VfArgument| {
+        let name = argument.device.name.to_string();
         let pci = name.parse()?;
         Ok(MoveRequest {
-            vf: Some(given.vf.clone()),
+            vf: Some(argument.vf.clone()),
             ..move_request(arguments, VfAccess::CLASS, name, pci)?
         })
     };
-    given.map(of).collect()
+    vf_arguments.map(of).collect()
 }
 
 /// What a hook's arguments give an interface.
 fn values_for<'a, T>(
-    all: &'a [InterfaceValue<T>],
+    values: &'a [InterfaceValue<T>],
     interface: &InterfaceName,
 ) -> impl Iterator<Item = &'a T> {
-    let own = all.iter().filter(move |given| given.interface == *interface);
-    own.map(|given| &given.value)
+    let matching = values.iter().filter(move |value| value.interface == *interface);
+    matching.map(|entry| &entry.value)
 }
 
 /// Takes the others, where there are some.
-fn replace<T: Clone>(own: &mut Vec<T>, others: &[T]) {
-    if !others.is_empty() {
-        *own = others.to_vec();
+fn replace<T: Clone>(current: &mut Vec<T>, replacement: &[T]) {
+    if !replacement.is_empty() {
+        *current = replacement.to_vec();
     }
 }
 
 /// The RDMA devices that a hook is to move.
 fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
-    let asked = arguments.rdma_netns.iter();
-    asked.map(|rdma| move_request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci)).collect()
+    let rdma_arguments = arguments.rdma_netns.iter();
+    rdma_arguments
+        .map(|rdma| move_request(arguments, Class::Rdma, rdma.ibdev.clone(), rdma.pci))
+        .collect()
 }
 
 /// What a container has for itself now. Nobody else touches what moved before this is finished or withdrawn.
@@ -182,14 +184,14 @@ pub(crate) struct AcquiredDevices<'a> {
 
 /// Leases to a container what the arguments of hooks name, and moves to it what is to move: all of it or nothing.
 pub(crate) fn acquire<'a>(
-    claims: &'a [HookArguments],
+    lease_arguments: &'a [HookArguments],
     moves: &'a [HookArguments],
     container: ContainerInit<'a>,
     entry_point: &'a str,
     host: &'a LocalHost,
     stand_ins: &'a StandIns,
 ) -> Result<AcquiredDevices<'a>> {
-    let mut claimed = AcquiredDevices {
+    let mut acquired = AcquiredDevices {
         container,
         entry_point,
         host,
@@ -201,80 +203,87 @@ pub(crate) fn acquire<'a>(
         nodes: Vec::new(),
         warnings: Vec::new(),
     };
-    match claimed.acquire_all(claims, moves) {
-        Ok(()) => Ok(claimed),
-        Err(failed) => Err(claimed.withdraw(failed)),
+    match acquired.acquire_all(lease_arguments, moves) {
+        Ok(()) => Ok(acquired),
+        Err(failed) => Err(acquired.withdraw(failed)),
     }
 }
 
 impl<'a> AcquiredDevices<'a> {
     fn acquire_all(
         &mut self,
-        claims: &'a [HookArguments],
+        lease_arguments: &'a [HookArguments],
         moves: &'a [HookArguments],
     ) -> Result<()> {
         // Two containers that want the same two must not wait for each other.
-        let by_lease = |all: &'a [HookArguments]| {
-            let mut all: Vec<&HookArguments> = all.iter().collect();
-            all.sort_by_key(|asked| &asked.lease);
-            all
+        let by_lease = |arguments: &'a [HookArguments]| {
+            let mut arguments: Vec<&HookArguments> = arguments.iter().collect();
+            arguments.sort_by_key(|arguments| &arguments.lease);
+            arguments
         };
-        for asked in by_lease(claims) {
-            self.acquire_leases(asked)?;
+        for arguments in by_lease(lease_arguments) {
+            self.acquire_leases(arguments)?;
         }
-        for asked in by_lease(moves) {
-            self.move_rdma(asked)?;
+        for arguments in by_lease(moves) {
+            self.move_rdma(arguments)?;
         }
         Ok(())
     }
 
     /// Interfaces move last: their way back is longer.
-    fn acquire_leases(&mut self, asked: &'a HookArguments) -> Result<()> {
+    fn acquire_leases(&mut self, arguments: &'a HookArguments) -> Result<()> {
         let (container, host) = (self.container, self.host);
-        let identity = &self.stand_ins.interfaces;
-        let by_function = &identity.functions;
-        let (moving, set_up) = (interface_requests(asked, host)?, vf_requests(asked)?);
+        let interface_ops = &self.stand_ins.interfaces;
+        let vf_ops = &interface_ops.vf_access;
+        let (moving, set_up) = (interface_requests(arguments, host)?, vf_requests(arguments)?);
         let is_moving = |device: &&DeviceId| {
-            let mut all = moving.iter().chain(&set_up);
-            all.any(|one| one.device == *device)
+            let mut requests = moving.iter().chain(&set_up);
+            requests.any(|request| request.device == *device)
         };
-        let leased = asked.lease.iter().filter(|device| !is_moving(device));
+        let leased = arguments.lease.iter().filter(|device| !is_moving(device));
         let leased: Vec<DeviceId> = leased.cloned().collect();
-        return_leftovers(&leased, host, identity, DYING_PATIENCE)?;
-        let wanted = InitLeaseRequest::by(asked, self.entry_point);
+        return_leftovers(&leased, host, interface_ops, DYING_PATIENCE)?;
+        let lease_request = InitLeaseRequest::by(arguments, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
-            let wanted = InitLeaseRequest { devices, ..wanted };
-            let mut claimed = lease::claim(wanted, container, host);
-            if claimed.is_err() && return_leftovers(&leased, host, by_function, Duration::ZERO)? {
-                claimed = lease::claim(wanted, container, host);
+            let lease_request = InitLeaseRequest { devices, ..lease_request };
+            let mut acquired = lease::claim(lease_request, container, host);
+            if acquired.is_err() && return_leftovers(&leased, host, vf_ops, Duration::ZERO)? {
+                acquired = lease::claim(lease_request, container, host);
             }
-            self.warnings.extend(claimed?);
+            self.warnings.extend(acquired?);
             self.leased.extend(leased);
         }
-        let functions = ContainerDevices::new(set_up, wanted, container, host, by_function)?;
+        let functions = ContainerDevices::new(set_up, lease_request, container, host, vf_ops)?;
         self.functions.extend(functions);
-        self.interfaces.extend(ContainerDevices::new(moving, wanted, container, host, identity)?);
+        self.interfaces.extend(ContainerDevices::new(
+            moving,
+            lease_request,
+            container,
+            host,
+            interface_ops,
+        )?);
         Ok(())
     }
 
-    fn move_rdma(&mut self, asked: &'a HookArguments) -> Result<()> {
-        let devices = &self.stand_ins.rdma;
-        let wanted = InitLeaseRequest::by(asked, "createRuntime");
-        let requests = rdma_requests(asked)?;
-        let grants = ContainerDevices::new(requests, wanted, self.container, self.host, devices)?;
-        let Some(grants) = grants else {
+    fn move_rdma(&mut self, arguments: &'a HookArguments) -> Result<()> {
+        let rdma_ops = &self.stand_ins.rdma;
+        let lease_request = InitLeaseRequest::by(arguments, "createRuntime");
+        let requests = rdma_requests(arguments)?;
+        let container_devices =
+            ContainerDevices::new(requests, lease_request, self.container, self.host, rdma_ops)?;
+        let Some(container_devices) = container_devices else {
             return Ok(());
         };
-        match rdma::collect_nodes(&grants, devices) {
+        match rdma::collect_nodes(&container_devices, rdma_ops) {
             Ok(nodes) => {
-                let new = nodes.into_iter().filter(|node| !self.nodes.contains(node));
-                let new: Vec<RdmaNode> = new.collect();
-                self.nodes.extend(new);
-                self.rdma.push(grants);
+                let new_nodes = nodes.into_iter().filter(|node| !self.nodes.contains(node));
+                let new_nodes: Vec<RdmaNode> = new_nodes.collect();
+                self.nodes.extend(new_nodes);
+                self.rdma.push(container_devices);
                 Ok(())
             }
-            Err(failed) => Err(grants.withdraw(failed)),
+            Err(failed) => Err(container_devices.withdraw(failed)),
         }
     }
 
@@ -290,14 +299,14 @@ impl<'a> AcquiredDevices<'a> {
 
     /// Takes everything back, since something failed; the error to report.
     pub(crate) fn withdraw(self, mut failed: Error) -> Error {
-        for grants in self.rdma.into_iter().rev() {
-            failed = grants.withdraw(failed);
+        for container_devices in self.rdma.into_iter().rev() {
+            failed = container_devices.withdraw(failed);
         }
-        for grants in self.interfaces.into_iter().rev() {
-            failed = grants.withdraw(failed);
+        for container_devices in self.interfaces.into_iter().rev() {
+            failed = container_devices.withdraw(failed);
         }
-        for grants in self.functions.into_iter().rev() {
-            failed = grants.withdraw(failed);
+        for container_devices in self.functions.into_iter().rev() {
+            failed = container_devices.withdraw(failed);
         }
         lease::abandon(&self.leased, self.container);
         failed
@@ -309,39 +318,40 @@ impl<'a> AcquiredDevices<'a> {
 fn return_leftovers<K: MoveOps>(
     devices: &[DeviceId],
     host: &LocalHost,
-    kind: &K,
-    patience: Duration,
+    ops: &K,
+    timeout: Duration,
 ) -> Result<bool> {
-    let own = devices.iter().filter(|one| one.class == K::CLASS);
-    let own: Vec<&DeviceId> = own.collect();
-    if own.is_empty() || !host.is_initial_namespace() {
+    let class_devices = devices.iter().filter(|device| device.class == K::CLASS);
+    let class_devices: Vec<&DeviceId> = class_devices.collect();
+    if class_devices.is_empty() || !host.is_initial_namespace() {
         return Ok(false);
     }
     let Some(leases) = lease::find()? else {
         return Ok(false);
     };
-    let mut settled = false;
-    for device in own {
+    let mut has_returned = false;
+    for device in class_devices {
         // Most of those that stay on the host are as they were, and a lock leaves a file.
         if K::MOVES || leases.has_moved(device)? {
             let _moving = leases.lock_device(device)?;
-            settled |= lifecycle::return_leftovers(&leases, device, kind, patience)?;
+            has_returned |= lifecycle::return_leftovers(&leases, device, ops, timeout)?;
         }
     }
-    Ok(settled)
+    Ok(has_returned)
 }
 
 /// Ends what a container that is gone has of these RDMA devices and interfaces, and brings back those of which it was the
 /// last one of its namespace, or had set up. What goes wrong with the one kind keeps nothing from the other.
 pub(crate) fn release_devices(
     rdma: &[DeviceId],
-    others: &[DeviceId],
-    gone: &ExitedContainer<'_>,
+    other_devices: &[DeviceId],
+    exited: &ExitedContainer<'_>,
     stand_ins: &StandIns,
 ) -> Result<()> {
-    let devices = lifecycle::release_devices(rdma, gone, &stand_ins.rdma);
-    let functions = lifecycle::release_devices(others, gone, &stand_ins.interfaces.functions);
-    lifecycle::release_devices(others, gone, &stand_ins.interfaces)?;
+    let devices = lifecycle::release_devices(rdma, exited, &stand_ins.rdma);
+    let functions =
+        lifecycle::release_devices(other_devices, exited, &stand_ins.interfaces.vf_access);
+    lifecycle::release_devices(other_devices, exited, &stand_ins.interfaces)?;
     devices.and(functions)
 }
 
@@ -351,11 +361,11 @@ pub(crate) fn release_devices(
 pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResult>> {
     let StandIns { interfaces, rdma } = stand_ins;
     let all = |_: &DeviceId| Some(Duration::MAX);
-    let (functions, now) = (&interfaces.functions, Duration::ZERO);
-    let rdma = lifecycle::restore(leases, &all, rdma, now).context("restoring RDMA devices")?;
+    let (vf_access, timeout) = (&interfaces.vf_access, Duration::ZERO);
+    let rdma = lifecycle::restore(leases, &all, rdma, timeout).context("restoring RDMA devices")?;
     let interfaces =
-        lifecycle::restore(leases, &all, interfaces, now).context("restoring interfaces")?;
-    let functions = lifecycle::restore(leases, &all, functions, now);
+        lifecycle::restore(leases, &all, interfaces, timeout).context("restoring interfaces")?;
+    let functions = lifecycle::restore(leases, &all, vf_access, timeout);
     let functions = functions.context("restoring virtual functions")?;
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
@@ -364,7 +374,7 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
 pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
     move |leases, left_for| {
-        let _ = lifecycle::restore(leases, left_for, &interfaces.functions, Duration::ZERO);
+        let _ = lifecycle::restore(leases, left_for, &interfaces.vf_access, Duration::ZERO);
         let _ = lifecycle::restore(leases, left_for, rdma, DYING_PATIENCE);
         let _ = lifecycle::restore(leases, left_for, interfaces, DYING_PATIENCE);
     }

@@ -32,7 +32,7 @@ pub(crate) struct ContainerDir {
     /// nobody else sweeps either.
     lock: Option<Lock>,
     /// How long the lock may be waited for once more.
-    patience: Duration,
+    timeout: Duration,
     pub warning: Option<String>,
     /// What is recorded of the container, an earlier start's included.
     pub record: ContainerRecord,
@@ -51,12 +51,12 @@ impl ContainerDir {
     ) -> Result<Self> {
         let run = open_run(host)?;
         let lock = run.lock(LockMode::Shared, START_PATIENCE);
-        let maker = Creator::current(stage, bundle, root)?;
-        let mut own = ContainerDir::make(run, id, lock)?;
-        own.read().inspect_err(|_| remove_empty(&own.run, id))?;
-        own.record.maker = Some(maker);
-        own.save().inspect_err(|_| own.remove_if_unused(id))?;
-        Ok(own)
+        let creator = Creator::current(stage, bundle, root)?;
+        let mut container_dir = ContainerDir::make(run, id, lock)?;
+        container_dir.read().inspect_err(|_| remove_empty(&container_dir.run, id))?;
+        container_dir.record.maker = Some(creator);
+        container_dir.save().inspect_err(|_| container_dir.remove_if_unused(id))?;
+        Ok(container_dir)
     }
 
     /// The lock comes first: a directory opened before it may be one that a sweep then removes.
@@ -77,7 +77,7 @@ impl ContainerDir {
         Ok(ContainerDir {
             run,
             dir,
-            patience: lock.as_ref().map_or(Duration::ZERO, |_| START_PATIENCE),
+            timeout: lock.as_ref().map_or(Duration::ZERO, |_| START_PATIENCE),
             lock,
             warning,
             record: ContainerRecord::default(),
@@ -91,7 +91,7 @@ impl ContainerDir {
         self.record = before.unwrap_or_default();
         // Of an earlier start without a poststop: a sweep would take this one for that.
         let live = &mut self.record.live;
-        live.take_if(|live| has_ended(live.pid, live.start_time));
+        live.take_if(|injection| has_ended(injection.pid, injection.start_time));
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl ContainerDir {
             created.made.clear();
         }
         root.clone_into(&mut created.root);
-        created.made.retain(|made| made.inode.is_some());
+        created.made.retain(|path| path.inode.is_some());
         created.made.extend_from_slice(missing);
         self.save()?;
         self.lock = None;
@@ -118,34 +118,34 @@ impl ContainerDir {
     pub(crate) fn record_created(
         &mut self,
         missing: &[CreatedPath],
-        made: impl Iterator<Item = CreatedPath>,
-        live: LiveInjection,
+        created_paths: impl Iterator<Item = CreatedPath>,
+        injection: LiveInjection,
     ) -> Result<()> {
-        let _lock = match self.run.lock(LockMode::Shared, self.patience) {
+        let _lock = match self.run.lock(LockMode::Shared, self.timeout) {
             Err(error) if !matches!(error, LockError::Held { .. }) => return Err(error.into()),
             lock => lock.ok(),
         };
-        let found = container_record::read(&self.dir)?.and_then(|record| record.created);
+        let recorded = container_record::read(&self.dir)?.and_then(|record| record.created);
         let created = self.record.created.get_or_insert_default();
-        if let Some(found) = found {
-            *created = found;
+        if let Some(recorded) = recorded {
+            *created = recorded;
         }
-        created.made.retain(|one| !missing.contains(one));
-        created.made.extend(made);
-        self.record.live = Some(live);
+        created.made.retain(|path| !missing.contains(path));
+        created.made.extend(created_paths);
+        self.record.live = Some(injection);
         self.save()
     }
 
     /// Records what there is to know of a container in which nothing is created.
-    pub(crate) fn record_nothing_created(&mut self, live: LiveInjection) -> Result<()> {
-        self.record.live = Some(live);
+    pub(crate) fn record_nothing_created(&mut self, injection: LiveInjection) -> Result<()> {
+        self.record.live = Some(injection);
         self.save()
     }
 
     /// To undo a start; `None` if somebody holds the lock for too long.
     pub(crate) fn lock_alone(&mut self) -> Option<Lock> {
         self.lock = None;
-        self.run.lock(LockMode::Exclusive, self.patience).ok()
+        self.run.lock(LockMode::Exclusive, self.timeout).ok()
     }
 
     /// Writes a file that is mounted in the container, and gives it the label of SELinux that the container's files have.

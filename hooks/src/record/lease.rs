@@ -189,11 +189,11 @@ fn all_device_requests(wanted: PoolRequest<'_>) -> Vec<MemberRequest> {
 }
 
 /// A device by its name, which so many containers may have at once.
-fn device_request(device: &DeviceId, most: u32) -> MemberRequest {
+fn device_request(device: &DeviceId, max: u32) -> MemberRequest {
     MemberRequest {
         aliases: group_members(device),
         facts: facts(device),
-        ..MemberRequest::for_device(device.clone(), most)
+        ..MemberRequest::for_device(device.clone(), max)
     }
 }
 
@@ -271,15 +271,15 @@ impl Pools for Keeper<'_> {
 }
 
 /// Gives back what was reserved for a container that is not created. What this does not reach expires.
-pub(crate) fn give_back(reserved: &Reservation) {
+pub(crate) fn give_back(reservation: &Reservation) {
     if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
-        give_back_in(&run, reserved);
+        give_back_in(&run, reservation);
     }
 }
 
-fn give_back_in(run: &RunDir, reserved: &Reservation) {
+fn give_back_in(run: &RunDir, reservation: &Reservation) {
     if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
-        let _ = leases.cancel_reservation(&reserved.devices, &reserved.token);
+        let _ = leases.cancel_reservation(&reservation.devices, &reservation.token);
     }
 }
 
@@ -345,7 +345,7 @@ impl Pools for Viewer {
         let starting = StartingContainer {
             container: container.id.ok_or_else(no_id)?,
             bundle: &canonical(container.bundle)?,
-            maker: None,
+            creator: None,
             task,
         };
         tickets.check_redeemable(id, starting)
@@ -362,19 +362,19 @@ pub(crate) struct InitLeaseRequest<'a> {
     pub(crate) devices: &'a [DeviceId],
     /// What names them: with the nodes that the container gets, the reservation that they were chosen with, and the claim of
     /// a cluster engine that the container is for.
-    pub(crate) asked: &'a HookArguments,
+    pub(crate) arguments: &'a HookArguments,
     /// The program and stage, for people.
     pub(crate) entry_point: &'a str,
     /// What the only device was, if it moves to the container.
-    pub(crate) moved: Option<&'a MoveRecord>,
+    pub(crate) move_record: Option<&'a MoveRecord>,
     /// Whether one container has them at a time, whatever the configuration says of their class.
     pub(crate) alone: bool,
 }
 
 impl<'a> InitLeaseRequest<'a> {
     /// No device yet.
-    pub(crate) fn by(asked: &'a HookArguments, entry_point: &'a str) -> Self {
-        InitLeaseRequest { devices: &[], asked, entry_point, moved: None, alone: false }
+    pub(crate) fn by(arguments: &'a HookArguments, entry_point: &'a str) -> Self {
+        InitLeaseRequest { devices: &[], arguments, entry_point, move_record: None, alone: false }
     }
 }
 
@@ -388,12 +388,12 @@ pub(crate) struct ContainerInit<'a> {
 /// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps leases that other
 /// engines would see, and the container goes without: that gives a warning.
 pub(crate) fn claim(
-    wanted: InitLeaseRequest<'_>,
+    init_request: InitLeaseRequest<'_>,
     container: ContainerInit<'_>,
     host: &LocalHost,
 ) -> Result<Option<String>> {
     if !host.is_initial_namespace() {
-        let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
+        let devices: Vec<String> = init_request.devices.iter().map(ToString::to_string).collect();
         return Ok(Some(format!(
             "{} may be given to another container too: only root keeps leases",
             devices.join(", ")
@@ -407,17 +407,17 @@ pub(crate) fn claim(
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
     // The specification may be older than the configuration.
-    let most = |device: &DeviceId| match shares.share(device.class) {
-        _ if wanted.alone => 1,
+    let max_holders = |device: &DeviceId| match shares.share(device.class) {
+        _ if init_request.alone => 1,
         share => share.unwrap_or(u32::MAX),
     };
-    let devices = wanted.devices.iter();
+    let devices = init_request.devices.iter();
     let mut device_requests: Vec<MemberRequest> =
-        devices.map(|device| device_request(device, most(device))).collect();
+        devices.map(|device| device_request(device, max_holders(device))).collect();
     let pod = pod::find_pod(container.id, container.bundle);
     for device_request in &mut device_requests {
         device_request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
-        device_request.moved = wanted.moved.cloned();
+        device_request.moved = init_request.move_record.cloned();
     }
     let request = LeaseRequest {
         devices: &device_requests,
@@ -425,13 +425,13 @@ pub(crate) fn claim(
         container: container.id,
         bundle: &canonical(container.bundle)?,
         holder: Holder::Init { process, cgroup },
-        token: wanted.asked.token.as_ref(),
-        claim: wanted.asked.claim.as_ref(),
-        entry_point: wanted.entry_point,
+        token: init_request.arguments.token.as_ref(),
+        claim: init_request.arguments.claim.as_ref(),
+        entry_point: init_request.entry_point,
     };
-    let until = Instant::now() + OPENERS;
+    let deadline = Instant::now() + OPENERS;
     let user = |device: &DeviceId, _: &LeaseSnapshot<'_>| {
-        user(device, &wanted.asked.expect, &processes, until)
+        user(device, &init_request.arguments.expect, &processes, deadline)
     };
     leases.claim(&request, &user)?;
     Ok(None)
@@ -481,12 +481,12 @@ fn nodes(group: &str, device: &DeviceId) -> Vec<String> {
     let of_group = of_group.map(|name| Path::new(VFIO).join(name));
     let of_functions = group_members(device).into_iter().flat_map(|member| {
         let function = Path::new(PCI_FUNCTIONS).join(member.name.as_str());
-        let own = std::fs::read_dir(function.join("vfio-dev"));
-        own.into_iter().flatten().flatten().map(|own| own.path())
+        let entries = std::fs::read_dir(function.join("vfio-dev"));
+        entries.into_iter().flatten().flatten().map(|entry| entry.path())
     });
-    let all = of_group.into_iter().chain(of_functions);
-    let numbers = all.filter_map(|one| std::fs::read_to_string(one.join("dev")).ok());
-    numbers.map(|numbers| numbers.trim().to_owned()).collect()
+    let dirs = of_group.into_iter().chain(of_functions);
+    let number = dirs.filter_map(|dir| std::fs::read_to_string(dir.join("dev")).ok());
+    number.map(|number| number.trim().to_owned()).collect()
 }
 
 /// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.
@@ -541,7 +541,7 @@ fn user(
     device: &DeviceId,
     expect: &[Expectation],
     processes: &Processes,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<String> {
     if !device.class.is_iommu_group() {
         return None;
@@ -552,17 +552,17 @@ fn user(
     };
     let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) =
         expect.iter().filter(is_its).map(node).partition(|node| node.starts_with(FUNCTIONS));
-    node_user(&groups, &functions, processes, until)
+    node_user(&groups, &functions, processes, deadline)
 }
 
 fn node_user(
     groups: &[PathBuf],
     functions: &[PathBuf],
     processes: &Processes,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<String> {
-    group_user(groups, processes, until).or_else(|| {
-        let mut openers = functions.iter().map(|node| processes.find_opener(node, until));
+    group_user(groups, processes, deadline).or_else(|| {
+        let mut openers = functions.iter().map(|node| processes.find_opener(node, deadline));
         openers.find_map(|opener| opener.ok()?.map(shown))
     })
 }
@@ -580,17 +580,17 @@ fn opener_by_number(
 pub(crate) fn group_user(
     groups: &[PathBuf],
     processes: &Processes,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<String> {
     let busy = groups.iter().find(|node| is_busy(node))?;
-    let found = opener(busy, processes, until);
-    Some(found.unwrap_or_else(|| "a process that /proc does not show".to_owned()))
+    let opener = opener(busy, processes, deadline);
+    Some(opener.unwrap_or_else(|| "a process that /proc does not show".to_owned()))
 }
 
 /// Who has a node open; also where there was no time to find that out.
-pub(crate) fn opener(node: &Path, processes: &Processes, until: Instant) -> Option<String> {
-    match processes.find_opener(node, until) {
-        Ok(found) => found.map(shown),
+pub(crate) fn opener(node: &Path, processes: &Processes, deadline: Instant) -> Option<String> {
+    match processes.find_opener(node, deadline) {
+        Ok(opener) => opener.map(shown),
         Err(_) => Some("a process that was not found in time".to_owned()),
     }
 }
@@ -601,8 +601,8 @@ pub(crate) fn shown((pid, program): (u32, String)) -> String {
 
 /// The node on the host: the specification may give it another place in the container.
 fn node(expect: &Expectation) -> PathBuf {
-    let place = Path::new(&expect.node).parent();
-    let of_function = place.is_some_and(|place| place.ends_with("vfio/devices"));
+    let directory = Path::new(&expect.node).parent();
+    let of_function = directory.is_some_and(|directory| directory.ends_with("vfio/devices"));
     let dir = if of_function { FUNCTIONS } else { GROUPS };
     Path::new(dir).join(expect.node_name())
 }

@@ -34,8 +34,8 @@ pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
     let Some(run) = RunDir::find(run_dir).with_context(|| remove_context(run_dir))? else {
         return Ok(Vec::new());
     };
-    let own = statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-    if matches!(own, Err(Errno::NOENT)) {
+    let run_stat = statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(run_stat, Err(Errno::NOENT)) {
         return Ok(Vec::new());
     }
     let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
@@ -58,11 +58,11 @@ fn postponed_message(error: &LockError) -> String {
 /// Removes what is left of some containers that are gone. A runtime may abandon a container after this hook without
 /// calling a poststop (crun, `libcrun_container_create`), or before it calls any hook, and a user who starts such
 /// containers would fill the directory. While others start or end, nothing is done; the next sweep does it.
-pub(crate) fn remove_stale(run_dir: &Path, own: Option<&ContainerId>) {
+pub(crate) fn remove_stale(run_dir: &Path, except: Option<&ContainerId>) {
     let Ok(Some(run)) = RunDir::find(run_dir) else {
         return;
     };
-    let ids = list_others(&run, own);
+    let ids = list_others(&run, except);
     if ids.is_empty() {
         return;
     }
@@ -72,9 +72,9 @@ pub(crate) fn remove_stale(run_dir: &Path, own: Option<&ContainerId>) {
 }
 
 /// The containers that something may be left of, but one.
-fn list_others(run: &RunDir, own: Option<&ContainerId>) -> Vec<ContainerId> {
+fn list_others(run: &RunDir, except: Option<&ContainerId>) -> Vec<ContainerId> {
     let ids = list_entries(run).into_iter().filter_map(|name| name.parse().ok());
-    ids.filter(|id| Some(id) != own).collect()
+    ids.filter(|id| Some(id) != except).collect()
 }
 
 fn random_index() -> usize {
@@ -100,25 +100,26 @@ fn is_stale(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(Some(record)) = container_record::read(&dir) else {
         return false;
     };
-    let Some(maker) = &record.maker else {
+    let Some(creator) = &record.maker else {
         return true;
     };
-    maker.shares_pid_namespace()
+    creator.shares_pid_namespace()
         && match &record.live {
-            Some(live) => {
-                has_ended(live.pid, live.start_time) && !has_leases(run, id, live).unwrap_or(true)
+            Some(injection) => {
+                has_ended(injection.pid, injection.start_time)
+                    && !has_leases(run, id, injection).unwrap_or(true)
             }
-            None => maker.is_abandoned(id),
+            None => creator.is_abandoned(id),
         }
 }
 
 /// Whether a container lives on, or its poststop may be about to come for what it has to give back.
-fn has_leases(run: &RunDir, id: &ContainerId, live: &LiveInjection) -> Result<bool> {
-    if live.leases.is_empty() {
+fn has_leases(run: &RunDir, id: &ContainerId, injection: &LiveInjection) -> Result<bool> {
+    if injection.leases.is_empty() {
         return Ok(false);
     }
     let leases = lease::find_in(run)?;
-    leases.map_or(Ok(false), |leases| leases.holds_any(&live.leases, id))
+    leases.map_or(Ok(false), |leases| leases.holds_any(&injection.leases, id))
 }
 
 /// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
@@ -127,16 +128,16 @@ fn has_leases(run: &RunDir, id: &ContainerId, live: &LiveInjection) -> Result<bo
 #[must_use]
 pub(crate) fn remove_preload_list(run_dir: &Path, id: &ContainerId) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
+    let Ok(dir) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
         return false;
     };
     let has_hook = |record: ContainerRecord| record.created.is_some();
-    if container_record::read(&own).is_ok_and(|record| !record.is_some_and(has_hook)) {
+    if container_record::read(&dir).is_ok_and(|record| !record.is_some_and(has_hook)) {
         // The runtime that follows reports its own errors, and what stays is small.
         for name in ["ld.so.preload", container_record::RECORD] {
-            let _ = unlinkat(&own, name, AtFlags::empty());
+            let _ = unlinkat(&dir, name, AtFlags::empty());
         }
-        remove_temporary(&own);
+        remove_temporary(&dir);
         let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
     }
     true
@@ -147,36 +148,36 @@ pub(crate) fn remove_preload_list(run_dir: &Path, id: &ContainerId) -> bool {
 /// Returns whether they stayed.
 pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Result<bool> {
     let path = run.path().join(id.as_str());
-    let own = match run.open(id.as_str()) {
+    let dir = match run.open(id.as_str()) {
         Err(Errno::NOENT) => return Ok(false),
-        own => own.with_context(|| remove_context(&path))?,
+        dir => dir.with_context(|| remove_context(&path))?,
     };
     // What is not understood says nothing of what there is to do.
-    let record = container_record::read(&own).ok().flatten().unwrap_or_default();
+    let record = container_record::read(&dir).ok().flatten().unwrap_or_default();
     let created = record.created.filter(|created| !created.made.is_empty());
     let created = created.filter(|created| !remove_created(run, created, id, lock));
     let stays = created.is_some();
     if stays {
-        let left = ContainerRecord { created, ..ContainerRecord::default() };
-        container_record::write(&own, &left)?;
+        let record = ContainerRecord { created, ..ContainerRecord::default() };
+        container_record::write(&dir, &record)?;
     }
     for name in FILES {
         if stays && name == container_record::RECORD {
             continue;
         }
-        match unlinkat(&own, name, AtFlags::empty()) {
+        match unlinkat(&dir, name, AtFlags::empty()) {
             Err(Errno::NOENT) => {}
             removed => removed.with_context(|| remove_context(&path.join(name)))?,
         }
     }
-    remove_temporary(&own);
+    remove_temporary(&dir);
     if stays {
         return Ok(true);
     }
     match unlinkat(run, id.as_str(), AtFlags::REMOVEDIR) {
         Err(Errno::NOENT) => Ok(false),
         Err(Errno::NOTEMPTY | Errno::EXIST) => {
-            let foreign = list_remaining(&own).first().map(|name| path.join(name));
+            let foreign = list_remaining(&dir).first().map(|name| path.join(name));
             bail!(
                 "{:?} was not created by onload-ctk and stays; remove it by hand",
                 foreign.unwrap_or(path)
@@ -193,9 +194,9 @@ pub(crate) fn recorded_leases(
     id: &ContainerId,
 ) -> Option<(Vec<DeviceId>, PathBuf)> {
     let run = RunDir::find(run_dir).ok()??;
-    let own = run.open(id.as_str()).ok()?;
-    let live = container_record::read(&own).ok()??.live?;
-    Some((live.leases, live.bundle))
+    let dir = run.open(id.as_str()).ok()?;
+    let injection = container_record::read(&dir).ok()??.live?;
+    Some((injection.leases, injection.bundle))
 }
 
 fn remove_context(path: &Path) -> String {
@@ -240,8 +241,8 @@ pub(crate) fn find_same_root(
     id: &ContainerId,
     root: &Path,
 ) -> Option<(OwnedFd, ContainerRecord)> {
-    let others = list_entries(run).into_iter().filter(|name| name != id.as_str());
-    let mut records = others.filter_map(|name| {
+    let other_names = list_entries(run).into_iter().filter(|name| name != id.as_str());
+    let mut records = other_names.filter_map(|name| {
         let dir = run.open(&name).ok()?;
         let record = container_record::read(&dir).ok()??;
         Some((dir, record))
@@ -253,17 +254,17 @@ pub(crate) fn find_same_root(
 }
 
 /// Removes what a killed process left of a file that it was writing.
-fn remove_temporary(own: &OwnedFd) {
-    let names = list_entries(own).into_iter();
+fn remove_temporary(dir: &OwnedFd) {
+    let names = list_entries(dir).into_iter();
     for name in names.filter(|name| is_temporary_name(name.as_ref())) {
-        let _ = unlinkat(own, name, AtFlags::empty());
+        let _ = unlinkat(dir, name, AtFlags::empty());
     }
 }
 
 /// The names that are in a directory still, sorted.
-fn list_remaining(own: &OwnedFd) -> Vec<String> {
-    let mut names = list_entries(own);
-    names.retain(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
+fn list_remaining(dir: &OwnedFd) -> Vec<String> {
+    let mut names = list_entries(dir);
+    names.retain(|name| statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
     names.sort_unstable();
     names
 }
@@ -493,7 +494,7 @@ mod tests {
         };
         let moved = MemberRequest {
             moved: Some(MoveRecord {
-                facts: facts.into(),
+                saved: facts.into(),
                 namespace: 4711,
                 addresses: Vec::new(),
                 returning: false,

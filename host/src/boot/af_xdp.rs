@@ -24,7 +24,7 @@ pub(super) struct AfXdpState {
     /// None where nothing tells.
     registered: Option<BTreeSet<String>>,
     interfaces: BTreeSet<String>,
-    abilities: BTreeMap<String, InterfaceFeatures>,
+    features: BTreeMap<String, InterfaceFeatures>,
     /// The module's parameter; none where it has none.
     flow_filters: Option<String>,
 }
@@ -32,13 +32,13 @@ pub(super) struct AfXdpState {
 pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
     let is_there = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
     // A tree of files has no empty directories.
-    let tells = !host.is_running() || is_there(DEBUGFS_NICS)?;
+    let is_known = !host.is_running() || is_there(DEBUGFS_NICS)?;
     Ok(AfXdpState {
         is_loaded: is_there(RESOURCE_MODULE)?,
         has_af_xdp: is_there(AF_XDP_REGISTER)?,
-        registered: tells.then(|| read_registered(host)).transpose()?,
+        registered: is_known.then(|| read_registered(host)).transpose()?,
         interfaces: host.list(Path::new(SYS_CLASS_NET))?.names.into_iter().collect(),
-        abilities: host.interface_features()?,
+        features: host.interface_features()?,
         flow_filters: host.attribute(Path::new(PARAMETER))?,
     })
 }
@@ -47,29 +47,29 @@ pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
 pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
     let entries = host.list(Path::new(DEBUGFS_NICS))?.names.into_iter();
-    let listed = entries.filter_map(|entry| DebugfsNic::read(&entry, attribute));
-    let here = listed.filter(|listed| {
-        let address = attribute(&Path::new(SYS_CLASS_NET).join(&listed.name).join("address"));
-        listed.matches_identity(&listed.name, address.as_deref())
+    let nics = entries.filter_map(|entry| DebugfsNic::read(&entry, attribute));
+    let own_nics = nics.filter(|nic| {
+        let address = attribute(&Path::new(SYS_CLASS_NET).join(&nic.name).join("address"));
+        nic.matches_identity(&nic.name, address.as_deref())
     });
-    Ok(here.map(|listed| listed.name).collect())
+    Ok(own_nics.map(|nic| nic.name).collect())
 }
 
 /// What cannot change any more while Onload uses an interface comes before its registration.
 pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut HostPlan) {
-    let wanted: BTreeSet<&str> = settings.af_xdp.iter().map(InterfaceName::as_str).collect();
+    let interfaces: BTreeSet<&str> = settings.af_xdp.iter().map(InterfaceName::as_str).collect();
     match settings.af_xdp_flow_filters {
-        Some(with_filters) => plan_flow_filters(state, with_filters, &wanted, plan),
+        Some(with_filters) => plan_flow_filters(state, with_filters, &interfaces, plan),
         None => {
-            let warnings = wanted.iter().filter_map(|name| {
-                let abilities = state.abilities.get(*name).copied()?;
-                let trouble = AfXdpTrouble::find(abilities, state.flow_filters.as_deref())?;
+            let warnings = interfaces.iter().filter_map(|name| {
+                let features = state.features.get(*name).copied()?;
+                let trouble = AfXdpTrouble::find(features, state.flow_filters.as_deref())?;
                 Some(trouble.describe(name))
             });
             plan.warnings.extend(warnings);
         }
     }
-    for name in wanted {
+    for name in interfaces {
         let subject = StepSubject::new("af-xdp", name);
         let registered = state.registered.as_ref();
         if !state.interfaces.contains(name) {
@@ -98,7 +98,7 @@ pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut Hos
 fn plan_flow_filters(
     state: &AfXdpState,
     with_filters: bool,
-    wanted: &BTreeSet<&str>,
+    interfaces: &BTreeSet<&str>,
     plan: &mut HostPlan,
 ) {
     let subject = StepSubject::new("af-xdp-flow-filters", "");
@@ -119,9 +119,9 @@ fn plan_flow_filters(
     if with_filters {
         return;
     }
-    for name in wanted.iter().filter(|name| state.interfaces.contains(**name)) {
-        let abilities = state.abilities.get(*name);
-        let channels = abilities.and_then(|abilities| abilities.channels);
+    for name in interfaces.iter().filter(|name| state.interfaces.contains(**name)) {
+        let features = state.features.get(*name);
+        let channels = features.and_then(|features| features.channels);
         match channels {
             Some(..2) => {}
             Some(channels) => plan.steps.push(one_channel_step(name, channels)),

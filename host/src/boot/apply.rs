@@ -38,13 +38,13 @@ pub fn apply(
     host: &Host,
     kernel: &dyn HostKernel,
     config: &Config,
-    patience: Duration,
-    told: &mut dyn FnMut(StepStage, &HostStep),
+    timeout: Duration,
+    report: &mut dyn FnMut(StepStage, &HostStep),
 ) -> ApplyOutcome {
     let mut run = ApplyRun {
         host,
         kernel,
-        patience,
+        timeout,
         done: BTreeSet::new(),
         given_up: BTreeSet::new(),
         failed: Vec::new(),
@@ -52,8 +52,8 @@ pub fn apply(
     let mut deadline = Instant::now();
     let last = loop {
         let plan = plan(host, kernel, config);
-        if run.run_round(&plan, told) {
-            deadline = Instant::now() + patience;
+        if run.run_round(&plan, report) {
+            deadline = Instant::now() + timeout;
         } else if plan.refused.is_empty() || Instant::now() >= deadline {
             break plan;
         } else {
@@ -74,7 +74,7 @@ type SettingKey = (StepSubject, String, String);
 struct ApplyRun<'r> {
     host: &'r Host,
     kernel: &'r dyn HostKernel,
-    patience: Duration,
+    timeout: Duration,
     done: BTreeSet<SettingKey>,
     given_up: BTreeSet<StepSubject>,
     failed: Vec<String>,
@@ -82,7 +82,7 @@ struct ApplyRun<'r> {
 
 impl ApplyRun<'_> {
     /// Whether any step was done, so that there may be more.
-    fn run_round(&mut self, plan: &HostPlan, told: &mut dyn FnMut(StepStage, &HostStep)) -> bool {
+    fn run_round(&mut self, plan: &HostPlan, report: &mut dyn FnMut(StepStage, &HostStep)) -> bool {
         let mut done: Vec<SettingKey> = Vec::new();
         for step in &plan.steps {
             let key = |value: &String| (step.subject.clone(), step.setting.clone(), value.clone());
@@ -100,18 +100,18 @@ impl ApplyRun<'_> {
             } else if self.done.contains(&key) {
                 Some(format!("it was set, and is {} again", step.now))
             } else {
-                told(StepStage::Begins, step);
+                report(StepStage::Begins, step);
                 self.perform(step).err().map(|error| format!("{error:#}"))
             };
             match failure {
-                Some(why) => {
-                    self.failed.push(format!("{}: {}: {why}", step.subject, step.setting));
+                Some(reason) => {
+                    self.failed.push(format!("{}: {}: {reason}", step.subject, step.setting));
                     self.given_up.insert(step.subject.clone());
                 }
                 None => {
                     self.done.insert(key.clone());
                     done.push(key);
-                    told(StepStage::Done, step);
+                    report(StepStage::Done, step);
                 }
             }
         }
@@ -124,13 +124,13 @@ impl ApplyRun<'_> {
             |actions: &[StepAction]| actions.iter().try_for_each(|action| self.run_action(action));
         let (acted, taken_back) = (act(&step.actions), act(&step.finally));
         acted.and(taken_back)?;
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         loop {
-            let Some(why) = self.missing_effect_reason(&step.effect)? else {
+            let Some(reason) = self.missing_effect_reason(&step.effect)? else {
                 return Ok(());
             };
             if !may_be_delayed(&step.effect) || Instant::now() >= deadline {
-                bail!("{why}");
+                bail!("{reason}");
             }
             std::thread::sleep(INTERVAL);
         }
@@ -172,52 +172,54 @@ impl ApplyRun<'_> {
     /// None where the effect is there.
     fn missing_effect_reason(&self, effect: &Effect) -> anyhow::Result<Option<String>> {
         let host = self.host;
-        let (is_so, why) = match effect {
+        let (is_reached, reason) = match effect {
             Effect::Is { path, text } => {
-                let found = host.attribute(path)?;
-                let now = found.as_deref().unwrap_or("not there");
+                let value = host.attribute(path)?;
+                let now = value.as_deref().unwrap_or("not there");
                 let path = path.display();
                 (now == text, format!("{path} is still {now}, not {text}"))
             }
             Effect::Minimum { path, number, advice } => {
-                let found = host.attribute(path)?;
-                let found: u64 = found.and_then(|text| text.parse().ok()).unwrap_or(0);
-                let why = format!("the kernel gave {found} of {number}; {advice}");
-                (found >= *number, why)
+                let value = host.attribute(path)?;
+                let count: u64 = value.and_then(|text| text.parse().ok()).unwrap_or(0);
+                let reason = format!("the kernel gave {count} of {number}; {advice}");
+                (count >= *number, reason)
             }
             Effect::Exists(path) => {
-                let why = format!("{} is not there", path.display());
-                (host.entry(path)?.is_some(), why)
+                let reason = format!("{} is not there", path.display());
+                (host.entry(path)?.is_some(), reason)
             }
             Effect::Registered(interface) => {
-                let why = format!("{DEBUGFS_NICS} does not list it");
-                (af_xdp::read_registered(host)?.contains(interface), why)
+                let reason = format!("{DEBUGFS_NICS} does not list it");
+                (af_xdp::read_registered(host)?.contains(interface), reason)
             }
             Effect::Bound { function, driver, advice } => {
-                let found = host.link_name(&function.join("driver"))?;
-                let now = found.as_deref().unwrap_or("none");
-                let is_it = match (driver, &found) {
-                    (Some(driver), Some(found)) => found == driver,
-                    (None, Some(found)) => !found.contains("vfio"),
+                let bound = host.link_name(&function.join("driver"))?;
+                let now = bound.as_deref().unwrap_or("none");
+                let is_bound = match (driver, &bound) {
+                    (Some(driver), Some(bound)) => bound == driver,
+                    (None, Some(bound)) => !bound.contains("vfio"),
                     (_, None) => false,
                 };
-                (is_it, format!("the driver is {now}; {advice}"))
+                (is_bound, format!("the driver is {now}; {advice}"))
             }
             Effect::Vf { interface, vf, change } => {
                 let settings = self.kernel.vf_settings(interface)?.unwrap_or_default();
-                let now = settings.get(vf).and_then(|found| change.current_in(found));
+                let now = settings.get(vf).and_then(|vf_settings| change.current_in(vf_settings));
                 (now == Some(*change), "the driver did not take it".to_owned())
             }
             Effect::OneChannel(interface) => {
-                let found =
-                    host.interface_features()?.get(interface).and_then(|found| found.channels);
-                let now = found.map_or("unknown".to_owned(), |channels| channels.to_string());
-                let why = format!("its channels are still {now}, not 1");
-                (found == Some(1), why)
+                let channels = host
+                    .interface_features()?
+                    .get(interface)
+                    .and_then(|features| features.channels);
+                let now = channels.map_or("unknown".to_owned(), |channels| channels.to_string());
+                let reason = format!("its channels are still {now}, not 1");
+                (channels == Some(1), reason)
             }
             Effect::Unknown => return Ok(None),
         };
-        Ok((!is_so).then_some(why))
+        Ok((!is_reached).then_some(reason))
     }
 }
 

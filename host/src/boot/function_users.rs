@@ -26,8 +26,8 @@ pub(super) struct FunctionUsers<'h> {
     /// The leases whose holders may live, or why they cannot be read.
     leases: Result<Vec<LeasedFunction>, String>,
     /// None where the kernel of this host cannot be asked.
-    find_network_use: Option<NetworkState>,
-    listened: BTreeSet<u32>,
+    network: Option<NetworkState>,
+    packet_sockets: BTreeSet<u32>,
     /// The RDMA devices of software, by interface.
     soft_rdma: BTreeMap<String, String>,
     /// The vDPA devices, by their directory.
@@ -35,7 +35,7 @@ pub(super) struct FunctionUsers<'h> {
 }
 
 struct LeasedFunction {
-    listed: LeaseEntry,
+    entry: LeaseEntry,
     address: Option<PciAddress>,
     group: Option<String>,
 }
@@ -44,10 +44,10 @@ impl<'h> FunctionUsers<'h> {
     pub(super) fn read(host: &'h Host, kernel: &'h dyn HostKernel) -> Result<Self, HostError> {
         kernel.refresh();
         let leases = match leases::list(host) {
-            Ok(listed) => {
-                let held = listed.into_iter().filter(|lease| !lease.is_over);
-                Ok(held
-                    .map(|lease| leased_function(host, lease))
+            Ok(entries) => {
+                let current = entries.into_iter().filter(|entry| !entry.has_ended);
+                Ok(current
+                    .map(|entry| leased_function(host, entry))
                     .collect::<Result<_, HostError>>()?)
             }
             Err(error) => Err(format!("{error:#}")),
@@ -56,8 +56,8 @@ impl<'h> FunctionUsers<'h> {
             host,
             kernel,
             leases,
-            find_network_use: host.network()?,
-            listened: read_packet_sockets(host)?,
+            network: host.network()?,
+            packet_sockets: read_packet_sockets(host)?,
             soft_rdma: read_soft_rdma(&Probe::new(host)),
             vdpa: read_vdpa(host)?,
         })
@@ -66,13 +66,13 @@ impl<'h> FunctionUsers<'h> {
     /// What a virtual function was before it was set up for a container.
     pub(super) fn settings_before(&self, function: PciAddress) -> Option<&VfSettings> {
         let leases = self.leases.as_ref().ok()?.iter();
-        let moved = leases.filter_map(|leased| leased.listed.lease.as_ref().ok()?.moved.as_ref());
-        let mut own = moved.filter(|moved| moved.facts.pci() == function);
-        Some(&own.find_map(|moved| moved.facts.vf())?.before)
+        let records = leases.filter_map(|leased| leased.entry.lease.as_ref().ok()?.moved.as_ref());
+        let mut own_records = records.filter(|record| record.saved.pci() == function);
+        Some(&own_records.find_map(|record| record.saved.vf())?.before)
     }
 
     pub(super) fn is_on_default_route(&self, interface: &str) -> bool {
-        let network = self.find_network_use.as_ref();
+        let network = self.network.as_ref();
         network.is_some_and(|network| {
             let link = network.link(interface);
             link.is_some_and(|link| network.default_route_links().contains(&link.index))
@@ -101,7 +101,7 @@ impl<'h> FunctionUsers<'h> {
                 None => self.find_network_use(&directory, driver),
                 device => Ok(device),
             },
-            holder => Ok(holder),
+            opener => Ok(opener),
         }
     }
 
@@ -121,11 +121,11 @@ impl<'h> FunctionUsers<'h> {
     ) -> Result<Option<String>, HostError> {
         let leases = match &self.leases {
             Ok(leases) => leases,
-            Err(why) => return Ok(Some(format!("a container, perhaps ({why})"))),
+            Err(reason) => return Ok(Some(format!("a container, perhaps ({reason})"))),
         };
         let mut names = self.host.list(&directory.join("net"))?.names;
         names.extend(self.host.list(&directory.join("infiniband"))?.names);
-        for LeasedFunction { listed, address, group: its_group } in leases {
+        for LeasedFunction { entry: listed, address, group: its_group } in leases {
             let is_its = match address {
                 Some(address) if *address == function => true,
                 // A device of vfio has the name of one function of its group.
@@ -137,16 +137,18 @@ impl<'h> FunctionUsers<'h> {
             };
             let lease = listed.lease.as_ref();
             let is_known = |lease: &Lease| {
-                let own = function.to_string();
-                let moved = lease.moved.as_ref();
-                lease.facts.values().any(|fact| *fact == own)
-                    || moved.is_some_and(|moved| moved.facts.pci() == function)
+                let function_name = function.to_string();
+                let record = lease.moved.as_ref();
+                lease.facts.values().any(|fact| *fact == function_name)
+                    || record.is_some_and(|record| record.saved.pci() == function)
             };
             if is_its || lease.is_ok_and(is_known) {
                 return Ok(Some(match lease {
                     Ok(lease) => lease.to_string(),
-                    Err(why) => {
-                        format!("an unknown container, since its lease is not understood ({why})")
+                    Err(reason) => {
+                        format!(
+                            "an unknown container, since its lease is not understood ({reason})"
+                        )
                     }
                 }));
             }
@@ -164,9 +166,9 @@ impl<'h> FunctionUsers<'h> {
     }
 
     /// The nodes of what a directory lists.
-    fn nodes(&self, directory: &Path, place: &str) -> Result<Vec<PathBuf>, HostError> {
+    fn nodes(&self, directory: &Path, node_dir: &str) -> Result<Vec<PathBuf>, HostError> {
         let names = self.host.list(directory)?.names.into_iter();
-        Ok(names.map(|name| Path::new(place).join(name)).collect())
+        Ok(names.map(|name| Path::new(node_dir).join(name)).collect())
     }
 
     fn find_network_use(
@@ -200,22 +202,22 @@ impl<'h> FunctionUsers<'h> {
 
     /// What the host uses an interface for, judged as before it moves into a container.
     fn interface_use(&self, interface: &str) -> Result<Option<String>, HostError> {
-        let link = self.find_network_use.as_ref();
+        let link = self.network.as_ref();
         let link = link.and_then(|network| Some((network, network.link(interface)?)));
         let Some((network, link)) = link else {
             let unknown =
                 "who uses it is not known; run onload-ctk in the host's network namespace";
             return Ok(Some(unknown.to_owned()));
         };
-        let beside = ExtraUses {
+        let extra_uses = ExtraUses {
             soft_rdma: self.soft_rdma.get(interface).map(String::as_str),
-            has_packet_socket: self.listened.contains(&link.index),
+            has_packet_socket: self.packet_sockets.contains(&link.index),
             // Only bpf(2) tells, which is the hook's.
             has_tcx: false,
             // A function without an interface may have one too, and was asked for it.
             vdpa: None,
         };
-        if let Some(first) = network.describe_uses(link, beside).into_iter().next() {
+        if let Some(first) = network.describe_uses(link, extra_uses).into_iter().next() {
             return Ok(Some(first));
         }
         // Some that are on it, such as those of kind vxlan, do not name it by netlink.
@@ -226,13 +228,13 @@ impl<'h> FunctionUsers<'h> {
 }
 
 fn read_packet_sockets(host: &Host) -> Result<BTreeSet<u32>, HostError> {
-    let found = RefCell::new(BTreeSet::new());
+    let indexes = RefCell::new(BTreeSet::new());
     // Nothing is kept of the lines: who listens is nobody's business in a capture.
     host.lines(Path::new(PACKET_SOCKETS), &|line| {
-        found.borrow_mut().extend(parse_packet_socket(line));
+        indexes.borrow_mut().extend(parse_packet_socket(line));
         false
     })?;
-    Ok(found.into_inner())
+    Ok(indexes.into_inner())
 }
 
 /// The fifth word; 0 for a socket that is bound to none. The first line is a heading (`packet_seq_show` in
@@ -248,8 +250,8 @@ pub(super) fn fuzz(line: &[u8]) {
     assert_ne!(parse_packet_socket(line), Some(0));
 }
 
-fn leased_function(host: &Host, listed: LeaseEntry) -> Result<LeasedFunction, HostError> {
-    let address: Option<PciAddress> = listed.device.name.as_str().parse().ok();
+fn leased_function(host: &Host, entry: LeaseEntry) -> Result<LeasedFunction, HostError> {
+    let address: Option<PciAddress> = entry.device.name.as_str().parse().ok();
     let group = match address {
         Some(address) => {
             let function = Path::new(DEVICES).join(address.to_string());
@@ -257,5 +259,5 @@ fn leased_function(host: &Host, listed: LeaseEntry) -> Result<LeasedFunction, Ho
         }
         None => None,
     };
-    Ok(LeasedFunction { listed, address, group })
+    Ok(LeasedFunction { entry, address, group })
 }

@@ -26,7 +26,7 @@ struct PageCount {
 pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
     let names = host.list(Path::new(NODES))?.names;
     let numbers: Vec<u32> = names.iter().filter_map(|name| parse_node(name)).collect();
-    let places: Vec<(u32, PathBuf)> = match numbers[..] {
+    let directories: Vec<(u32, PathBuf)> = match numbers[..] {
         [] => vec![(0, PathBuf::from(SIZES))],
         _ => numbers
             .into_iter()
@@ -34,10 +34,10 @@ pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
             .collect(),
     };
     let mut state = HugepageState::default();
-    for (node, place) in places {
+    for (node, directory) in directories {
         let sizes = state.nodes.entry(node).or_default();
-        for name in host.list(&place)?.names {
-            let path = place.join(&name).join("nr_hugepages");
+        for name in host.list(&directory)?.names {
+            let path = directory.join(&name).join("nr_hugepages");
             let count = host.attribute(&path)?.and_then(|text| text.parse().ok());
             if let (Some(kib), Some(count)) = (parse_size(&name), count) {
                 sizes.insert(PageSize::from_kib(kib), PageCount { path, count });
@@ -48,12 +48,12 @@ pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
 }
 
 /// Pages are added and never given back: somebody may use them.
-pub(super) fn decide(state: &HugepageState, wanted: &HugepageTarget, plan: &mut HostPlan) {
-    for (size, nodes) in wanted {
+pub(super) fn decide(state: &HugepageState, target: &HugepageTarget, plan: &mut HostPlan) {
+    for (size, nodes) in target {
         for (node, count) in nodes {
             let subject = StepSubject::new("hugepages", &format!("{size} on node {node}"));
-            let found = state.nodes.get(&node.0).and_then(|sizes| sizes.get(size));
-            match found {
+            let existing = state.nodes.get(&node.0).and_then(|sizes| sizes.get(size));
+            match existing {
                 Some(pages) if pages.count >= *count => {}
                 Some(pages) => plan.steps.push(pages_step(&subject, *size, *count, pages)),
                 None => plan.refuse(&subject, missing_reason(state, *node)),

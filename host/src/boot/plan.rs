@@ -15,10 +15,10 @@ pub fn plan(host: &Host, kernel: &dyn HostKernel, config: &Config) -> HostPlan {
     let mut plan = HostPlan::default();
     let settings = &config.host;
     // The mode can change only while there is one network namespace: before anything makes another.
-    if let Some(wanted) = settings.rdma_netns {
+    if let Some(mode) = settings.rdma_netns {
         let subject = StepSubject::new("rdma-netns", "");
         if let Some(now) = read(rdma_netns::read(host), &subject, &mut plan) {
-            rdma_netns::decide(now, wanted, &mut plan);
+            rdma_netns::decide(now, mode, &mut plan);
         }
     }
     // Memory comes in large pieces only while little of it is in use.
@@ -46,18 +46,18 @@ fn plan_sriov(host: &Host, kernel: &dyn HostKernel, config: &Config, plan: &mut 
     let Some(users) = read(FunctionUsers::read(host, kernel), &subject, plan) else {
         return;
     };
-    let mut seen = BTreeSet::new();
-    for wanted in &config.sriov {
-        let subject = StepSubject::new("sriov", &wanted.pf);
-        match sriov::read(host, kernel, &users, &wanted.pf) {
-            Ok(pf) if !seen.insert(pf.address) => {
+    let mut addresses = BTreeSet::new();
+    for section in &config.sriov {
+        let subject = StepSubject::new("sriov", &section.pf);
+        match sriov::read(host, kernel, &users, &section.pf) {
+            Ok(pf) if !addresses.insert(pf.address) => {
                 let address = pf.address;
                 plan.refuse(
                     &subject,
                     format!("another section is about {address} too; make one of them"),
                 );
             }
-            Ok(pf) => sriov::decide(&pf, wanted, plan),
+            Ok(pf) => sriov::decide(&pf, section, plan),
             Err(error) => plan.refuse(&subject, format!("{error:#}")),
         }
     }

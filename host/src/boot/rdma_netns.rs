@@ -14,12 +14,12 @@ pub(super) fn read(host: &Host) -> Result<Option<RdmaNetns>, HostError> {
     Ok(mode.as_deref().and_then(parse_netns_mode))
 }
 
-pub(super) fn decide(now: Option<RdmaNetns>, wanted: RdmaNetns, plan: &mut HostPlan) {
-    if now == Some(wanted) {
+pub(super) fn decide(now: Option<RdmaNetns>, target: RdmaNetns, plan: &mut HostPlan) {
+    if now == Some(target) {
         return;
     }
     let module = now.is_none().then(|| StepAction::Load("ib_core".to_owned()));
-    let letter = match wanted {
+    let letter = match target {
         RdmaNetns::Shared => "Y",
         RdmaNetns::Exclusive => "N",
     };
@@ -27,8 +27,8 @@ pub(super) fn decide(now: Option<RdmaNetns>, wanted: RdmaNetns, plan: &mut HostP
     let now = now.unwrap_or_else(|| "module not loaded".to_owned());
     let subject = StepSubject::new("rdma-netns", "");
     plan.steps.push(HostStep {
-        actions: module.into_iter().chain([StepAction::SetRdmaNetns(wanted)]).collect(),
+        actions: module.into_iter().chain([StepAction::SetRdmaNetns(target)]).collect(),
         effect: Effect::Is { path: NETNS_MODE.into(), text: letter.to_owned() },
-        ..HostStep::new(&subject, "mode", now, wanted.to_string())
+        ..HostStep::new(&subject, "mode", now, target.to_string())
     });
 }

@@ -60,8 +60,8 @@ impl HostKernel for RunningKernel {
             let index = name_to_index(&socket, interface)?;
             socket.get(link::GET, &vf::get_payload(index), &vf::parse)
         };
-        let found = read().with_context(|| format!("reading virtual functions of {interface}"))?;
-        Ok(Some(found.unwrap_or_default().told))
+        let reply = read().with_context(|| format!("reading virtual functions of {interface}"))?;
+        Ok(Some(reply.unwrap_or_default().reported))
     }
 
     fn refresh(&self) {
@@ -69,11 +69,11 @@ impl HostKernel for RunningKernel {
     }
 
     fn find_opener(&self, node: &Path) -> Option<String> {
-        let found = device_number(node)?;
+        let number = device_number(node)?;
         let mut open = self.open.borrow_mut();
         let open = open.get_or_insert_with(|| open_nodes(&Processes::default()));
-        if let Some(holder) = open.get(&found) {
-            return Some(holder.clone());
+        if let Some(opener) = open.get(&number) {
+            return Some(opener.clone());
         }
         // One at a time may have a group open (vfio_group_fops_open). Other nodes are not opened: some may be
         // opened many times, and opening could do something.
@@ -126,22 +126,22 @@ impl HostKernel for RunningKernel {
     }
 
     fn load(&self, module: &str) -> anyhow::Result<()> {
-        let failed = |why: String| anyhow!("loading module {module}: {why}");
+        let load_error = |reason: String| anyhow!("loading module {module}: {reason}");
         let program = MODPROBE.into_iter().find(|path| Path::new(path).exists());
-        let program = program.ok_or_else(|| failed(format!("there is no {}", MODPROBE[0])))?;
+        let program = program.ok_or_else(|| load_error(format!("there is no {}", MODPROBE[0])))?;
         let output = Command::new(program)
             .args(["--", module])
             .env_clear()
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| failed(format!("starting {program}: {error}")))?;
+            .map_err(|error| load_error(format!("starting {program}: {error}")))?;
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim();
-        let said = said.strip_prefix("modprobe: FATAL: ").unwrap_or(said);
-        Err(failed(to_one_line(said)))
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim();
+        let message = message.strip_prefix("modprobe: FATAL: ").unwrap_or(message);
+        Err(load_error(to_one_line(message)))
     }
 }
 

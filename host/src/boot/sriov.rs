@@ -148,15 +148,15 @@ fn function_path(address: PciAddress) -> PathBuf {
 fn find(host: &Host, pf: &PfRef) -> anyhow::Result<PciAddress> {
     match pf {
         PfRef::Address(address) => {
-            let found = host.entry(&function_path(*address))?;
-            found.context("this host has no PCI function of that address")?;
+            let entry = host.entry(&function_path(*address))?;
+            entry.context("this host has no PCI function of that address")?;
             Ok(*address)
         }
         PfRef::Interface(name) => {
-            let place = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
-            let place = place.context("this host has no interface of that name")?;
+            let path = host.resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?;
+            let path = path.context("this host has no interface of that name")?;
             // Interfaces of subfunctions stand deeper, and are no physical function's.
-            let device = place.ancestors().nth(2).and_then(Path::file_name);
+            let device = path.ancestors().nth(2).and_then(Path::file_name);
             let address = device.and_then(|name| name.to_str()?.parse().ok());
             address.context("it is not the interface of a PCI function itself")
         }
@@ -175,29 +175,29 @@ fn find_uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostE
     Ok(None)
 }
 
-pub(super) fn decide(pf: &PfState, wanted: &SriovConfig, plan: &mut HostPlan) {
-    let decision = SriovPlanner { pf, wanted, subject: StepSubject::new("sriov", &wanted.pf) };
-    decision.warn_of_own_address(plan);
-    if pf.count != wanted.vfs {
-        match decision.check_recount() {
-            Ok(()) => return decision.plan_recount(plan),
-            Err(reason) => plan.refuse(&decision.subject, reason),
+pub(super) fn decide(pf: &PfState, config: &SriovConfig, plan: &mut HostPlan) {
+    let planner = SriovPlanner { pf, config, subject: StepSubject::new("sriov", &config.pf) };
+    planner.warn_of_own_address(plan);
+    if pf.count != config.vfs {
+        match planner.check_recount() {
+            Ok(()) => return planner.plan_recount(plan),
+            Err(reason) => plan.refuse(&planner.subject, reason),
         }
     }
-    decision.plan_existing(plan);
-    decision.warn_of_spoofing(plan);
+    planner.plan_existing(plan);
+    planner.warn_of_spoofing(plan);
 }
 
 struct SriovPlanner<'d> {
     pf: &'d PfState,
-    wanted: &'d SriovConfig,
+    config: &'d SriovConfig,
     subject: StepSubject,
 }
 
 impl SriovPlanner<'_> {
     /// Why the number of virtual functions must not change.
     fn check_recount(&self) -> Result<(), String> {
-        let (pf, vfs) = (self.pf, self.wanted.vfs);
+        let (pf, vfs) = (self.pf, self.config.vfs);
         let Some(total) = pf.total else {
             return Err(format!(
                 "{} has no SR-IOV; turn it on in the firmware of card and host",
@@ -234,50 +234,50 @@ impl SriovPlanner<'_> {
     /// Whether new virtual functions stay without a driver at first: the kernel's own would take those
     /// that are for vfio, and reads a hardware address only once.
     fn defers_drivers(&self) -> bool {
-        let wanted = self.wanted;
-        let is_set = wanted.mac.is_some()
-            || wanted.vlan.is_some()
-            || wanted.spoof_check.is_some()
-            || wanted.trust.is_some();
-        wanted.driver == VfDriver::VfioPci || is_set
+        let config = self.config;
+        let is_set = config.mac.is_some()
+            || config.vlan.is_some()
+            || config.spoof_check.is_some()
+            || config.trust.is_some();
+        config.driver == VfDriver::VfioPci || is_set
     }
 
-    fn plan_autoprobe(&self, wanted: bool, plan: &mut HostPlan) {
-        let Some(now) = self.pf.autoprobe.filter(|now| *now != wanted) else {
+    fn plan_autoprobe(&self, enabled: bool, plan: &mut HostPlan) {
+        let Some(now) = self.pf.autoprobe.filter(|now| *now != enabled) else {
             return;
         };
         let digit = |on: bool| if on { "1" } else { "0" };
         let path = function_path(self.pf.address).join(AUTOPROBE);
         plan.steps.push(HostStep {
-            actions: vec![StepAction::write(&path, digit(wanted))],
-            effect: Effect::Is { path, text: digit(wanted).to_owned() },
-            ..HostStep::new(&self.subject, AUTOPROBE, digit(now), digit(wanted))
+            actions: vec![StepAction::write(&path, digit(enabled))],
+            effect: Effect::Is { path, text: digit(enabled).to_owned() },
+            ..HostStep::new(&self.subject, AUTOPROBE, digit(now), digit(enabled))
         });
     }
 
     fn plan_recount(&self, plan: &mut HostPlan) {
-        let (count, vfs) = (self.pf.count, self.wanted.vfs);
-        let holds = self.defers_drivers();
-        match self.wanted.driver {
+        let (count, vfs) = (self.pf.count, self.config.vfs);
+        let defers = self.defers_drivers();
+        match self.config.driver {
             _ if vfs == 0 => {}
             VfDriver::VfioPci => self.plan_autoprobe(false, plan),
-            VfDriver::Kernel if !holds => self.plan_autoprobe(true, plan),
+            VfDriver::Kernel if !defers => self.plan_autoprobe(true, plan),
             VfDriver::Kernel => {}
         }
         // It is on again when their settings are there.
         let hold =
-            holds && self.pf.autoprobe == Some(true) && self.wanted.driver == VfDriver::Kernel;
+            defers && self.pf.autoprobe == Some(true) && self.config.driver == VfDriver::Kernel;
         let hold = (hold && vfs > 0)
             .then(|| StepAction::write(function_path(self.pf.address).join(AUTOPROBE), "0"));
         let path = function_path(self.pf.address).join(COUNT);
         let remove = (count > 0).then(|| StepAction::write(&path, &0));
         let make = (vfs > 0).then(|| StepAction::write(&path, &vfs));
         let (up, down) = self.link_steps().filter(|_| self.makes_while_up()).unzip();
-        let of = |step: Option<HostStep>| step.into_iter().flat_map(|step| step.actions);
-        let count_anew = hold.into_iter().chain(remove).chain(make);
+        let step_actions = |step: Option<HostStep>| step.into_iter().flat_map(|step| step.actions);
+        let recount = hold.into_iter().chain(remove).chain(make);
         plan.steps.push(HostStep {
-            actions: of(up).chain(count_anew).collect(),
-            finally: of(down).collect(),
+            actions: step_actions(up).chain(recount).collect(),
+            finally: step_actions(down).collect(),
             frees: self.pf.vfs.values().map(|vf| vf.address).collect(),
             effect: Effect::Is { path, text: vfs.to_string() },
             ..HostStep::new(&self.subject, "virtual functions", count.to_string(), vfs.to_string())
@@ -296,26 +296,26 @@ impl SriovPlanner<'_> {
                 _ => (name, value),
             }
         });
-        let driver = ("driver", driver_words(self.wanted.driver).to_owned());
+        let driver = ("driver", driver_words(self.config.driver).to_owned());
         for (name, value) in settings.chain([driver]) {
             plan.steps.push(HostStep::new(&self.subject, format!("{which} {name}"), "-", value));
         }
-        if self.wanted.spoof_check == Some(false) {
+        if self.config.spoof_check == Some(false) {
             plan.warnings.push(self.spoofing_warning(&which));
         }
     }
 
     fn plan_existing(&self, plan: &mut HostPlan) {
-        let (count, found) = (usize::from(self.pf.count), self.pf.vfs.len());
-        if found < count {
+        let (count, existing) = (usize::from(self.pf.count), self.pf.vfs.len());
+        if existing < count {
             let reason = format!(
-                "{found} of its {} there; dmesg says more",
+                "{existing} of its {} there; dmesg says more",
                 format_count(count, "virtual function is", "virtual functions are")
             );
             plan.refuse(&self.subject, reason);
         }
         let vfs = self.pf.vfs.iter();
-        let vfs: Vec<_> = vfs.filter(|(index, _)| **index < u32::from(self.wanted.vfs)).collect();
+        let vfs: Vec<_> = vfs.filter(|(index, _)| **index < u32::from(self.config.vfs)).collect();
         for (index, vf) in &vfs {
             self.plan_settings(**index, vf, plan);
         }
@@ -332,10 +332,10 @@ impl SriovPlanner<'_> {
         // Those that lose their driver for a new address are bound later, and all at once.
         let mut steps = plan.steps.iter();
         let is_later = steps.any(|step| step.subject == self.subject && step.actions.is_empty());
-        let is_asked = !is_later && self.binds_while_up();
-        let (up, down) = self.link_steps().filter(|_| is_asked).unzip();
+        let needs_link_up = !is_later && self.binds_while_up();
+        let (up, down) = self.link_steps().filter(|_| needs_link_up).unzip();
         plan.steps.extend(up);
-        match self.wanted.driver {
+        match self.config.driver {
             VfDriver::VfioPci => self.load_vfio_pci(plan),
             VfDriver::Kernel => self.plan_autoprobe(true, plan),
         }
@@ -368,8 +368,8 @@ impl SriovPlanner<'_> {
 
     /// Those of [`MAKE_WHILE_UP`] also answer their functions only then.
     fn binds_while_up(&self) -> bool {
-        let is_asked = self.wanted.mac.is_some() || self.makes_while_up();
-        self.wanted.driver == VfDriver::Kernel && is_asked
+        let needs_link_up = self.config.mac.is_some() || self.makes_while_up();
+        self.config.driver == VfDriver::Kernel && needs_link_up
     }
 
     fn makes_while_up(&self) -> bool {
@@ -387,14 +387,14 @@ impl SriovPlanner<'_> {
     }
 
     fn changes(&self, index: u32) -> impl Iterator<Item = VfChange> {
-        let wanted = self.wanted;
-        let mac = wanted.mac.zip(u16::try_from(index).ok());
+        let config = self.config;
+        let mac = config.mac.zip(u16::try_from(index).ok());
         let mac = mac.and_then(|(first, index)| first.checked_add(index));
         [
             mac.map(|mac| VfChange::Mac(mac.bytes())),
-            wanted.vlan.map(|vlan| VfChange::Vlan(vlan_tag(vlan))),
-            wanted.spoof_check.map(VfChange::SpoofCheck),
-            wanted.trust.map(VfChange::Trust),
+            config.vlan.map(|vlan| VfChange::Vlan(vlan_tag(vlan))),
+            config.spoof_check.map(VfChange::SpoofCheck),
+            config.trust.map(VfChange::Trust),
         ]
         .into_iter()
         .flatten()
@@ -433,21 +433,21 @@ impl SriovPlanner<'_> {
     ) {
         let (name, wanted) = describe_change(change);
         let setting = |name: &str| format!("vf {index} ({}) {name}", vf.address);
-        let holder = self.reads_once(vf, change);
-        let unbind = holder.map(|_| unbind(vf));
+        let rebound_driver = self.reads_once(vf, change);
+        let unbind = rebound_driver.map(|_| unbind(vf));
         let set = |change| StepAction::SetVf { interface: interface.clone(), vf: index, change };
         // Before that its holder could turn it off, and ixgbe says no word of it (`ixgbe_set_vf_macvlan_msg`).
         let is_open_till_now = matches!(change, VfChange::Mac(_) | VfChange::Trust(_));
-        let again = self.wanted.spoof_check.filter(|_| is_open_till_now);
+        let again = self.config.spoof_check.filter(|_| is_open_till_now);
         let again = again.map(|on| set(VfChange::SpoofCheck(on)));
         let actions = unbind.into_iter().chain([set(change)]).chain(again);
         plan.steps.push(HostStep {
             actions: actions.collect(),
-            frees: holder.map(|_| vf.address).into_iter().collect(),
+            frees: rebound_driver.map(|_| vf.address).into_iter().collect(),
             effect: Effect::Vf { interface, vf: index, change },
             ..HostStep::new(&self.subject, setting(name), now, wanted)
         });
-        if let Some(driver) = holder {
+        if let Some(driver) = rebound_driver {
             let again = HostStep::new(&self.subject, setting("driver"), driver, "bound again");
             plan.steps.push(again);
         }
@@ -457,7 +457,7 @@ impl SriovPlanner<'_> {
     /// first: the next run completes one that ended after that.
     fn reads_once<'v>(&self, vf: &'v VfState, change: VfChange) -> Option<&'v str> {
         let is_read = matches!(change, VfChange::Mac(_));
-        let stays = self.wanted.driver == VfDriver::Kernel && self.is_bound(vf);
+        let stays = self.config.driver == VfDriver::Kernel && self.is_bound(vf);
         vf.driver.as_deref().filter(|_| is_read && stays)
     }
 
@@ -471,22 +471,22 @@ impl SriovPlanner<'_> {
         let settings = match &self.pf.settings {
             Ok(Some(settings)) => settings,
             Ok(None) => return Err("its value is known to the running kernel alone".to_owned()),
-            Err(why) => return Err(why.clone()),
+            Err(reason) => return Err(reason.clone()),
         };
-        let Some(own) = settings.get(&index) else {
+        let Some(vf_settings) = settings.get(&index) else {
             return Err(
                 "the driver of the physical function does not tell it, or the kernel's answer is cut short, as it is of more than some 330 virtual functions; leave it out, or make fewer"
                     .to_owned(),
             );
         };
-        change.current_in(own).map(|now| describe_change(now).1).ok_or_else(|| {
+        change.current_in(vf_settings).map(|now| describe_change(now).1).ok_or_else(|| {
             "the driver of the physical function has no such setting; leave it out".to_owned()
         })
     }
 
     fn is_bound(&self, vf: &VfState) -> bool {
         let is_vfios = |driver: &str| driver.contains("vfio");
-        vf.driver.as_deref().is_some_and(|driver| match self.wanted.driver {
+        vf.driver.as_deref().is_some_and(|driver| match self.config.driver {
             VfDriver::VfioPci => is_vfios(driver),
             VfDriver::Kernel => !is_vfios(driver),
         })
@@ -505,7 +505,7 @@ impl SriovPlanner<'_> {
     /// `driver_override` comes first, so that no other driver takes the function in between.
     fn bind(&self, index: u32, vf: &VfState) -> HostStep {
         let function = function_path(vf.address);
-        let (name, driver, advice) = match self.wanted.driver {
+        let (name, driver, advice) = match self.config.driver {
             VfDriver::VfioPci => (
                 VFIO_PCI,
                 Some(VFIO_PCI),
@@ -528,7 +528,7 @@ impl SriovPlanner<'_> {
         }
         actions.push(StepAction::write(DRIVERS_PROBE, &vf.address));
         let now = vf.driver.as_deref().unwrap_or("none");
-        let wanted = driver_words(self.wanted.driver);
+        let wanted = driver_words(self.config.driver);
         HostStep {
             actions,
             frees: vec![vf.address],
@@ -546,9 +546,9 @@ impl SriovPlanner<'_> {
     /// physical function sets none (`ixgbe_set_vf_mac_addr`, `i40e_check_vf_permission`, `ice_can_vf_change_mac`,
     /// `bnxt_vf_configure_mac`).
     fn warn_of_own_address(&self, plan: &mut HostPlan) {
-        let wanted = self.wanted;
-        let is_checked = wanted.spoof_check == Some(true) && wanted.trust != Some(true);
-        if is_checked && wanted.mac.is_none() && wanted.vfs > 0 {
+        let config = self.config;
+        let is_checked = config.spoof_check == Some(true) && config.trust != Some(true);
+        if is_checked && config.mac.is_none() && config.vfs > 0 {
             plan.warnings.push(format!(
                 "{}: spoof-check = true without mac: a container can give its virtual function the address of any other machine, and send as that; add mac, which the card then lets no container change",
                 self.subject
@@ -557,14 +557,14 @@ impl SriovPlanner<'_> {
     }
 
     fn warn_of_spoofing(&self, plan: &mut HostPlan) {
-        let settings = match (&self.pf.settings, self.wanted.spoof_check) {
+        let settings = match (&self.pf.settings, self.config.spoof_check) {
             (_, Some(true)) => return,
             (Ok(Some(settings)), _) => settings,
             _ => return,
         };
         let will_be_off = |now: &VfSettings| {
-            let wanted = self.wanted.spoof_check;
-            wanted.or(now.spoof_check) == Some(false)
+            let spoof_check = self.config.spoof_check;
+            spoof_check.or(now.spoof_check) == Some(false)
         };
         let off = settings.iter().filter(|(_, now)| will_be_off(now));
         let off: Vec<String> = off.map(|(index, _)| index.to_string()).collect();

@@ -35,33 +35,36 @@ fn class_functions(class: Class) -> Option<ClassFunctions> {
     })
 }
 
-pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
-    let family = class_functions(class);
-    family.map_or_else(Vec::new, |family| (family.devices)(class, places))
+pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    let functions = class_functions(class);
+    functions.map_or_else(Vec::new, |functions| (functions.devices)(class, function_index))
 }
 
 /// A device that a specification has and the host does not offer, with what its name says.
 pub(crate) fn missing_device(
     class: Class,
     name: &str,
-    places: &FunctionIndex<'_>,
+    function_index: &FunctionIndex<'_>,
 ) -> Option<HostDevice> {
     class_functions(class)?;
     let device = HostDevice::new(class, name)?;
     if !class.has_function_name() || device.is_loopback() {
         return Some(device);
     }
-    let pci = places.interface(name).and_then(NetworkInterface::pci);
-    Some(places.place_device(device, pci.or_else(|| name.parse().ok())))
+    let pci = function_index.interface(name).and_then(NetworkInterface::pci);
+    Some(function_index.place_device(device, pci.or_else(|| name.parse().ok())))
 }
 
-pub(crate) fn attributes(device: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
+pub(crate) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
     let mut attributes = Attributes::from([
         ("kind", text(Some(device.class.as_str()))),
         ("name", text(Some(device.name.as_str()))),
     ]);
-    let family = class_functions(device.class);
-    attributes
-        .extend(family.map_or_else(Attributes::new, |family| (family.attributes)(device, places)));
+    let functions = class_functions(device.class);
+    attributes.extend(
+        functions.map_or_else(Attributes::new, |functions| {
+            (functions.attributes)(device, function_index)
+        }),
+    );
     attributes
 }

@@ -152,16 +152,16 @@ impl HostDevice {
     /// How many containers can have it at once beside those of others, and who those are; `None` if no other has it,
     /// or nobody counts.
     pub fn free_slots_excluding(&self, is_own: impl Fn(&Lease) -> bool) -> Option<(u32, String)> {
-        let most = self.max_holders()?;
-        let others = self.leases.iter();
-        let others = others.filter(|held| !held.lease.as_ref().is_some_and(&is_own));
-        let others: Vec<String> = others.map(|held| held.text.clone()).collect();
-        if others.is_empty() {
+        let max = self.max_holders()?;
+        let leases = self.leases.iter();
+        let other_leases = leases.filter(|lease| !lease.lease.as_ref().is_some_and(&is_own));
+        let other_holders: Vec<String> = other_leases.map(|lease| lease.text.clone()).collect();
+        if other_holders.is_empty() {
             return None;
         }
-        let number = u32::try_from(others.len()).unwrap_or(u32::MAX);
-        let reason = in_use_error(&[ShortList(&others).to_string()]).to_string();
-        Some((most.saturating_sub(number), reason))
+        let number = u32::try_from(other_holders.len()).unwrap_or(u32::MAX);
+        let reason = in_use_error(&[ShortList(&other_holders).to_string()]).to_string();
+        Some((max.saturating_sub(number), reason))
     }
 }
 
@@ -170,11 +170,11 @@ pub(super) fn build_devices<T>(
     array: &[T],
     make: impl Fn(&T) -> Option<HostDevice>,
 ) -> Vec<HostDevice> {
-    let made = array
+    let devices = array
         .iter()
         .enumerate()
-        .filter_map(|(at, read)| Some(HostDevice { read: Some(at), ..make(read)? }));
-    made.collect()
+        .filter_map(|(index, item)| Some(HostDevice { read: Some(index), ..make(item)? }));
+    devices.collect()
 }
 
 /// The devices that a container gets only together, by the first of them: where functions have nodes of their own, an
@@ -182,12 +182,12 @@ pub(super) fn build_devices<T>(
 pub(crate) fn group_inseparable<'d>(
     devices: impl Iterator<Item = &'d HostDevice>,
 ) -> Vec<Vec<&'d HostDevice>> {
-    let mut places: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut indexes: BTreeMap<u32, usize> = BTreeMap::new();
     let mut all: Vec<Vec<&HostDevice>> = Vec::new();
     for device in devices {
-        let at = device.group.map(|group| *places.entry(group).or_insert(all.len()));
-        match at.and_then(|at| all.get_mut(at)) {
-            Some(others) => others.push(device),
+        let index = device.group.map(|group| *indexes.entry(group).or_insert(all.len()));
+        match index.and_then(|index| all.get_mut(index)) {
+            Some(group) => group.push(device),
             None => all.push(vec![device]),
         }
     }

@@ -18,17 +18,17 @@ pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inve
         Err(error) => return leave_unread(&error, inventory),
     };
     let devices = std::mem::take(&mut inventory.devices);
-    let why =
+    let drain_reason =
         |device: &HostDevice| Some(drain.find(device.class, device.name.as_str())?.to_string());
     // Where functions have nodes of their own, one container has all of a group.
     let groups = devices.iter().filter_map(|device| {
         let key = (device.class, device.group?);
-        Some((key, why(device)?))
+        Some((key, drain_reason(device)?))
     });
     let groups: BTreeMap<(Class, u32), String> = groups.collect();
     for device in devices {
-        let of_group = || groups.get(&(device.class, device.group?)).cloned();
-        match why(&device).or_else(of_group) {
+        let group_reason = || groups.get(&(device.class, device.group?)).cloned();
+        match drain_reason(&device).or_else(group_reason) {
             Some(reason) => mark_drained(device, reason, inventory),
             None => inventory.devices.push(device),
         }
@@ -39,8 +39,8 @@ pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inve
 fn mark_drained(device: HostDevice, reason: String, inventory: &mut Inventory) {
     // Of an interface one line says it for all the classes that differ in what comes with it.
     if !matches!(device.class, Class::NicPlain | Class::NicNodes) {
-        let entry = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
-        inventory.not_offered.push(entry.with_pci(device.pci));
+        let exclusion = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
+        inventory.not_offered.push(exclusion.with_pci(device.pci));
     }
     inventory.drained.push(HostDevice {
         is_drained: true,

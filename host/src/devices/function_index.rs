@@ -59,12 +59,12 @@ impl<'i> FunctionIndex<'i> {
 
     pub(super) fn find(&self, pci: Option<PciAddress>) -> FunctionPlace<'i> {
         let function = pci.and_then(|pci| self.inventory.functions.get(pci));
-        let place = pci.and_then(|pci| self.indexes.get(&pci));
+        let virtual_function = pci.and_then(|pci| self.indexes.get(&pci));
         let linked = function.and_then(|function| function.physical_function);
         FunctionPlace {
             function,
-            physical_function: linked.or(place.map(|(parent, _)| *parent)),
-            index: place.map(|(_, index)| *index),
+            physical_function: linked.or(virtual_function.map(|(parent, _)| *parent)),
+            index: virtual_function.map(|(_, index)| *index),
         }
     }
 
@@ -82,7 +82,8 @@ impl<'i> FunctionIndex<'i> {
 
     pub(super) fn attributes(&self, pci: Option<PciAddress>) -> Attributes {
         let FunctionPlace { function, physical_function, index } = self.find(pci);
-        let above = physical_function.and_then(|parent| self.interfaces.get(&parent)?.first());
+        let pf_interface =
+            physical_function.and_then(|parent| self.interfaces.get(&parent)?.first());
         let id = |number: u16| format!("{number:04x}");
         let vendor = function.map(|function| id(function.id.vendor));
         let device = function.map(|function| id(function.id.device));
@@ -93,15 +94,16 @@ impl<'i> FunctionIndex<'i> {
             ("deviceId", text(device.as_deref())),
             ("driver", text(driver)),
             ("pf", text(parent.as_deref())),
-            ("pfInterface", text(above.map(|above| above.name.as_str()))),
+            ("pfInterface", text(pf_interface.map(|pf_interface| pf_interface.name.as_str()))),
             ("virtualFunction", Attribute::Bool(parent.is_some())),
             ("vfIndex", int(index.map(u64::from))),
         ]);
         let data_direct = &self.inventory.data_direct;
         if data_direct.iter().next().is_some() {
-            let beside_gpu =
+            let data_function =
                 physical_function.or(pci).and_then(|nic| data_direct.function_for(nic));
-            let root = beside_gpu.and_then(|address| self.inventory.functions.pcie_root(address));
+            let root =
+                data_function.and_then(|address| self.inventory.functions.pcie_root(address));
             attributes.insert("dataDirectRoot", text(root));
         }
         attributes

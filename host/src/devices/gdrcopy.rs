@@ -8,8 +8,8 @@ use super::function_index::FunctionIndex;
 use crate::discover::gdrcopy::Gdrcopy;
 use crate::discover::node::OfferedNode;
 
-pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
-    build_devices(&places.inventory.gdrcopy, |gdrcopy| {
+pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&function_index.inventory.gdrcopy, |gdrcopy| {
         let expected = Gdrcopy::expected().into_iter().collect();
         Some(HostDevice {
             nodes: vec![OfferedNode::exclusive(gdrcopy.node.clone(), expected)],
@@ -18,8 +18,8 @@ pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevic
     })
 }
 
-pub(super) fn attributes(_: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
-    let found = places.inventory.gdrcopy.first();
-    let version = found.and_then(|gdrcopy| gdrcopy.version.as_deref());
+pub(super) fn attributes(_: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
+    let gdrcopy = function_index.inventory.gdrcopy.first();
+    let version = gdrcopy.and_then(|gdrcopy| gdrcopy.version.as_deref());
     Attributes::from([("driverVersion", text(version))])
 }

@@ -55,20 +55,20 @@ impl<'i> GpuNicMap<'i> {
     /// What a GPU's name gives, under its number where it has one: the least, if its partitions have several.
     #[must_use]
     pub fn gpu_alias(&self, gpu: PciAddress) -> Option<&'i GpuAlias> {
-        let names = self.inventory.near_gpus.iter();
-        let names = names.filter(|near| near.gpu == gpu);
-        names.min_by_key(|near| near.name == gpu_name::from_address(gpu))
+        let aliases = self.inventory.near_gpus.iter();
+        let aliases = aliases.filter(|alias| alias.gpu == gpu);
+        aliases.min_by_key(|alias| alias.name == gpu_name::from_address(gpu))
     }
 
     /// Each GPU with the NICs of the RDMA devices that its name gives.
     pub fn pairs(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
-        let by_address = |near: &&GpuAlias| near.name == gpu_name::from_address(near.gpu);
-        let near = self.inventory.near_gpus.iter().filter(by_address);
-        near.flat_map(|near| {
+        let by_address = |alias: &&GpuAlias| alias.name == gpu_name::from_address(alias.gpu);
+        let aliases = self.inventory.near_gpus.iter().filter(by_address);
+        aliases.flat_map(|alias| {
             let rdma = self.inventory.devices_of_class(Class::Rdma);
             let devices =
-                rdma.filter(|device| near.rdma.iter().any(|name| *name == device.name.as_str()));
-            devices.filter_map(|device| Some((near.gpu, device.pci?)))
+                rdma.filter(|device| alias.rdma.iter().any(|name| *name == device.name.as_str()));
+            devices.filter_map(|device| Some((alias.gpu, device.pci?)))
         })
     }
 
@@ -104,8 +104,9 @@ impl<'i> GpuNicMap<'i> {
 fn network_functions(inventory: &Inventory) -> Vec<NetworkFunction> {
     let rdma = by_function(inventory.rdma.iter());
     let interfaces = inventory.interfaces.iter();
-    let interfaces = interfaces.filter(|found| !found.is_representor());
-    let interfaces = interfaces.filter_map(|found| Some((found.pci()?, found.name.clone())));
+    let interfaces = interfaces.filter(|interface| !interface.is_representor());
+    let interfaces =
+        interfaces.filter_map(|interface| Some((interface.pci()?, interface.name.clone())));
     let interfaces: BTreeMap<_, _> = interfaces.collect();
     let is_nic = |function: &&PciFunction| {
         let is_known = rdma.contains_key(&function.address) || function.is_network();

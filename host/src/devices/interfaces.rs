@@ -49,8 +49,8 @@ pub(super) fn add_interfaces(
         return;
     }
     let selected = selected_interfaces(inventory, config);
-    let of_plugins = cni_functions(inventory, config);
-    let with_containers = match leases {
+    let plugin_functions = cni_functions(inventory, config);
+    let away_netdevs = match leases {
         Ok(leases) => interfaces_away(leases, inventory),
         Err(error) => {
             let what = "interfaces that are in containers are";
@@ -58,20 +58,21 @@ pub(super) fn add_interfaces(
             Vec::new()
         }
     };
-    let nics = accelerated_interfaces(&with_containers, inventory);
-    let is_one = |entry: &Exclusion, nic: &Nic| {
+    let nics = accelerated_interfaces(&away_netdevs, inventory);
+    let is_exclusion_of = |exclusion: &Exclusion, nic: &Nic| {
         let function = nic.pci_address.map(|pci| pci.to_string());
-        entry.name == nic.name || function.as_ref() == Some(&entry.name)
+        exclusion.name == nic.name || function.as_ref() == Some(&exclusion.name)
     };
-    inventory.not_offered.retain(|entry| {
-        entry.kind != Class::Nic.into() || !nics.iter().any(|nic| is_one(entry, nic))
+    inventory.not_offered.retain(|exclusion| {
+        exclusion.kind != Class::Nic.into()
+            || !nics.iter().any(|nic| is_exclusion_of(exclusion, nic))
     });
     inventory.nics.extend(nics);
     let mut offered: Vec<Netdev> = Vec::new();
     for movable in &inventory.movable {
         let netdev = &movable.netdev;
         // The kernel gave it back as a container called it, and it is not restored yet.
-        if with_containers.iter().any(|away| away.pci_address == netdev.pci_address) {
+        if away_netdevs.iter().any(|away| away.pci_address == netdev.pci_address) {
             continue;
         }
         let is_named = movable.is_named || selected.contains(&netdev.name);
@@ -81,24 +82,24 @@ pub(super) fn add_interfaces(
         };
         match reason {
             // A plugin takes the function that it is told, under whatever name its interface has.
-            None if of_plugins.contains(&netdev.pci_address) => {
+            None if plugin_functions.contains(&netdev.pci_address) => {
                 offered.push(Netdev { device: netdev.pci_address.to_string(), ..netdev.clone() })
             }
             None => offered.push(netdev.clone()),
             Some(reason) => {
-                let entry = Exclusion::new(Class::Netdev, netdev.name.as_str(), reason);
-                inventory.not_offered.push(entry);
+                let exclusion = Exclusion::new(Class::Netdev, netdev.name.as_str(), reason);
+                inventory.not_offered.push(exclusion);
             }
         }
     }
     let functions = inventory.functions.iter();
     let functions = functions.filter(|function| {
-        let mut here = inventory.movable.iter();
-        of_plugins.contains(&function.address)
-            && !here.any(|movable| movable.netdev.pci_address == function.address)
+        let mut on_host = inventory.movable.iter();
+        plugin_functions.contains(&function.address)
+            && !on_host.any(|movable| movable.netdev.pci_address == function.address)
     });
     offered.extend(functions.map(with_plugin));
-    offered.extend(with_containers);
+    offered.extend(away_netdevs);
     offered.sort_by(|one, other| one.device.cmp(&other.device));
     // Containers that share a network hold it together.
     offered.dedup_by(|one, other| one.device == other.device);
@@ -116,11 +117,11 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     if is_unknown || netdevs.any(|netdev| netdev.interface().is_none()) {
         return;
     }
-    let held = inventory.netdevs.iter();
-    let held = held.flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
-    let here = inventory.interfaces.iter();
-    let here = here.map(|interface| interface.name.as_str());
-    let names: Vec<&str> = here.chain(held).collect();
+    let away_names = inventory.netdevs.iter();
+    let away_names = away_names.flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
+    let on_host = inventory.interfaces.iter();
+    let on_host = on_host.map(|interface| interface.name.as_str());
+    let names: Vec<&str> = on_host.chain(away_names).collect();
     let is_function = |name: &str| {
         let address = name.parse().ok();
         address.is_some_and(|address| inventory.functions.get(address).is_some())
@@ -131,38 +132,38 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     let sections = sections.filter(|name| !names.contains(&name.as_str()) && !is_function(name));
     let patterns = patterns.map(|glob| (glob.to_string(), "[discover] offer-netdevs".to_owned()));
     let sections = sections.map(|name| (name.clone(), format!("[netdev.{name}]")));
-    for (name, place) in patterns.chain(sections).collect::<Vec<_>>() {
+    for (name, setting) in patterns.chain(sections).collect::<Vec<_>>() {
         let absent = "this host has no interface of that name";
         inventory
             .warnings
-            .push(format!("{place} names {name:?}, and {absent}: correct it, or take it out"));
-        let reason = format!("{absent}, and {place} names it; correct it, or take it out there");
-        let entry = Exclusion::new(Class::Netdev, name, reason);
-        inventory.not_offered.push(entry);
+            .push(format!("{setting} names {name:?}, and {absent}: correct it, or take it out"));
+        let reason = format!("{absent}, and {setting} names it; correct it, or take it out there");
+        let exclusion = Exclusion::new(Class::Netdev, name, reason);
+        inventory.not_offered.push(exclusion);
     }
 }
 
 /// Why a container no longer has the interface or RDMA device that a lease says it has. Once its driver is unbound, or its
 /// function goes, a device ends in whatever network namespace it is, and one that is made anew begins on the host
 /// (`alloc_netdev_mqs` in net/core/dev.c, `_ib_alloc_device` in drivers/infiniband/core/device.c).
-pub fn lost_reason(listed: &LeaseEntry, inventory: &Inventory) -> Option<String> {
-    let lease = listed.lease.as_ref().ok()?;
-    let facts = &lease.moved.as_ref()?.facts;
+pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> {
+    let lease = entry.lease.as_ref().ok()?;
+    let saved = &lease.moved.as_ref()?.saved;
     let is_settled = lease.since.saturating_add(ON_ITS_WAY) <= timestamp::now();
-    let is_known = !inventory.undecided_classes().contains(&listed.device.class);
-    if listed.is_returning || !is_settled || !is_known {
+    let is_known = !inventory.undecided_classes().contains(&entry.device.class);
+    if entry.is_returning || !is_settled || !is_known {
         return None;
     }
-    let pci = facts.pci();
-    let is_here = match facts {
+    let pci = saved.pci();
+    let is_on_host = match saved {
         SavedState::Interface(_) => {
-            let mut here = inventory.interfaces.iter();
-            here.any(|one| one.pci() == Some(pci) && !one.is_representor())
+            let mut on_host = inventory.interfaces.iter();
+            on_host.any(|one| one.pci() == Some(pci) && !one.is_representor())
         }
         // A function may have several, those of its subfunctions.
         SavedState::Rdma(rdma) => {
-            let mut here = inventory.rdma.iter();
-            here.any(|one| one.name == rdma.name && !one.ports.is_empty())
+            let mut on_host = inventory.rdma.iter();
+            on_host.any(|one| one.name == rdma.name && !one.ports.is_empty())
         }
         SavedState::Function(_) => return None,
     };
@@ -172,65 +173,65 @@ pub fn lost_reason(listed: &LeaseEntry, inventory: &Inventory) -> Option<String>
     if !has_interface_driver(function) {
         return Some(format!("its function {pci} has lost its driver"));
     }
-    is_here.then(|| "its driver was loaded anew, and it is on the host".to_owned())
+    is_on_host.then(|| "its driver was loaded anew, and it is on the host".to_owned())
 }
 
 /// The same of a device that is offered; the lease may have ended while the host was looked at.
 pub(super) fn trouble_reason(
-    listed: &LeaseEntry,
-    stands: bool,
+    entry: &LeaseEntry,
+    is_current: bool,
     inventory: &Inventory,
 ) -> Option<String> {
-    let why = lost_reason(listed, inventory).filter(|_| stands)?;
-    Some(format!("its container no longer has it: {why}; {BRING_BACK}"))
+    let reason = lost_reason(entry, inventory).filter(|_| is_current)?;
+    Some(format!("its container no longer has it: {reason}; {BRING_BACK}"))
 }
 
 /// The interfaces that are in containers, or were on their way back from there when the host was looked at.
 fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netdev> {
     let netdevs = leases.entries();
-    let netdevs = netdevs.filter(|(listed, _)| listed.device.class == Class::Netdev);
-    let moved = netdevs.filter_map(|(listed, stands)| {
-        let SavedState::Interface(interface) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts
+    let netdevs = netdevs.filter(|(entry, _)| entry.device.class == Class::Netdev);
+    let away = netdevs.filter_map(|(entry, is_current)| {
+        let SavedState::Interface(interface) = &entry.lease.as_ref().ok()?.moved.as_ref()?.saved
         else {
             return None;
         };
-        let trouble = trouble_reason(listed, stands, inventory);
-        let mut here = inventory.movable.iter();
+        let trouble = trouble_reason(entry, is_current, inventory);
+        let mut on_host = inventory.movable.iter();
         // It is back under its name, and the lease ends soon.
-        let is_it =
+        let is_same =
             |netdev: &Netdev| netdev.pci_address == interface.pci && netdev.name == interface.name;
-        if trouble.is_none() && here.any(|movable| is_it(&movable.netdev)) {
+        if trouble.is_none() && on_host.any(|movable| is_same(&movable.netdev)) {
             return None;
         }
         let function = inventory.functions.get(interface.pci);
         Some(Netdev {
             name: interface.name.clone(),
-            device: listed.device.name.to_string(),
+            device: entry.device.name.to_string(),
             pci_address: interface.pci,
             numa_node: function.and_then(|function| function.numa_node),
             driver: function.and_then(|function| function.driver.clone()),
-            state: stands.then(|| if listed.is_returning { RETURNING } else { HELD }.to_owned()),
+            state: is_current.then(|| if entry.is_returning { RETURNING } else { HELD }.to_owned()),
             speed_mbps: None,
             trouble,
         })
     });
-    moved.collect()
+    away.collect()
 }
 
 /// Those of them that Onload accelerates: a container that is started again asks for what it asked for the first time,
 /// before its interface is back.
-fn accelerated_interfaces(with_containers: &[Netdev], inventory: &Inventory) -> Vec<Nic> {
+fn accelerated_interfaces(away_netdevs: &[Netdev], inventory: &Inventory) -> Vec<Nic> {
     let mut nics: Vec<Nic> = Vec::new();
-    for netdev in with_containers {
+    for netdev in away_netdevs {
         let (name, pci) = (netdev.name.as_str(), netdev.pci_address);
-        let Some(datapath) = inventory.elsewhere.datapath(name, pci) else {
+        let Some(datapath) = inventory.other_netns_nics.datapath(name, pci) else {
             continue;
         };
         let Ok(device) = TakenNames::default().choose(name, Some(pci)) else {
             continue;
         };
-        let mut others = inventory.nics.iter().chain(&nics);
-        if others.any(|nic| nic.device == device) {
+        let mut other_nics = inventory.nics.iter().chain(&nics);
+        if other_nics.any(|nic| nic.device == device) {
             continue;
         }
         let function = inventory.functions.get(pci);
@@ -274,8 +275,8 @@ fn has_interface_driver(function: &PciFunction) -> bool {
 /// device's specification after the plugin has moved the interface.
 fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     let pools = config.pools.values();
-    let is_left = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;
-    let pools: Vec<_> = pools.filter(is_left).collect();
+    let is_cni_pool = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;
+    let pools: Vec<_> = pools.filter(is_cni_pool).collect();
     if pools.is_empty() {
         return BTreeSet::new();
     }
@@ -303,15 +304,15 @@ fn interfaces_in_pools<'n>(
     if pools.is_empty() {
         return Vec::new();
     }
-    let places = FunctionIndex::from_inventory(inventory);
+    let function_index = FunctionIndex::from_inventory(inventory);
     let devices = netdevs.iter();
-    let devices = devices.filter_map(|netdev| Some((*netdev, device(netdev, &places)?)));
+    let devices = devices.filter_map(|netdev| Some((*netdev, device(netdev, &function_index)?)));
     let devices: Vec<(&Netdev, HostDevice)> = devices.collect();
     let candidates: Vec<Vec<&HostDevice>> =
         devices.iter().map(|(_, device)| vec![device]).collect();
     let mut selected = Vec::new();
     for pool in pools {
-        let chosen = select(&candidates, &pool.select, &places).chosen;
+        let chosen = select(&candidates, &pool.select, &function_index).chosen;
         let chosen = devices.iter().zip(chosen).filter(|(_, chosen)| *chosen);
         selected.extend(chosen.map(|((netdev, _), _)| *netdev));
     }
@@ -319,13 +320,13 @@ fn interfaces_in_pools<'n>(
 }
 
 fn virtual_interface_exclusions(inventory: &Inventory, config: &Config) -> Vec<Exclusion> {
-    let named = &config.discover.offer_netdevs;
+    let patterns = &config.discover.offer_netdevs;
     let interfaces = inventory.interfaces.iter();
-    let without = interfaces.filter(|interface| {
-        interface.pci().is_none() && named.iter().any(|glob| glob.matches(&interface.name))
+    let virtual_interfaces = interfaces.filter(|interface| {
+        interface.pci().is_none() && patterns.iter().any(|glob| glob.matches(&interface.name))
     });
     let reason = "it is no PCI function's, by which an interface is found when it comes back; nothing can be done";
-    without
+    virtual_interfaces
         .map(|interface| Exclusion::new(Class::Netdev, interface.name.as_str(), reason))
         .collect()
 }
@@ -482,7 +483,7 @@ mod tests {
         let held = leases::list(&tree.host()).unwrap();
         let nics = |attached: &str, leases: &[LeaseEntry]| {
             let mut inventory = discover(&tree.host(), &config);
-            let names = &mut inventory.elsewhere.names;
+            let names = &mut inventory.other_netns_nics.names;
             names.insert(attached.to_owned(), Datapath::AfXdp);
             let entry = Exclusion::new(Class::Nic, attached, "in another network");
             inventory.not_offered = vec![entry];
@@ -710,8 +711,8 @@ mod tests {
                     [netdev.ens1v0]\naddresses = [\"192.0.2.10/24\", \"2001:db8::10/64\"]\n";
         let config = config(text);
         let (inventory, pools) = discover_with_pools(&tree.host(), &config);
-        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
-        let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
+        let specs = generate(&inventory, &pools.offered, &config, installed).unwrap();
         let spec = &specs[&SpecName::devices(Class::Netdev)];
         // A name that begins with a digit wants it.
         assert_eq!(spec.cdi_version, "0.5.0");
@@ -751,8 +752,8 @@ mod tests {
                     [pools.cni]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { addresses = \"0000:3b:02.1\" }\n";
         let config = config(text);
         let (inventory, pools) = discover_with_pools(&tree.host(), &config);
-        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
-        let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
+        let specs = generate(&inventory, &pools.offered, &config, installed).unwrap();
         let devices = &specs[&SpecName::devices(Class::Netdev)].devices;
         let hooks: Vec<usize> =
             devices.iter().map(|device| device.container_edits.hooks.len()).collect();

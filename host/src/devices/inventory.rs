@@ -82,7 +82,7 @@ pub struct Inventory {
     pub idle_ports: Vec<(PciAddress, String)>,
     /// The accelerated interfaces that are not in this network namespace.
     #[serde(skip)]
-    pub(crate) elsewhere: OtherNetnsNics,
+    pub(crate) other_netns_nics: OtherNetnsNics,
     /// The numbers that GPUs have in their vendor's CDI specifications.
     #[serde(skip)]
     pub(crate) gpu_indexes: GpuIndexes,
@@ -96,15 +96,15 @@ pub struct Inventory {
 
 impl Inventory {
     pub fn undecided_classes(&self) -> BTreeSet<Class> {
-        let kinds = self.unread.iter().flat_map(|unread| &unread.kinds);
-        kinds.copied().collect()
+        let classes = self.unread.iter().flat_map(|unread| &unread.kinds);
+        classes.copied().collect()
     }
 
     /// What could not be read leaves these classes as they are: nothing of them is removed. `what` is for people.
     pub(super) fn add_unread(
         &mut self,
         path: &str,
-        kinds: &[Class],
+        classes: &[Class],
         what: &str,
         error: &anyhow::Error,
     ) {
@@ -112,7 +112,7 @@ impl Inventory {
         self.warnings.push(format!("{what} not known: {reason}"));
         self.unread.push(UnreadEntry {
             path: path.into(),
-            kinds: kinds.to_vec(),
+            kinds: classes.to_vec(),
             reason,
             advice: "",
         });
@@ -133,15 +133,15 @@ impl Inventory {
         let withheld = self.drained.iter().chain(&self.refused);
         let withheld = withheld.map(|device| (device.class, device.name.as_str()));
         let withheld: BTreeSet<(Class, &str)> = withheld.collect();
-        let is_left = |class, name: &str| !withheld.contains(&(class, name));
-        offered.nics.retain(|nic| is_left(Class::Nic, &nic.device));
-        offered.rdma.retain(|one| is_left(Class::Rdma, &one.device));
+        let is_offered = |class, name: &str| !withheld.contains(&(class, name));
+        offered.nics.retain(|nic| is_offered(Class::Nic, &nic.device));
+        offered.rdma.retain(|one| is_offered(Class::Rdma, &one.device));
         let by_address = |vfio: &VfioDevice| vfio.pci_address.to_string();
-        offered.vfio.retain(|one| is_left(Class::Vfio, &by_address(one)));
-        offered.hugepages.retain(|size| is_left(Class::Hugepages, &size.name));
-        offered.netdevs.retain(|one| is_left(Class::Netdev, &one.device));
-        offered.ptp.retain(|clock| is_left(Class::Ptp, &clock.name));
-        offered.pps.retain(|clock| is_left(Class::Pps, &clock.name));
+        offered.vfio.retain(|one| is_offered(Class::Vfio, &by_address(one)));
+        offered.hugepages.retain(|size| is_offered(Class::Hugepages, &size.name));
+        offered.netdevs.retain(|one| is_offered(Class::Netdev, &one.device));
+        offered.ptp.retain(|clock| is_offered(Class::Ptp, &clock.name));
+        offered.pps.retain(|clock| is_offered(Class::Pps, &clock.name));
         offered.gdrcopy.retain(|_| !withheld.iter().any(|(class, _)| *class == Class::Gdrcopy));
         offered
     }

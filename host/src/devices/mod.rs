@@ -71,9 +71,9 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
 
 /// The devices of an inventory, by class.
 pub(crate) fn devices(inventory: &Inventory) -> Vec<HostDevice> {
-    let places = FunctionIndex::from_inventory(inventory);
+    let function_index = FunctionIndex::from_inventory(inventory);
     let classes = Class::ALL.into_iter();
-    classes.flat_map(|class| class_functions::devices(class, &places)).collect()
+    classes.flat_map(|class| class_functions::devices(class, &function_index)).collect()
 }
 
 /// Whether devices may be in containers that this host does not see: a device that is not there has a lease, and one
@@ -88,7 +88,7 @@ fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
     let classes: BTreeSet<Class> =
         bundles.flat_map(|bundle| bundle.devices.keys().copied()).collect();
     for unread in &mut inventory.unread {
-        if unread.kinds.iter().any(|kind| classes.contains(kind)) {
+        if unread.kinds.iter().any(|class| classes.contains(class)) {
             unread.kinds.push(Class::Bundle);
         }
     }

@@ -50,45 +50,45 @@ impl GpuNicPath {
 
 /// The devices of each GPU, by its address; nothing on a host without both.
 pub(super) fn choose(inventory: &Inventory) -> Vec<GpuChoice<'_>> {
-    let near = GpuNicMap::from_inventory(inventory);
-    let candidates = nic_candidates(inventory, &near);
+    let gpu_nics = GpuNicMap::from_inventory(inventory);
+    let candidates = nic_candidates(inventory, &gpu_nics);
     if candidates.is_empty() {
         return Vec::new();
     }
-    let mut pairs: Vec<GpuChoice<'_>> = Vec::new();
-    for (gpus, ways) in gpu_nic_paths(&near, &candidates) {
+    let mut choices: Vec<GpuChoice<'_>> = Vec::new();
+    for (gpus, paths) in gpu_nic_paths(&gpu_nics, &candidates) {
         for (number, gpu) in gpus.into_iter().enumerate() {
-            let dealt = assign_nics(number, &ways).ok_or_else(|| near.unknown_reason());
-            let devices = dealt.map(|dealt| {
-                let dealt = dealt.into_iter().filter_map(|at| candidates.get(at));
-                dealt.map(|nic| nic.device).collect()
+            let assigned = assign_nics(number, &paths).ok_or_else(|| gpu_nics.unknown_reason());
+            let devices = assigned.map(|indexes| {
+                let nics = indexes.into_iter().filter_map(|index| candidates.get(index));
+                nics.map(|nic| nic.device).collect()
             });
-            pairs.push((gpu, devices));
+            choices.push((gpu, devices));
         }
     }
-    pairs.sort_by_key(|(gpu, _)| *gpu);
-    pairs
+    choices.sort_by_key(|(gpu, _)| *gpu);
+    choices
 }
 
 /// Which members of a pool, made of these devices, are how near to each GPU; nothing on a host without GPUs. A virtual
 /// function is where its physical one is.
-pub(crate) fn pool_nearness(near: &GpuNicMap<'_>, members: &[&HostDevice]) -> Nearness {
-    if near.gpus.is_empty() {
+pub(crate) fn pool_nearness(gpu_nics: &GpuNicMap<'_>, members: &[&HostDevice]) -> Nearness {
+    if gpu_nics.gpus.is_empty() {
         return Nearness::default();
     }
-    let inventory = near.inventory;
+    let inventory = gpu_nics.inventory;
     let mut members: Vec<(usize, &HostDevice)> = members.iter().copied().enumerate().collect();
     // Of a NIC's members its own comes before those that stand on it.
     members.sort_by_key(|(_, device)| is_vf_or_subfunction(device, inventory));
     // Those that carry nothing are apart, and rank after all others, on whichever NIC.
     let mut by_nic: BTreeMap<(PciAddress, bool), (&HostDevice, Vec<usize>)> = BTreeMap::new();
-    for (at, device) in members {
-        if let Some(own) = device.pci {
-            let function = inventory.functions.get(own);
+    for (index, device) in members {
+        if let Some(pci) = device.pci {
+            let function = inventory.functions.get(pci);
             let physical = function.and_then(|function| function.physical_function);
-            let nic = (physical.unwrap_or(own), is_unusable(device, inventory));
+            let nic = (physical.unwrap_or(pci), is_unusable(device, inventory));
             let of_nic = by_nic.entry(nic).or_insert((device, Vec::new()));
-            of_nic.1.push(at);
+            of_nic.1.push(index);
         }
     }
     let rates = nic_rates(inventory);
@@ -101,9 +101,9 @@ pub(crate) fn pool_nearness(near: &GpuNicMap<'_>, members: &[&HostDevice]) -> Ne
     });
     let nics: Vec<NicCandidate<'_>> = nics.collect();
     let mut orders: BTreeMap<PciAddress, Vec<(usize, PathRank)>> = BTreeMap::new();
-    for (gpus, ways) in gpu_nic_paths(near, &nics) {
+    for (gpus, paths) in gpu_nic_paths(gpu_nics, &nics) {
         let gpus = gpus.into_iter().enumerate();
-        orders.extend(gpus.map(|(number, gpu)| (gpu, rank_nics(number, &ways))));
+        orders.extend(gpus.map(|(number, gpu)| (gpu, rank_nics(number, &paths))));
     }
     let ranks: BTreeSet<PathRank> = orders.values().flatten().map(|(_, rank)| *rank).collect();
     let ranks: BTreeMap<PathRank, u32> = ranks.into_iter().zip(0..).collect();
@@ -119,7 +119,7 @@ pub(crate) fn pool_nearness(near: &GpuNicMap<'_>, members: &[&HostDevice]) -> Ne
     };
     let gpus: BTreeMap<PciAddress, GpuNearness> = orders.into_iter().map(of_gpu).collect();
     let unknown = gpus.values().any(|gpu| gpu.nics.is_empty()).then(|| {
-        if nics.is_empty() { "none of its devices is on PCI" } else { near.unknown_reason() }
+        if nics.is_empty() { "none of its devices is on PCI" } else { gpu_nics.unknown_reason() }
     });
     Nearness {
         nics: by_nic.into_values().map(|(_, of_nic)| of_nic).collect(),
@@ -130,20 +130,20 @@ pub(crate) fn pool_nearness(near: &GpuNicMap<'_>, members: &[&HostDevice]) -> Ne
 
 /// What was read of it, if it is an RDMA device.
 fn rdma<'i>(device: &HostDevice, inventory: &'i Inventory) -> Option<&'i RdmaDevice> {
-    let at = device.read.filter(|_| device.class == Class::Rdma)?;
-    inventory.rdma.get(at)
+    let index = device.read.filter(|_| device.class == Class::Rdma)?;
+    inventory.rdma.get(index)
 }
 
 /// Whether it is a virtual function, or of a subfunction.
 fn is_vf_or_subfunction(device: &HostDevice, inventory: &Inventory) -> bool {
-    let function = device.pci.and_then(|own| inventory.functions.get(own));
+    let function = device.pci.and_then(|pci| inventory.functions.get(pci));
     let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
     is_virtual || rdma(device, inventory).is_some_and(|read| read.is_subfunction)
 }
 
 fn is_unusable(device: &HostDevice, inventory: &Inventory) -> bool {
-    let waits = rdma(device, inventory).is_some_and(|read| read.waits_for_container);
-    waits || device.health != Health::Healthy
+    let is_waiting = rdma(device, inventory).is_some_and(|read| read.waits_for_container);
+    is_waiting || device.health != Health::Healthy
 }
 
 /// What each NIC carries, in Mbit/s: the most of its RDMA ports, else of its interfaces.
@@ -158,13 +158,13 @@ fn nic_rates(inventory: &Inventory) -> BTreeMap<PciAddress, u64> {
 }
 
 fn max_rates(
-    of: impl Iterator<Item = (Option<PciAddress>, Option<u64>)>,
+    rates: impl Iterator<Item = (Option<PciAddress>, Option<u64>)>,
 ) -> BTreeMap<PciAddress, u64> {
     let mut all = BTreeMap::new();
-    for (address, mbps) in of {
+    for (address, mbps) in rates {
         if let (Some(address), Some(mbps)) = (address, mbps) {
-            let most = all.entry(address).or_insert(mbps);
-            *most = mbps.max(*most);
+            let max = all.entry(address).or_insert(mbps);
+            *max = mbps.max(*max);
         }
     }
     all
@@ -179,14 +179,14 @@ struct NicCandidate<'i> {
 }
 
 /// One device of each NIC, by address. What has no active port counts only where none has one.
-fn nic_candidates<'i>(inventory: &'i Inventory, near: &GpuNicMap<'_>) -> Vec<NicCandidate<'i>> {
-    let offered = inventory.devices_of_class(Class::Rdma);
-    let offered = offered.filter_map(|device| Some((device, inventory.rdma.get(device.read?)?)));
-    let offered: Vec<_> = offered.collect();
-    let of_functions = by_function(offered.iter().map(|(_, read)| *read));
+fn nic_candidates<'i>(inventory: &'i Inventory, gpu_nics: &GpuNicMap<'_>) -> Vec<NicCandidate<'i>> {
+    let devices = inventory.devices_of_class(Class::Rdma);
+    let devices = devices.filter_map(|device| Some((device, inventory.rdma.get(device.read?)?)));
+    let devices: Vec<_> = devices.collect();
+    let by_nic = by_function(devices.iter().map(|(_, read)| *read));
     let candidate = |nic: &NetworkFunction| {
-        let own = of_functions.get(&nic.address)?;
-        let (device, read) = offered.iter().find(|(_, read)| read.name == own.name)?;
+        let nearest = by_nic.get(&nic.address)?;
+        let (device, read) = devices.iter().find(|(_, read)| read.name == nearest.name)?;
         Some(NicCandidate {
             device,
             address: nic.address,
@@ -194,7 +194,7 @@ fn nic_candidates<'i>(inventory: &'i Inventory, near: &GpuNicMap<'_>) -> Vec<Nic
             is_usable: device.health == Health::Healthy,
         })
     };
-    let mut all: Vec<NicCandidate<'_>> = near.nics.iter().filter_map(candidate).collect();
+    let mut all: Vec<NicCandidate<'_>> = gpu_nics.nics.iter().filter_map(candidate).collect();
     if all.iter().any(|candidate| candidate.is_usable) {
         all.retain(|candidate| candidate.is_usable);
     }
@@ -203,68 +203,69 @@ fn nic_candidates<'i>(inventory: &'i Inventory, near: &GpuNicMap<'_>) -> Vec<Nic
 
 /// The ways of the GPUs of each vendor to these NICs: a container's programs count those of one vendor.
 fn gpu_nic_paths(
-    near: &GpuNicMap<'_>,
+    gpu_nics: &GpuNicMap<'_>,
     nics: &[NicCandidate<'_>],
 ) -> Vec<(Vec<PciAddress>, Vec<Vec<GpuNicPath>>)> {
     let mut by_vendor: BTreeMap<&str, Vec<PciAddress>> = BTreeMap::new();
-    for (gpu, vendor) in &near.gpus {
+    for (gpu, vendor) in &gpu_nics.gpus {
         by_vendor.entry(vendor).or_default().push(*gpu);
     }
-    let of_gpu = |gpu: &PciAddress| nics.iter().map(|nic| gpu_nic_path(near, *gpu, nic)).collect();
+    let of_gpu =
+        |gpu: &PciAddress| nics.iter().map(|nic| gpu_nic_path(gpu_nics, *gpu, nic)).collect();
     let mut all = Vec::new();
     for gpus in by_vendor.into_values() {
-        let ways = gpus.iter().map(of_gpu).collect();
-        all.push((gpus, ways));
+        let paths = gpus.iter().map(of_gpu).collect();
+        all.push((gpus, paths));
     }
     all
 }
 
-fn gpu_nic_path(near: &GpuNicMap<'_>, gpu: PciAddress, nic: &NicCandidate<'_>) -> GpuNicPath {
-    let links = near.bandwidth(gpu, nic.address);
+fn gpu_nic_path(gpu_nics: &GpuNicMap<'_>, gpu: PciAddress, nic: &NicCandidate<'_>) -> GpuNicPath {
+    let links = gpu_nics.bandwidth(gpu, nic.address);
     GpuNicPath {
         bandwidth: links.into_iter().chain(nic.mbps).min(),
-        distance: near.distance(gpu, nic.address),
+        distance: gpu_nics.distance(gpu, nic.address),
         is_usable: nic.is_usable,
     }
 }
 
 /// The NICs of the GPU with that number, by their places, of the ways of each GPU to each NIC. None where a NIC at an
 /// unknown distance may be better than all.
-fn assign_nics(number: usize, ways: &[Vec<GpuNicPath>]) -> Option<Vec<usize>> {
-    let own = ways.get(number)?;
-    let rank = own.iter().filter_map(|way| way.rank()).min()?;
-    if own.iter().any(|way| way.may_outdo(rank)) {
+fn assign_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Option<Vec<usize>> {
+    let own_paths = paths.get(number)?;
+    let rank = own_paths.iter().filter_map(|path| path.rank()).min()?;
+    if own_paths.iter().any(|path| path.may_outdo(rank)) {
         return None;
     }
-    let (mut nics, each) = find_ties(number, ways, rank);
+    let (mut nics, each) = find_ties(number, paths, rank);
     nics.truncate(each);
     Some(nics)
 }
 
 /// The NICs of the GPU with that number, nearest first, each with its rank: as far as no NIC at an unknown distance may
 /// be better.
-fn rank_nics(number: usize, ways: &[Vec<GpuNicPath>]) -> Vec<(usize, PathRank)> {
-    let own = ways.get(number).map_or(&[][..], Vec::as_slice);
-    let ranks: BTreeSet<PathRank> = own.iter().filter_map(|way| way.rank()).collect();
+fn rank_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Vec<(usize, PathRank)> {
+    let own_paths = paths.get(number).map_or(&[][..], Vec::as_slice);
+    let ranks: BTreeSet<PathRank> = own_paths.iter().filter_map(|path| path.rank()).collect();
     let known = ranks.into_iter();
-    let known = known.take_while(|rank| !own.iter().any(|way| way.may_outdo(*rank)));
+    let known = known.take_while(|rank| !own_paths.iter().any(|path| path.may_outdo(*rank)));
     let of_rank = |rank| {
-        let nics = find_ties(number, ways, rank).0.into_iter();
+        let nics = find_ties(number, paths, rank).0.into_iter();
         nics.map(move |nic| (nic, rank))
     };
     known.flat_map(of_rank).collect()
 }
 
 /// The NICs of that rank for the GPU with that number, its own first, and how many those are.
-fn find_ties(number: usize, ways: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<usize>, usize) {
-    let own = ways.get(number).into_iter().flatten().enumerate();
-    let nics = own.filter(|(_, way)| way.rank() == Some(rank));
-    let mut nics: Vec<usize> = nics.map(|(at, _)| at).collect();
+fn find_ties(number: usize, paths: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<usize>, usize) {
+    let own_paths = paths.get(number).into_iter().flatten().enumerate();
+    let nics = own_paths.filter(|(_, path)| path.rank() == Some(rank));
+    let mut nics: Vec<usize> = nics.map(|(index, _)| index).collect();
     let Some(first) = nics.first().copied() else {
         return (nics, 0);
     };
     // The GPUs that are best from that NIC share all of them.
-    let sharing = count_best(ways.iter().map(|ways| ways[first]));
+    let sharing = count_best(paths.iter().map(|paths| paths[first]));
     let start = reverse_bits(number % sharing, nics.len()) % nics.len();
     nics.rotate_left(start);
     let each = nics.len().div_ceil(sharing);
@@ -272,8 +273,8 @@ fn find_ties(number: usize, ways: &[Vec<GpuNicPath>], rank: PathRank) -> (Vec<us
 }
 
 /// How many of these ways have the best rank; at least one.
-fn count_best(ways: impl Iterator<Item = GpuNicPath>) -> usize {
-    let ranks: Vec<PathRank> = ways.filter_map(GpuNicPath::rank).collect();
+fn count_best(paths: impl Iterator<Item = GpuNicPath>) -> usize {
+    let ranks: Vec<PathRank> = paths.filter_map(GpuNicPath::rank).collect();
     let best = ranks.iter().min();
     let best = ranks.iter().filter(|rank| Some(*rank) == best);
     best.count().max(1)
@@ -335,8 +336,8 @@ mod tests {
 
     /// What each of some GPUs gets of as many NICs, all of them equally near.
     fn dealt(gpus: usize, nics: usize) -> Vec<Vec<usize>> {
-        let ways = vec![vec![way(400, NODE); nics]; gpus];
-        let all = (0..gpus).map(|gpu| assign_nics(gpu, &ways).unwrap());
+        let paths = vec![vec![way(400, NODE); nics]; gpus];
+        let all = (0..gpus).map(|gpu| assign_nics(gpu, &paths).unwrap());
         all.collect()
     }
 
@@ -362,14 +363,14 @@ mod tests {
 
     #[test]
     fn all_nics_follow_the_nearest_by_the_same_rule() {
-        let ways = [way(400, SYS), way(100, PIX), way(400, NODE), way(400, PHB)];
-        assert_eq!(ordered(0, &[ways.to_vec()]), [3, 2, 1, 0]);
+        let paths = [way(400, SYS), way(100, PIX), way(400, NODE), way(400, PHB)];
+        assert_eq!(ordered(0, &[paths.to_vec()]), [3, 2, 1, 0]);
         // Beside each other, each begins with its own share.
-        let ways = vec![vec![way(400, NODE); 4]; 2];
-        assert_eq!(ordered(0, &ways), [0, 1, 2, 3]);
-        assert_eq!(ordered(1, &ways), [2, 3, 0, 1]);
-        let ways = vec![vec![way(400, NODE); 3]; 3];
-        assert_eq!(ordered(2, &ways), [2, 0, 1]);
+        let paths = vec![vec![way(400, NODE); 4]; 2];
+        assert_eq!(ordered(0, &paths), [0, 1, 2, 3]);
+        assert_eq!(ordered(1, &paths), [2, 3, 0, 1]);
+        let paths = vec![vec![way(400, NODE); 3]; 3];
+        assert_eq!(ordered(2, &paths), [2, 0, 1]);
     }
 
     #[test]

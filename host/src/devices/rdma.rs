@@ -11,30 +11,30 @@ use super::device::{Health, HostDevice, build_devices};
 use super::function_index::FunctionIndex;
 use crate::discover::rdma::{RdmaDevice, RdmaPort};
 
-pub(super) fn devices(class: Class, places: &FunctionIndex<'_>) -> Vec<HostDevice> {
-    build_devices(&places.inventory.rdma, |device| {
+pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+    build_devices(&function_index.inventory.rdma, |device| {
         let ports = device.ports.iter();
         let layers = ports.filter_map(|port| port.link_layer.as_ref()?.parse().ok());
-        let of_ports = || port_trouble(&device.ports).filter(|_| !device.waits_for_container);
-        let made = HostDevice {
+        let ports_trouble = || port_trouble(&device.ports).filter(|_| !device.waits_for_container);
+        let host_device = HostDevice {
             interfaces: device.netdevs.clone(),
             link_layers: layers.collect(),
             nodes: device.nodes.clone(),
-            health: Health::from_trouble(device.trouble.clone().or_else(of_ports)),
+            health: Health::from_trouble(device.trouble.clone().or_else(ports_trouble)),
             ..HostDevice::new(class, &device.device)?
         };
-        Some(places.place_device(made, device.pci_address))
+        Some(function_index.place_device(host_device, device.pci_address))
     })
 }
 
-pub(super) fn attributes(device: &HostDevice, places: &FunctionIndex<'_>) -> Attributes {
-    let read = device.read.and_then(|at| places.inventory.rdma.get(at));
+pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
+    let read = device.read.and_then(|index| function_index.inventory.rdma.get(index));
     let name = read.map_or(device.name.as_str(), |read| read.name.as_str());
     let port = read.and_then(|read| first_active(&read.ports));
     let netdevs = read.map_or(&[][..], |read| read.netdevs.as_slice());
     let firmware = read.and_then(|read| read.firmware.as_deref());
     let rate = port.and_then(|port| port.rate.as_deref());
-    let mut attributes = places.attributes(device.pci);
+    let mut attributes = function_index.attributes(device.pci);
     attributes.extend([
         ("name", text(Some(name))),
         ("interface", text(netdevs.first().map(String::as_str))),
@@ -89,12 +89,12 @@ pub(super) fn by_function<'d>(
         let is_away = one.nodes.is_empty();
         (is_away, port_trouble(&one.ports).is_some(), sort_key(&one.name))
     });
-    let mut of_functions = BTreeMap::new();
+    let mut devices_by_function = BTreeMap::new();
     for device in devices {
         let address = device.pci_address;
-        address.map(|address| *of_functions.entry(address).or_insert(device));
+        address.map(|address| *devices_by_function.entry(address).or_insert(device));
     }
-    of_functions
+    devices_by_function
 }
 
 /// A name in the order of its number: the kernel's `mlx5_2` comes before `mlx5_10`.

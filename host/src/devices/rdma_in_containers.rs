@@ -19,12 +19,12 @@ pub(super) fn add_away_devices(
     }
     match leases {
         Ok(leases) => {
-            for one in devices_away(leases, inventory) {
+            for device in devices_away(leases, inventory) {
                 // Containers that share a network hold it together, and one that they have lost may be here.
                 let mut known = inventory.rdma.iter_mut();
-                match known.find(|known| known.name == one.name) {
-                    Some(known) => known.trouble = one.trouble,
-                    None => inventory.rdma.push(one),
+                match known.find(|known| known.name == device.name) {
+                    Some(known) => known.trouble = device.trouble,
+                    None => inventory.rdma.push(device),
                 }
             }
         }
@@ -37,27 +37,27 @@ pub(super) fn add_away_devices(
 }
 
 fn devices_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevice> {
-    let held = leases.entries();
-    let held = held.filter(|(listed, _)| listed.device.class == Class::Rdma);
-    let moved = held.filter_map(|(listed, stands)| {
-        let SavedState::Rdma(facts) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
+    let entries = leases.entries();
+    let entries = entries.filter(|(entry, _)| entry.device.class == Class::Rdma);
+    let away = entries.filter_map(|(entry, is_current)| {
+        let SavedState::Rdma(saved) = &entry.lease.as_ref().ok()?.moved.as_ref()?.saved else {
             return None;
         };
-        let trouble = trouble_reason(listed, stands, inventory);
+        let trouble = trouble_reason(entry, is_current, inventory);
         // It is back, and the lease ends soon.
-        let mut here = inventory.rdma.iter();
-        let is_here = here.any(|device| device.name == facts.name);
-        (!is_here || trouble.is_some())
-            .then(|| RdmaDevice { trouble, ..as_it_was(facts, listed, inventory) })
+        let mut on_host = inventory.rdma.iter();
+        let is_on_host = on_host.any(|device| device.name == saved.name);
+        (!is_on_host || trouble.is_some())
+            .then(|| RdmaDevice { trouble, ..as_it_was(saved, entry, inventory) })
     });
-    moved.collect()
+    away.collect()
 }
 
-fn as_it_was(facts: &SavedRdma, listed: &LeaseEntry, inventory: &Inventory) -> RdmaDevice {
-    let function = inventory.functions.get(facts.pci);
+fn as_it_was(saved: &SavedRdma, entry: &LeaseEntry, inventory: &Inventory) -> RdmaDevice {
+    let function = inventory.functions.get(saved.pci);
     RdmaDevice {
-        name: facts.name.clone(),
-        pci_address: Some(facts.pci),
+        name: saved.name.clone(),
+        pci_address: Some(saved.pci),
         // The lease does not say it; `of_functions` takes it last.
         is_subfunction: false,
         waits_for_container: false,
@@ -69,7 +69,7 @@ fn as_it_was(facts: &SavedRdma, listed: &LeaseEntry, inventory: &Inventory) -> R
         netdevs: Vec::new(),
         ports: Vec::new(),
         nodes: Vec::new(),
-        device: listed.device.name.to_string(),
+        device: entry.device.name.to_string(),
     }
 }
 

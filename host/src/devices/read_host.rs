@@ -39,16 +39,16 @@ pub(super) fn read_host(host: &Host, config: &Config) -> Inventory {
 /// Entries for what could not be read, unless a reason already names it.
 fn unread_exclusions(inventory: &Inventory) -> Vec<Exclusion> {
     let unread = inventory.unread.iter().filter(|unread| {
-        let named = |entry: &Exclusion| entry.reason.contains(&unread.reason);
-        !inventory.not_offered.iter().any(named)
+        let has_reason = |exclusion: &Exclusion| exclusion.reason.contains(&unread.reason);
+        !inventory.not_offered.iter().any(has_reason)
     });
-    let entry = |unread: &unread::UnreadEntry| {
+    let to_exclusion = |unread: &unread::UnreadEntry| {
         let class = *unread.kinds.first()?;
         let path = unread.path.display().to_string();
         let reason = format!("not known: {}{}", unread.reason, unread.advice);
         Some(Exclusion::new(class, path, reason))
     };
-    unread.filter_map(entry).collect()
+    unread.filter_map(to_exclusion).collect()
 }
 
 fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
@@ -65,26 +65,26 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         Some(onload) => onload.obstacle.as_deref(),
         None => Some("it is not installed; install it"),
     };
-    let users = nic::OnloadAvailability { onload: obstacle, tcpdirect: tcpdirect.is_some() };
+    let availability = nic::OnloadAvailability { onload: obstacle, tcpdirect: tcpdirect.is_some() };
     let settings = &config.discover;
     let attached = probe.with_classes(&unread::INTERFACES, || {
-        nic::read(probe, &functions, &interfaces, settings, users)
+        nic::read(probe, &functions, &interfaces, settings, availability)
     });
     let movable = probe.with_classes(&[Class::Netdev], || {
         movable_interface::read(probe, &functions, &interfaces, config)
     });
     let nics = attached.nics;
     if tcpdirect.is_some() {
-        tcpdirect::tcpdirect_exclusions(&nics).for_each(|entry| probe.exclude(entry));
+        tcpdirect::tcpdirect_exclusions(&nics).for_each(|exclusion| probe.exclude(exclusion));
     }
     let tcpdirect = tcpdirect.filter(|_| nics.iter().any(|nic| nic.datapath.has_tcpdirect()));
     let clocks = probe
         .with_classes(&[Class::Ptp, Class::Pps], || clock::read(probe, &functions, &interfaces));
     let gdrcopy = probe.with_classes(&[Class::Gdrcopy], || gdrcopy::read(probe));
     let hugepages = probe.with_classes(&[Class::Hugepages], || hugepages::read(probe));
-    let two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
-    let takes = |nic: &&nic::Nic| nic.datapath.takes_huge_pages(tcpdirect.is_some());
-    if let Some(nic) = nics.iter().find(takes).filter(|_| !two_mib) {
+    let has_two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
+    let takes_huge_pages = |nic: &&nic::Nic| nic.datapath.takes_huge_pages(tcpdirect.is_some());
+    if let Some(nic) = nics.iter().find(takes_huge_pages).filter(|_| !has_two_mib) {
         let need = match &tcpdirect {
             Some(_) => "TCPDirect needs hugepages of 2 MiB, about 40 a stack".to_owned(),
             None => format!("Onload needs hugepages of 2 MiB to receive by {}", nic.name),
@@ -128,7 +128,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         movable,
         attached: attached.names,
         idle_ports,
-        elsewhere: attached.elsewhere,
+        other_netns_nics: attached.other_netns_nics,
         functions,
         data_direct,
         interfaces,

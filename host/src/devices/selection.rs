@@ -28,12 +28,12 @@ struct DeviceFunction<'i> {
 pub(crate) fn select(
     candidates: &[Vec<&HostDevice>],
     select: &PoolSelector,
-    places: &FunctionIndex<'_>,
+    function_index: &FunctionIndex<'_>,
 ) -> Selection {
-    let keys = selector_keys(select, places);
-    let belongs = |part: &DeviceFunction<'_>| {
+    let keys = selector_keys(select, function_index);
+    let belongs = |device_function: &DeviceFunction<'_>| {
         let any = |words: &Vec<SelectorWord<'_>>| {
-            words.iter().filter(|word| word.matches(part)).count() > 0
+            words.iter().filter(|word| word.matches(device_function)).count() > 0
         };
         // Each is tried, since one may match what the others do not.
         keys.iter().map(any).fold(true, |all, any| all & any)
@@ -46,7 +46,7 @@ pub(crate) fn select(
             let functions = if functions.is_empty() { vec![None] } else { functions };
             // Each is looked at, since one may match what the others do not.
             for function in functions {
-                let place = places.find(function);
+                let place = function_index.find(function);
                 any |= belongs(&DeviceFunction { device, place });
             }
         }
@@ -68,10 +68,10 @@ struct SelectorWord<'s> {
 }
 
 impl SelectorWord<'_> {
-    fn matches(&self, part: &DeviceFunction<'_>) -> bool {
-        let is_met = (self.test)(part);
-        self.is_matched.set(self.is_matched.get() | is_met);
-        is_met
+    fn matches(&self, device_function: &DeviceFunction<'_>) -> bool {
+        let is_match = (self.test)(device_function);
+        self.is_matched.set(self.is_matched.get() | is_match);
+        is_match
     }
 
     /// As `select.KEY = WORD`.
@@ -83,40 +83,43 @@ impl SelectorWord<'_> {
 /// The words of each key that has some: a device belongs where it matches one of each.
 fn selector_keys<'s>(
     select: &'s PoolSelector,
-    places: &'s FunctionIndex<'_>,
+    function_index: &'s FunctionIndex<'_>,
 ) -> Vec<Vec<SelectorWord<'s>>> {
     let PoolSelector { vendor, device, driver, pf, vf, numa, interfaces, link_layer, addresses } =
         select;
     let keys = [
-        selector_key("vendor", vendor, quoted, |id, part| {
-            let function = part.place.function;
+        selector_key("vendor", vendor, quoted, |id, device_function| {
+            let function = device_function.place.function;
             function.is_some_and(|function| function.id.vendor == id.0)
         }),
-        selector_key("device", device, quoted, |id, part| {
-            let function = part.place.function;
+        selector_key("device", device, quoted, |id, device_function| {
+            let function = device_function.place.function;
             function.is_some_and(|function| function.id.device == id.0)
         }),
-        selector_key("driver", driver, quoted, |name, part| {
-            let driver = part.place.function.and_then(|function| function.driver.as_ref());
+        selector_key("driver", driver, quoted, |name, device_function| {
+            let driver =
+                device_function.place.function.and_then(|function| function.driver.as_ref());
             driver == Some(name)
         }),
-        selector_key("pf", pf, quoted, |pf, part| {
-            let parent = part.place.physical_function;
-            parent.is_some() && resolve_pf(pf, places) == parent
+        selector_key("pf", pf, quoted, |pf, device_function| {
+            let parent = device_function.place.physical_function;
+            parent.is_some() && resolve_pf(pf, function_index) == parent
         }),
-        selector_key("vf", vf.as_slice(), quoted, |range, part| {
-            part.place.index.is_some_and(|index| range.contains(index))
+        selector_key("vf", vf.as_slice(), quoted, |range, device_function| {
+            device_function.place.index.is_some_and(|index| range.contains(index))
         }),
-        selector_key("numa", numa, plain, |wanted, part| part.device.numa_node == Some(*wanted)),
-        selector_key("interfaces", interfaces, quoted, |glob, part| {
-            let mut names = part.device.interfaces.iter();
+        selector_key("numa", numa, plain, |numa_node, device_function| {
+            device_function.device.numa_node == Some(*numa_node)
+        }),
+        selector_key("interfaces", interfaces, quoted, |glob, device_function| {
+            let mut names = device_function.device.interfaces.iter();
             names.any(|name| glob.matches(name))
         }),
-        selector_key("link-layer", link_layer, quoted, |layer, part| {
-            part.device.link_layers.contains(layer)
+        selector_key("link-layer", link_layer, quoted, |layer, device_function| {
+            device_function.device.link_layers.contains(layer)
         }),
-        selector_key("addresses", addresses, quoted, |address, part| {
-            let function = part.place.function;
+        selector_key("addresses", addresses, quoted, |address, device_function| {
+            let function = device_function.place.function;
             function.is_some_and(|function| function.address == *address)
         }),
     ];
@@ -133,16 +136,16 @@ fn selector_key<'s, T: fmt::Display>(
         key,
         word,
         write,
-        test: Box::new(move |part| test(word, part)),
+        test: Box::new(move |device_function| test(word, device_function)),
         is_matched: Cell::new(false),
     });
     words.collect()
 }
 
-fn resolve_pf(pf: &select::PfSelector, places: &FunctionIndex<'_>) -> Option<PciAddress> {
+fn resolve_pf(pf: &select::PfSelector, function_index: &FunctionIndex<'_>) -> Option<PciAddress> {
     match &pf.0 {
         PfRef::Address(address) => Some(*address),
-        PfRef::Interface(name) => places.interface(name.as_str())?.pci(),
+        PfRef::Interface(name) => function_index.interface(name.as_str())?.pci(),
     }
 }
 

@@ -21,13 +21,13 @@ use crate::discover::exclusion::Exclusion;
 type VfConfigs = BTreeMap<(Class, DeviceName), Result<VfConfig, String>>;
 
 pub(super) fn apply_vf_configs(inventory: &mut Inventory, config: &Config) {
-    let said = resolve_vf_configs(inventory, config);
-    let of = |device: &HostDevice| said.get(&(device.class, device.name.clone()));
+    let vf_configs = resolve_vf_configs(inventory, config);
+    let config_of = |device: &HostDevice| vf_configs.get(&(device.class, device.name.clone()));
     let all = inventory.devices.iter_mut().chain(&mut inventory.drained);
-    for device in all.filter(|_| !said.is_empty()) {
-        device.vf = of(device).and_then(|vf| vf.clone().ok());
+    for device in all.filter(|_| !vf_configs.is_empty()) {
+        device.vf = config_of(device).and_then(|vf| vf.clone().ok());
     }
-    let warnings = exclude(inventory, |device| of(device)?.clone().err());
+    let warnings = exclude(inventory, |device| config_of(device)?.clone().err());
     inventory.warnings.extend(warnings);
 }
 
@@ -43,15 +43,18 @@ pub fn exclude_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<Strin
     warnings
 }
 
-fn exclude(inventory: &mut Inventory, why: impl Fn(&HostDevice) -> Option<String>) -> Vec<String> {
+fn exclude(
+    inventory: &mut Inventory,
+    find_reason: impl Fn(&HostDevice) -> Option<String>,
+) -> Vec<String> {
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for device in std::mem::take(&mut inventory.devices) {
-        let Some(reason) = why(&device) else {
+        let Some(reason) = find_reason(&device) else {
             inventory.devices.push(device);
             continue;
         };
-        let entry = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
-        inventory.not_offered.push(entry.with_pci(device.pci));
+        let exclusion = Exclusion::new(device.class, device.name.as_str(), reason.as_str());
+        inventory.not_offered.push(exclusion.with_pci(device.pci));
         let names = refused.entry(reason).or_default();
         names.push(format!("{}={}", device.class, device.name));
         inventory.refused.push(device);
@@ -61,17 +64,18 @@ fn exclude(inventory: &mut Inventory, why: impl Fn(&HostDevice) -> Option<String
 }
 
 fn resolve_vf_configs(inventory: &Inventory, config: &Config) -> VfConfigs {
-    let mut said = VfConfigs::new();
+    let mut vf_configs = VfConfigs::new();
     for class in Class::ALL {
         let pools = config.pools.iter().filter(|(_, pool)| pool.class == class);
         let pools: Vec<(&String, &PoolConfig)> = pools.collect();
         let is_of_pool = pools.iter().any(|(_, pool)| pool.vf.is_some());
-        let is_own = class == Class::Netdev && config.netdev.values().any(|own| own.vf.is_some());
+        let is_own =
+            class == Class::Netdev && config.netdev.values().any(|netdev| netdev.vf.is_some());
         if is_of_pool || is_own {
-            resolve_class(class, &pools, inventory, config, &mut said);
+            resolve_class(class, &pools, inventory, config, &mut vf_configs);
         }
     }
-    said
+    vf_configs
 }
 
 fn resolve_class(
@@ -79,24 +83,27 @@ fn resolve_class(
     pools: &[(&String, &PoolConfig)],
     inventory: &Inventory,
     config: &Config,
-    said: &mut VfConfigs,
+    vf_configs: &mut VfConfigs,
 ) {
     // Those that are drained too: a device is the same before and after.
     let devices = inventory.with_drained();
     let candidates = group_inseparable(devices.filter(|device| device.class == class));
-    let places = FunctionIndex::from_inventory(inventory);
-    let mut having: Vec<Vec<(&String, &PoolConfig)>> = vec![Vec::new(); candidates.len()];
+    let function_index = FunctionIndex::from_inventory(inventory);
+    let mut pools_by_candidate: Vec<Vec<(&String, &PoolConfig)>> =
+        vec![Vec::new(); candidates.len()];
     for (name, pool) in pools {
-        let chosen = select(&candidates, &pool.select, &places).chosen;
-        for (having, _) in having.iter_mut().zip(chosen).filter(|(_, chosen)| *chosen) {
-            having.push((name, pool));
+        let chosen = select(&candidates, &pool.select, &function_index).chosen;
+        for (candidate_pools, _) in
+            pools_by_candidate.iter_mut().zip(chosen).filter(|(_, chosen)| *chosen)
+        {
+            candidate_pools.push((name, pool));
         }
     }
-    for (candidate, having) in candidates.iter().zip(having) {
+    for (candidate, candidate_pools) in candidates.iter().zip(pools_by_candidate) {
         // Any of them is a name by which a container gets it.
         for device in candidate {
-            if let Some(vf) = resolve_device(device, &having, config).transpose() {
-                said.insert((class, device.name.clone()), vf);
+            if let Some(vf) = resolve_device(device, &candidate_pools, config).transpose() {
+                vf_configs.insert((class, device.name.clone()), vf);
             }
         }
     }
@@ -108,11 +115,11 @@ fn resolve_device(
     pools: &[(&String, &PoolConfig)],
     config: &Config,
 ) -> Result<Option<VfConfig>, String> {
-    let own = || config.netdev.get(device.name.as_str())?.vf.as_ref();
-    let own = (device.class == Class::Netdev).then(own).flatten();
-    let mut of_pools = pools.iter().filter_map(|(name, pool)| Some((name, pool.vf.as_ref()?)));
-    let first = of_pools.next();
-    let Some(vf) = own.or(first.map(|(_, vf)| vf)) else {
+    let own_config = || config.netdev.get(device.name.as_str())?.vf.as_ref();
+    let own_config = (device.class == Class::Netdev).then(own_config).flatten();
+    let mut pool_configs = pools.iter().filter_map(|(name, pool)| Some((name, pool.vf.as_ref()?)));
+    let first = pool_configs.next();
+    let Some(vf) = own_config.or(first.map(|(_, vf)| vf)) else {
         return Ok(None);
     };
     if let Some((plugin, _)) = pools.iter().find(|(_, pool)| pool.mover == Mover::Cni) {
@@ -120,7 +127,7 @@ fn resolve_device(
             "its table vf says what it is set up to be, and a CNI plugin moves the members of pool {plugin}, for which nothing sets it up; leave it out of that pool, or out of table vf, in {CONFIG_PATH}"
         ));
     }
-    let other = of_pools.find(|(_, other)| own.is_none() && *other != vf);
+    let other = pool_configs.find(|(_, other)| own_config.is_none() && *other != vf);
     if let (Some((one, _)), Some((other, _))) = (first, other) {
         return Err(format!(
             "pools {one} and {other} both have it, and their tables vf differ; make the tables alike, or select it once, in {CONFIG_PATH}"

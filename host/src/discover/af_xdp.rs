@@ -21,11 +21,11 @@ pub enum AfXdpTrouble {
 }
 
 impl AfXdpTrouble {
-    pub fn find(abilities: InterfaceFeatures, parameter: Option<&str>) -> Option<AfXdpTrouble> {
-        let is_one = abilities.channels.is_none_or(|channels| channels < 2);
-        match (parameter?, abilities.flow_filters) {
+    pub fn find(features: InterfaceFeatures, parameter: Option<&str>) -> Option<AfXdpTrouble> {
+        let is_one = features.channels.is_none_or(|channels| channels < 2);
+        match (parameter?, features.flow_filters) {
             ("0", _) if is_one => None,
-            ("0", _) => abilities.channels.map(AfXdpTrouble::Channels),
+            ("0", _) => features.channels.map(AfXdpTrouble::Channels),
             (_, Some(FlowFilters::Absent)) => Some(AfXdpTrouble::NoFilters),
             (_, Some(FlowFilters::Off)) => Some(AfXdpTrouble::FiltersOff),
             (_, Some(FlowFilters::On) | None) => None,

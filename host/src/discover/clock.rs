@@ -56,8 +56,8 @@ pub(crate) fn read(
         let offered = sources.into_iter().filter_map(|source| {
             let (name, pci) = (source.name.clone(), source.pci);
             let clock = source.offer(probe, functions, &nics);
-            let refuse = |reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci));
-            clock.map_err(refuse).ok()
+            let exclude = |reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci));
+            clock.map_err(exclude).ok()
         });
         offered.collect()
     };
@@ -96,10 +96,10 @@ impl ClockSource {
 fn read_class(
     probe: &Probe<'_>,
     functions: &PciFunctions,
-    kind: Class,
+    class: Class,
     clock_name: &str,
 ) -> Vec<ClockSource> {
-    let class = kind.as_str();
+    let class_name = class.as_str();
     let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| ClockSource {
         clock_name: probe.attribute(directory.join(clock_name)),
         name,
@@ -107,13 +107,13 @@ fn read_class(
         pci,
     };
     let mut dangling = Vec::new();
-    let mut found: BTreeMap<u32, ClockSource> = BTreeMap::new();
-    let listed_in = Path::new("/sys/class").join(class);
-    for name in probe.list(&listed_in) {
-        let Some(number) = parse_number(class, &name) else {
+    let mut sources: BTreeMap<u32, ClockSource> = BTreeMap::new();
+    let class_dir = Path::new("/sys/class").join(class_name);
+    for name in probe.list(&class_dir) {
+        let Some(number) = parse_number(class_name, &name) else {
             continue;
         };
-        let Some(directory) = probe.resolve(listed_in.join(&name)) else {
+        let Some(directory) = probe.resolve(class_dir.join(&name)) else {
             dangling.push((number, name));
             continue;
         };
@@ -121,25 +121,25 @@ fn read_class(
             let device = probe.resolve(directory.join("device"))?;
             PciFunctions::function_above(&device)
         });
-        found.insert(number, source(name, directory, pci));
+        sources.insert(number, source(name, directory, pci));
     }
-    for function in functions.iter().filter(|function| function.has(class)) {
-        let parent = function.directory().join(class);
+    for function in functions.iter().filter(|function| function.has(class_name)) {
+        let parent = function.directory().join(class_name);
         for name in probe.list(&parent) {
-            if let Some(number) = parse_number(class, &name) {
+            if let Some(number) = parse_number(class_name, &name) {
                 let directory = parent.join(&name);
-                found
+                sources
                     .entry(number)
                     .or_insert_with(|| source(name, directory, Some(function.address)));
             }
         }
     }
-    dangling.retain(|(number, _)| !found.contains_key(number));
+    dangling.retain(|(number, _)| !sources.contains_key(number));
     for (_, name) in dangling {
-        let reason = probe.dangling_reason(&listed_in.join(&name));
-        probe.exclude(Exclusion::new(kind, name, reason));
+        let reason = probe.dangling_reason(&class_dir.join(&name));
+        probe.exclude(Exclusion::new(class, name, reason));
     }
-    found.into_values().collect()
+    sources.into_values().collect()
 }
 
 fn parse_number(class: &str, name: &str) -> Option<u32> {

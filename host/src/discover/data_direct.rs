@@ -31,7 +31,7 @@ const END: u8 = 0x0f;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataDirect {
     /// The Data Direct function of a NIC, by the NIC's address.
-    of_nics: BTreeMap<PciAddress, PciAddress>,
+    by_nic: BTreeMap<PciAddress, PciAddress>,
     /// Why it is not known which NIC has which.
     obstacle: Option<String>,
 }
@@ -40,51 +40,51 @@ impl DataDirect {
     /// Reads nothing on a host without such functions, or without GPUs, which are what they are for.
     pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> DataDirect {
         let mut by_uuid: BTreeMap<String, PciAddress> = BTreeMap::new();
-        let mut found = DataDirect::default();
+        let mut data_direct = DataDirect::default();
         if gpu::gpus(functions).next().is_none() {
-            return found;
+            return data_direct;
         }
         for function in functions.iter().filter(|one| is_data_direct(one.id)) {
             let address = function.address;
             let uuid = read_uuid(probe, function);
             let uuid = uuid.and_then(|uuid| uuid.ok_or_else(|| "it has no UUID there".to_owned()));
             let known = uuid.map(|uuid| by_uuid.insert(uuid, address));
-            found.obstacle = match known {
+            data_direct.obstacle = match known {
                 Ok(None) => continue,
                 Ok(Some(other)) => Some(format!(
                     "the Data Direct functions {other} and {address} have the same UUID in their VPD"
                 )),
-                Err(why) => Some(unknown_reason("Data Direct function", address, &why)),
+                Err(reason) => Some(unknown_reason("Data Direct function", address, &reason)),
             };
-            return found;
+            return data_direct;
         }
         if by_uuid.is_empty() {
-            return found;
+            return data_direct;
         }
         for nic in functions.iter().filter(|one| is_nic(one)) {
             match read_uuid(probe, nic) {
                 Ok(Some(uuid)) => {
                     let function = by_uuid.get(&uuid);
-                    found.of_nics.extend(function.map(|function| (nic.address, *function)));
+                    data_direct.by_nic.extend(function.map(|function| (nic.address, *function)));
                 }
                 // As a card without Data Direct.
                 Ok(None) => {}
-                Err(why) => {
-                    found.obstacle = Some(unknown_reason("NIC", nic.address, &why));
-                    return found;
+                Err(reason) => {
+                    data_direct.obstacle = Some(unknown_reason("NIC", nic.address, &reason));
+                    return data_direct;
                 }
             }
         }
-        found
+        data_direct
     }
 
     pub fn function_for(&self, nic: PciAddress) -> Option<PciAddress> {
-        self.of_nics.get(&nic).copied()
+        self.by_nic.get(&nic).copied()
     }
 
     /// The NICs with such a function, by address, each with it.
     pub fn iter(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
-        self.of_nics.iter().map(|(nic, function)| (*nic, *function))
+        self.by_nic.iter().map(|(nic, function)| (*nic, *function))
     }
 
     pub fn obstacle(&self) -> Option<&str> {
@@ -102,9 +102,9 @@ fn is_nic(function: &PciFunction) -> bool {
     function.physical_function.is_none() && id.vendor == VENDOR && NICS.contains(&id.device)
 }
 
-fn unknown_reason(what: &str, address: PciAddress, why: &str) -> String {
+fn unknown_reason(what: &str, address: PciAddress, reason: &str) -> String {
     format!(
-        "the VPD of the {what} {address}, which says what of Data Direct belongs together, is not known: {why}"
+        "the VPD of the {what} {address}, which says what of Data Direct belongs together, is not known: {reason}"
     )
 }
 
@@ -118,13 +118,13 @@ fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>
         },
         Ok(None) => Err("there is none".to_owned()),
         Err(error) => {
-            let why = ErrorChain(&error).to_string();
+            let reason = ErrorChain(&error).to_string();
             if !error.is_denied() {
-                return Err(why);
+                return Err(reason);
             }
             // Root learns what is nearest, and with it what is offered under the names of GPUs.
             probe.with_classes(&[Class::Rdma], || probe.ok_or_warn::<()>(Err(error)));
-            Err(format!("{why}{}", as_root()))
+            Err(format!("{reason}{}", as_root()))
         }
     }
 }

@@ -74,7 +74,7 @@ mod tests {
         let (found, reasons) = look(&tree);
         let found = found.unwrap();
         assert_eq!(found.version.as_deref(), Some("2.6"));
-        assert_eq!(found.node.numbers.to_string(), "510:0");
+        assert_eq!(found.node.number.to_string(), "510:0");
         assert!(reasons.is_empty());
     }
 

@@ -121,10 +121,12 @@ pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) ->
 
 /// Why the tree does not say which of these functions are near each other.
 pub fn find_obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'static str> {
-    let roots: BTreeSet<_> = compared.iter().map(|at| functions.root(*at)).collect();
+    let roots: BTreeSet<_> = compared.iter().map(|address| functions.root(*address)).collect();
     let is_emulated = |bridge: &PciAddress| {
         let bridge = functions.get(*bridge);
-        bridge.is_some_and(|of| EMULATED.contains(&of.id.vendor) || of.id == EMULATED_ICH)
+        bridge.is_some_and(|function| {
+            EMULATED.contains(&function.id.vendor) || function.id == EMULATED_ICH
+        })
     };
     let is_flat = |address: &PciAddress| functions.bridges(*address).iter().all(is_emulated);
     (roots.len() == 1 && compared.iter().all(is_flat))

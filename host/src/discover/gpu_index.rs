@@ -52,9 +52,9 @@ pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> GpuIndexes {
             "no CDI specification of nvidia.com/gpu or amd.com/gpu on this host numbers GPUs",
         ),
         [(vendor, names)] => {
-            let own = gpus.iter().filter(|(_, name)| *name == vendor.name);
-            let own: Vec<&PciFunction> = own.map(|(gpu, _)| *gpu).collect();
-            match_indexes(vendor, names, &(vendor.nodes)(probe, &own))
+            let vendor_gpus = gpus.iter().filter(|(_, name)| *name == vendor.name);
+            let vendor_gpus: Vec<&PciFunction> = vendor_gpus.map(|(gpu, _)| *gpu).collect();
+            match_indexes(vendor, names, &(vendor.nodes)(probe, &vendor_gpus))
         }
         _ => unknown_index("both nvidia.com/gpu and amd.com/gpu number GPUs"),
     }
@@ -71,11 +71,11 @@ fn unknown_index(why: &str) -> GpuIndexes {
 /// The paths of the nodes of each GPU that a device's name numbers. Of a divided GPU only its slices are there.
 fn numbered_nodes(specs: &Registry, vendor: &GpuVendor) -> BTreeMap<u32, BTreeSet<String>> {
     let devices = specs.devices();
-    let devices = devices.filter(|found| found.name.kind().as_str() == vendor.kind);
+    let devices = devices.filter(|resolved| resolved.name.kind().as_str() == vendor.kind);
     let mut numbered: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
-    for found in devices {
-        if let Some(index) = gpu_name::vendor_index(found.name.device().as_str()) {
-            let nodes = found.device.container_edits.device_nodes.iter();
+    for resolved in devices {
+        if let Some(index) = gpu_name::vendor_index(resolved.name.device().as_str()) {
+            let nodes = resolved.device.container_edits.device_nodes.iter();
             let paths = nodes.map(|node| node.path.clone());
             numbered.entry(index).or_default().extend(paths);
         }
@@ -91,13 +91,13 @@ fn match_indexes(
     let mut indexes = GpuIndexes::default();
     for (index, paths) in names {
         let is_its = |(_, nodes): &&GpuNodes| nodes.iter().any(|node| paths.contains(node));
-        let found: Vec<PciAddress> = gpus.iter().filter(is_its).map(|(gpu, _)| *gpu).collect();
-        if let [gpu] = found[..] {
+        let matching: Vec<PciAddress> = gpus.iter().filter(is_its).map(|(gpu, _)| *gpu).collect();
+        if let [gpu] = matching[..] {
             indexes.known.insert(*index, gpu);
             continue;
         }
         let (kind, number) =
-            (vendor.kind, if found.is_empty() { "no GPU" } else { "several GPUs" });
+            (vendor.kind, if matching.is_empty() { "no GPU" } else { "several GPUs" });
         let reason = format!("the nodes of {kind}={index} belong to {number} on PCI; {ADVICE}");
         indexes.unknown.insert(gpu_name::from_index(*index), reason);
     }
@@ -133,10 +133,10 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     let partitions: Vec<_> = properties.filter_map(|text| kfd::render_node(&text)).collect();
     let of_gpu = |gpu: &&PciFunction| {
         let names = probe.list(gpu.directory().join("drm")).into_iter();
-        let own = names.filter(|name| name.starts_with("renderD"));
-        let partitions = partitions.iter().filter(|(_, at)| *at == gpu.address);
+        let card_nodes = names.filter(|name| name.starts_with("renderD"));
+        let partitions = partitions.iter().filter(|(_, address)| *address == gpu.address);
         let partitions = partitions.map(|(minor, _)| format!("renderD{minor}"));
-        let nodes = own.chain(partitions).map(|name| format!("/dev/dri/{name}"));
+        let nodes = card_nodes.chain(partitions).map(|name| format!("/dev/dri/{name}"));
         (gpu.address, nodes.collect())
     };
     gpus.iter().map(of_gpu).collect()

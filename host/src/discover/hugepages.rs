@@ -20,7 +20,7 @@ pub const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
 /// Of a page that large, the kernel could not count the bytes.
-const MOST_KIB: u64 = 1 << 54;
+const MAX_KIB: u64 = 1 << 54;
 const HUGETLBFS: &[u8] = b"hugetlbfs";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,9 +55,9 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
     let mut offered = Vec::new();
     for size_kib in sizes {
         let nodes = by_node.remove(&size_kib).unwrap_or_default();
-        let of_size = mounts.remove(&size_kib).unwrap_or_default();
+        let size_mounts = mounts.remove(&size_kib).unwrap_or_default();
         let pages = Hugepages {
-            mounts: of_size.into_iter().collect(),
+            mounts: size_mounts.into_iter().collect(),
             ..read_size(probe, size_kib, nodes, overall.contains(&size_kib))
         };
         if pages.total > 0 || pages.overcommit > 0 {
@@ -81,9 +81,9 @@ fn unknown_reason(
     overall: &BTreeSet<u64>,
 ) -> Option<String> {
     let name = format!("hugepages-{size_kib}kB");
-    let of_nodes =
+    let node_dirs =
         nodes.iter().map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)));
-    let directories = of_nodes.chain([PathBuf::from(SIZES)]);
+    let directories = node_dirs.chain([PathBuf::from(SIZES)]);
     let files = directories.flat_map(|directory| {
         let directory = directory.join(&name);
         ["nr_hugepages", "nr_overcommit_hugepages"].map(|file| directory.join(file))
@@ -96,8 +96,8 @@ fn unknown_reason(
         );
         (!overall.contains(&size_kib)).then_some(absent)
     };
-    let listed = || probe.own_unread_reason(SIZES);
-    let reason = unread.or_else(listed).or_else(absent)?;
+    let sizes_reason = || probe.own_unread_reason(SIZES);
+    let reason = unread.or_else(sizes_reason).or_else(absent)?;
     Some(format!("how many pages are reserved is not known: {reason}"))
 }
 
@@ -199,7 +199,7 @@ fn parse_default_size(meminfo: &str) -> Option<u64> {
 pub(crate) fn parse_size(name: &str) -> Option<u64> {
     let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     let size = size.parse().ok();
-    size.filter(|size| *size > 0 && *size < MOST_KIB)
+    size.filter(|size| *size > 0 && *size < MAX_KIB)
 }
 
 /// The number of a directory such as `node1`.

@@ -91,10 +91,10 @@ pub(crate) fn search_dirs(own: Option<&Path>, configured: &[PathBuf]) -> Vec<Pat
         let multiarch = multiarch.map(|dir| Path::new("/").join(above).join(dir));
         multiarch.into_iter().chain([PathBuf::from(format!("/{above}64"))])
     });
-    let mut seen = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let own = own.map(Path::to_owned).into_iter();
     let dirs = own.chain(library_dirs(configured)).chain(usual);
-    dirs.filter(|dir| seen.insert(dir.clone())).collect()
+    dirs.filter(|dir| visited.insert(dir.clone())).collect()
 }
 
 pub(crate) fn find_installations(
@@ -103,29 +103,32 @@ pub(crate) fn find_installations(
     main_library: &str,
     belongs: impl Fn(&str) -> bool,
 ) -> Vec<Installation> {
-    let mut seen = BTreeSet::new();
-    let mut found = Vec::new();
+    let mut visited = BTreeSet::new();
+    let mut installations = Vec::new();
     for dir in dirs {
         // /usr/lib64 may be a link to a directory that is listed under its own name.
-        let Some(place) = probe.resolve(dir).filter(|place| seen.insert(place.clone())) else {
+        let Some(path) = probe.resolve(dir).filter(|path| visited.insert(path.clone())) else {
             continue;
         };
-        let mut libraries = probe.list(&place);
+        let mut libraries = probe.list(&path);
         libraries.retain(|name| belongs(name));
         libraries.retain(|name| is_file(probe, &dir.join(name)));
         if libraries.iter().any(|name| name == main_library) {
             let prefix = find_prefix(dir);
-            found.push(Installation { library_dir: dir.clone(), libraries, prefix });
+            installations.push(Installation { library_dir: dir.clone(), libraries, prefix });
         }
     }
-    found
+    installations
 }
 
 fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
     let file = matches!(probe.entry(path), Some(EntryKind::File { .. }));
     if !file && probe.unread_reason(path).is_none() {
-        let shown = probe.host().outside_path(path);
-        probe.warn(format!("skipped library {}: it leads to no regular file", shown.display()));
+        let outside_path = probe.host().outside_path(path);
+        probe.warn(format!(
+            "skipped library {}: it leads to no regular file",
+            outside_path.display()
+        ));
     }
     file
 }
@@ -143,8 +146,8 @@ pub(crate) fn read_library(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
 pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<ElfSummary> {
     elf::summarize(content)
         .inspect_err(|error| {
-            let shown = probe.host().outside_path(path);
-            probe.warn(format!("reading library {}: {error}", shown.display()));
+            let outside_path = probe.host().outside_path(path);
+            probe.warn(format!("reading library {}: {error}", outside_path.display()));
         })
         .ok()
 }
@@ -170,7 +173,7 @@ fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<ElfSummary, ElfError> {
 pub(crate) fn find_closure(
     probe: &Probe<'_>,
     path: &Path,
-    supply: &ContainerLibraries,
+    container_libraries: &ContainerLibraries,
 ) -> Result<Option<ProgramClosure>, String> {
     if let Some(interpreter) = interpreter_line(probe, path) {
         return match interpreter.as_str() {
@@ -185,11 +188,11 @@ pub(crate) fn find_closure(
         ElfError::NotElf => "it is neither an ELF program nor a script".to_owned(),
         error => error.to_string(),
     })?;
-    let missing = missing_libraries(&summary.needed, &supply.mounted).join(", ");
+    let missing = missing_libraries(&summary.needed, &container_libraries.mounted).join(", ");
     if missing.is_empty() {
         return Ok(None);
     }
-    let Some(dirs) = &supply.search else {
+    let Some(dirs) = &container_libraries.search else {
         return Err(format!(
             "it needs {missing}, which an image need not have; run it on the host, or set \
              tool-libraries = true in [cdi]"
@@ -234,10 +237,10 @@ fn close(
         return Err(format!("its dynamic loader {loader} is not on this host; install it"));
     }
     let mut libraries = BTreeMap::new();
-    let mut open = program.needed.clone();
-    while let Some(name) = open.pop() {
+    let mut pending = program.needed.clone();
+    while let Some(name) = pending.pop() {
         // libc needs the loader, which is there before anything is loaded.
-        let is_loader = loader.file_name().is_some_and(|own| own == name.as_str());
+        let is_loader = loader.file_name().is_some_and(|file_name| file_name == name.as_str());
         if is_loader || libraries.contains_key(&name) {
             continue;
         }
@@ -246,9 +249,10 @@ fn close(
                 "it needs {name:?}, which is no name of a library; run it on the host"
             ));
         }
-        let found = dirs.iter().map(|dir| dir.join(&name));
-        let found = found.filter_map(|path| Some((if_loadable(probe, &path, program)?, path)));
-        let Some((summary, path)) = found.into_iter().next() else {
+        let candidates = dirs.iter().map(|dir| dir.join(&name));
+        let candidates =
+            candidates.filter_map(|path| Some((if_loadable(probe, &path, program)?, path)));
+        let Some((summary, path)) = candidates.into_iter().next() else {
             return Err(not_found_message(probe, &name, dirs));
         };
         if libraries.len() == MAX_LIBRARIES {
@@ -256,7 +260,7 @@ fn close(
                 "it needs more than {MAX_LIBRARIES} libraries; run it on the host"
             ));
         }
-        open.extend(summary.needed);
+        pending.extend(summary.needed);
         libraries.insert(name, path);
     }
     Ok(ProgramClosure { loader, libraries })
@@ -274,8 +278,8 @@ fn if_loadable(probe: &Probe<'_>, path: &Path, program: &ElfSummary) -> Option<E
 }
 
 fn not_found_message(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
-    let mut places = dirs.iter().map(|dir| dir.join(name));
-    if let Some(reason) = places.find_map(|place| probe.unread_reason(place)) {
+    let mut paths = dirs.iter().map(|dir| dir.join(name));
+    if let Some(reason) = paths.find_map(|path| probe.unread_reason(path)) {
         return format!("it needs {name}, and whether this host has it is not known: {reason}");
     }
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
@@ -300,14 +304,14 @@ pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
 /// mounted.
 fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut missing = BTreeSet::new();
-    let mut seen = BTreeSet::new();
-    let mut open: Vec<&String> = needed.iter().collect();
-    while let Some(name) = open.pop() {
-        if WITH_LIBC.contains(&name.as_str()) || !seen.insert(name) {
+    let mut visited = BTreeSet::new();
+    let mut pending: Vec<&String> = needed.iter().collect();
+    while let Some(name) = pending.pop() {
+        if WITH_LIBC.contains(&name.as_str()) || !visited.insert(name) {
             continue;
         }
         match mounted.get(name) {
-            Some(needs) => open.extend(needs),
+            Some(needs) => pending.extend(needs),
             None => drop(missing.insert(name.clone())),
         }
     }

@@ -91,7 +91,7 @@ pub(crate) fn read(
             Err(unknown)
         }
     };
-    let judgement = MovabilityCheck {
+    let check = MovabilityCheck {
         config,
         functions,
         network,
@@ -99,9 +99,9 @@ pub(crate) fn read(
         vdpa: probe.ok_or_warn(read_vdpa(probe.host()).map(Some)).unwrap_or_default(),
         by_function: group_by_function(interfaces),
     };
-    let mut names = TakenNames::default();
+    let mut taken_names = TakenNames::default();
     let interfaces = interfaces.iter();
-    interfaces.filter_map(|interface| judgement.judge(probe, interface, &mut names)).collect()
+    interfaces.filter_map(|interface| check.judge(probe, interface, &mut taken_names)).collect()
 }
 
 impl MovabilityCheck<'_> {
@@ -109,18 +109,18 @@ impl MovabilityCheck<'_> {
         &self,
         probe: &Probe<'_>,
         interface: &NetworkInterface,
-        names: &mut TakenNames,
+        taken_names: &mut TakenNames,
     ) -> Option<MovableInterface> {
         let pci = interface.pci()?;
         let function = self.functions.get(pci);
         let obstacle = self
             .find_obstacle(interface, pci, function)
             .or_else(|| intermediate_device_reason(probe, &interface.name, pci));
-        let (device, obstacle) = match (names.choose(&interface.name, Some(pci)), obstacle) {
+        let (device, obstacle) = match (taken_names.choose(&interface.name, Some(pci)), obstacle) {
             (Ok(device), obstacle) => (device, obstacle),
             (Err(reason), _) => (interface.name.clone(), Some(reason)),
         };
-        let named = &self.config.discover.offer_netdevs;
+        let patterns = &self.config.discover.offer_netdevs;
         Some(MovableInterface {
             netdev: Netdev {
                 name: interface.name.clone(),
@@ -133,7 +133,7 @@ impl MovabilityCheck<'_> {
                 trouble: None,
             },
             obstacle,
-            is_named: named.iter().any(|glob| glob.matches(&interface.name)),
+            is_named: patterns.iter().any(|glob| glob.matches(&interface.name)),
         })
     }
 
@@ -154,8 +154,8 @@ impl MovabilityCheck<'_> {
                     .to_owned(),
             );
         }
-        let mut beside = self.by_function.get(&pci)?.iter();
-        if let Some(other) = beside.find(|other| other.name != interface.name) {
+        let mut function_interfaces = self.by_function.get(&pci)?.iter();
+        if let Some(other) = function_interfaces.find(|other| other.name != interface.name) {
             return Some(format!(
                 "its PCI function has another interface, {}, and the function is what tells an interface that comes back; nothing can be done",
                 Quoted(&other.name)
@@ -180,13 +180,13 @@ impl MovabilityCheck<'_> {
             let reason = "who uses it is not known: the kernel's answer by netlink does not have it; run onload-ctk in the host's network namespace";
             return Some(reason.to_owned());
         };
-        let beside = ExtraUses {
+        let extra_uses = ExtraUses {
             soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
             vdpa: find_vdpa(&self.vdpa, pci),
             // Only root is told, and discovery need not be it: the hook looks before it moves one.
             ..ExtraUses::default()
         };
-        let uses = network.describe_uses(link, beside);
+        let uses = network.describe_uses(link, extra_uses);
         match uses.as_slice() {
             [] => None,
             [only] => Some(only.clone()),
@@ -201,8 +201,8 @@ fn intermediate_device_reason(
     interface: &str,
     pci: PciAddress,
 ) -> Option<String> {
-    let place = probe.resolve(Path::new(SYS_CLASS_NET).join(interface))?;
-    let device = place.parent().and_then(Path::parent)?.file_name()?;
+    let directory = probe.resolve(Path::new(SYS_CLASS_NET).join(interface))?;
+    let device = directory.parent().and_then(Path::parent)?.file_name()?;
     let is_own = device.to_str() == Some(pci.to_string().as_str());
     (!is_own).then(|| {
         format!(
@@ -216,21 +216,21 @@ fn intermediate_device_reason(
 /// drivers/infiniband/sw/rxe/rxe_verbs.c).
 pub(crate) fn read_soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
     let devices = probe.list(RDMA_CLASS).into_iter();
-    let on = devices.filter_map(|device| {
+    let by_interface = devices.filter_map(|device| {
         let directory = probe.resolve(Path::new(RDMA_CLASS).join(&device))?;
         let is_software = directory.starts_with(SOFTWARE);
         let interface = is_software.then(|| probe.attribute(directory.join("parent")));
         Some((interface??, device))
     });
-    on.collect()
+    by_interface.collect()
 }
 
 /// The vDPA devices, by their directory.
 pub(crate) fn read_vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostError> {
     let mut devices = BTreeMap::new();
     for name in host.list(Path::new(VDPA_DEVICES))?.names {
-        if let Some(place) = host.resolve(&Path::new(VDPA_DEVICES).join(&name))? {
-            devices.insert(place, name);
+        if let Some(path) = host.resolve(&Path::new(VDPA_DEVICES).join(&name))? {
+            devices.insert(path, name);
         }
     }
     Ok(devices)
@@ -238,6 +238,6 @@ pub(crate) fn read_vdpa(host: &Host) -> Result<BTreeMap<PathBuf, String>, HostEr
 
 pub(crate) fn find_vdpa(devices: &BTreeMap<PathBuf, String>, function: PciAddress) -> Option<&str> {
     let mut devices = devices.iter();
-    let (_, name) = devices.find(|(place, _)| is_below(place, function))?;
+    let (_, name) = devices.find(|(path, _)| is_below(path, function))?;
     Some(name)
 }

@@ -121,7 +121,7 @@ fn card_support(id: PciId) -> Option<CardSupport> {
 struct Attachment {
     datapath: Option<Datapath>,
     /// The path of its switch `enable`, if it has one and it is 0.
-    switched_off: Option<String>,
+    off_switch: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,9 +139,9 @@ struct Attachments {
     unbound: BTreeMap<PciAddress, String>,
     /// Whether interfaces of other drivers can be registered.
     af_xdp: AfXdpSupport,
-    abilities: BTreeMap<String, InterfaceFeatures>,
+    features: BTreeMap<String, InterfaceFeatures>,
     /// What Onload's debugfs lists.
-    listed: Vec<DebugfsNic>,
+    debugfs_nics: Vec<DebugfsNic>,
     unread: Option<String>,
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct DiscoveredNics {
     /// The interfaces that Onload has, whether they are offered or not.
     pub names: Vec<String>,
     /// Those that are not in this network namespace.
-    pub elsewhere: OtherNetnsNics,
+    pub other_netns_nics: OtherNetnsNics,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,8 +180,8 @@ pub(crate) struct OtherNetnsNics {
 
 impl OtherNetnsNics {
     pub(crate) fn datapath(&self, name: &str, pci: PciAddress) -> Option<Datapath> {
-        let found = self.functions.get(&pci).or_else(|| self.names.get(name));
-        found.copied()
+        let datapath = self.functions.get(&pci).or_else(|| self.names.get(name));
+        datapath.copied()
     }
 }
 
@@ -190,31 +190,33 @@ pub(crate) fn read(
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
     config: &DiscoverConfig,
-    users: OnloadAvailability<'_>,
+    availability: OnloadAvailability<'_>,
 ) -> DiscoveredNics {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let mut attachments = read_attachments(probe, functions);
     let has_driver = |interface: &NetworkInterface| interface.driver().is_some();
     if interfaces.iter().any(has_driver) {
-        let abilities = probe
+        let features = probe
             .with_classes(&[], || probe.ok_or_warn(probe.host().interface_features().map(Some)));
-        attachments.abilities = abilities.unwrap_or_default();
+        attachments.features = features.unwrap_or_default();
     }
-    let mut names = TakenNames::default();
+    let mut taken_names = TakenNames::default();
     let mut nics = Vec::new();
-    let mut attached = Vec::new();
+    let mut attached_names = Vec::new();
     for interface in interfaces {
         let function = interface.pci().and_then(|address| functions.get(address));
-        let found = find_datapath(interface, function, &attachments);
-        attached.extend(found.is_ok().then(|| interface.name.clone()));
-        let decided = require_not_ignored(interface, config).and(found);
-        if matches!(decided, Err(NicRefusal::Unknown(_))) && users.onload.is_none() {
+        let datapath = find_datapath(interface, function, &attachments);
+        attached_names.extend(datapath.is_ok().then(|| interface.name.clone()));
+        let decided = require_not_ignored(interface, config).and(datapath);
+        if matches!(decided, Err(NicRefusal::Unknown(_))) && availability.onload.is_none() {
             probe.mark_undecided(DEBUGFS_NICS, &INTERFACES);
         }
         let decided = decided
             .map_err(NicRefusal::into_reason)
-            .and_then(|datapath| users.check(datapath))
-            .and_then(|datapath| Ok((datapath, names.choose(&interface.name, interface.pci())?)));
+            .and_then(|datapath| availability.check(datapath))
+            .and_then(|datapath| {
+                Ok((datapath, taken_names.choose(&interface.name, interface.pci())?))
+            });
         match decided {
             Ok((datapath, device)) => nics.push(new_nic(interface, function, datapath, device)),
             Err(reason) => {
@@ -223,11 +225,17 @@ pub(crate) fn read(
         }
     }
     refuse_without_interface(probe, functions, interfaces);
-    warn_of_trouble(probe, &nics, &attachments.abilities);
+    warn_of_trouble(probe, &nics, &attachments.features);
     DiscoveredNics {
         nics,
-        names: attached,
-        elsewhere: find_in_other_netns(probe, &attachments, functions, interfaces, users),
+        names: attached_names,
+        other_netns_nics: find_in_other_netns(
+            probe,
+            &attachments,
+            functions,
+            interfaces,
+            availability,
+        ),
     }
 }
 
@@ -236,37 +244,38 @@ fn find_in_other_netns(
     attachments: &Attachments,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-    users: OnloadAvailability<'_>,
+    availability: OnloadAvailability<'_>,
 ) -> OtherNetnsNics {
-    let mut elsewhere = OtherNetnsNics::default();
-    for listed in &attachments.listed {
+    let mut other_netns_nics = OtherNetnsNics::default();
+    for nic in &attachments.debugfs_nics {
         // Of another kind than AF_XDP, the function tells which one it is, though a bond gave it another address.
-        let has_function = listed.datapath.is_some_and(|kind| kind != Datapath::AfXdp);
-        let is_it = |interface: &&NetworkInterface| {
-            listed.matches(interface) || has_function && interface.name == listed.name
+        let has_function = nic.datapath.is_some_and(|datapath| datapath != Datapath::AfXdp);
+        let is_same = |interface: &&NetworkInterface| {
+            nic.matches(interface) || has_function && interface.name == nic.name
         };
-        let (here, at_first) = (interfaces.iter().find(is_it), &listed.at_first);
-        if here.is_none() {
+        let (interface, original_name) = (interfaces.iter().find(is_same), &nic.original_name);
+        if interface.is_none() {
             let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
-            probe.exclude(Exclusion::new(Class::Nic, at_first.as_str(), reason));
+            probe.exclude(Exclusion::new(Class::Nic, original_name.as_str(), reason));
         }
         // On its way back from a container it has another name for a moment.
-        if here.is_none_or(|interface| interface.name != *at_first) {
-            let usable = users.check(listed.datapath.unwrap_or(Datapath::AfXdp));
-            let usable = usable.map(|datapath| (at_first.clone(), datapath));
-            elsewhere.names.extend(usable.ok());
+        if interface.is_none_or(|interface| interface.name != *original_name) {
+            let usable = availability.check(nic.datapath.unwrap_or(Datapath::AfXdp));
+            let usable = usable.map(|datapath| (original_name.clone(), datapath));
+            other_netns_nics.names.extend(usable.ok());
         }
     }
-    for (pci, own) in &attachments.functions {
+    for (pci, function_attachments) in &attachments.functions {
         if interfaces.iter().any(|interface| interface.pci() == Some(*pci)) {
             continue;
         }
-        let support = functions.get(*pci).and_then(|found| card_support(found.id));
-        let usable = attached_datapath(own, support).and_then(|datapath| users.check(datapath));
+        let support = functions.get(*pci).and_then(|function| card_support(function.id));
+        let usable = attached_datapath(function_attachments, support)
+            .and_then(|datapath| availability.check(datapath));
         let usable = usable.map(|datapath| (*pci, datapath));
-        elsewhere.functions.extend(usable.ok());
+        other_netns_nics.functions.extend(usable.ok());
     }
-    elsewhere
+    other_netns_nics
 }
 
 fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetworkInterface], ignored: &[String]) {
@@ -290,13 +299,13 @@ pub fn absent_warnings(
 fn warn_of_trouble(
     probe: &Probe<'_>,
     nics: &[Nic],
-    abilities: &BTreeMap<String, InterfaceFeatures>,
+    features: &BTreeMap<String, InterfaceFeatures>,
 ) {
     let by_af_xdp = nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
-    let known = by_af_xdp.filter_map(|nic| Some((nic, abilities.get(&nic.name)?)));
-    for (nic, abilities) in known {
+    let known = by_af_xdp.filter_map(|nic| Some((nic, features.get(&nic.name)?)));
+    for (nic, features) in known {
         let parameter = probe.with_classes(&[], || probe.attribute(PARAMETER));
-        if let Some(trouble) = AfXdpTrouble::find(*abilities, parameter.as_deref()) {
+        if let Some(trouble) = AfXdpTrouble::find(*features, parameter.as_deref()) {
             probe.warn(trouble.describe(&nic.name));
         }
     }
@@ -356,19 +365,20 @@ fn find_datapath(
     attachments: &Attachments,
 ) -> Result<Datapath, NicRefusal> {
     let support = function.and_then(|function| card_support(function.id));
-    let own = function.and_then(|function| attachments.functions.get(&function.address));
+    let function_attachments =
+        function.and_then(|function| attachments.functions.get(&function.address));
     if let Some(CardSupport::Refused(reason)) = support {
         return Err(NicRefusal::Certain(reason.to_owned()));
     }
-    if let Some(own) = own {
-        return attached_datapath(own, support).map_err(NicRefusal::Certain);
+    if let Some(function_attachments) = function_attachments {
+        return attached_datapath(function_attachments, support).map_err(NicRefusal::Certain);
     }
-    if let Some(listed) = attachments.listed.iter().find(|one| one.matches(interface)) {
+    if let Some(nic) = attachments.debugfs_nics.iter().find(|one| one.matches(interface)) {
         let hardware = match support {
             Some(CardSupport::Capable(datapath)) => Some(datapath),
             _ => None,
         };
-        return Ok(listed.datapath.or(hardware).unwrap_or(Datapath::AfXdp));
+        return Ok(nic.datapath.or(hardware).unwrap_or(Datapath::AfXdp));
     }
     if let Backing::Unknown(reason) = &interface.backing {
         return Err(NicRefusal::Unknown(reason.clone()));
@@ -381,15 +391,18 @@ fn find_datapath(
     Err(NicRefusal::Certain(reason))
 }
 
-fn attached_datapath(own: &[Attachment], support: Option<CardSupport>) -> Result<Datapath, String> {
-    let live = own.iter().filter(|attachment| attachment.switched_off.is_none());
-    let known = |attachment: &Attachment| match (attachment.datapath, support) {
+fn attached_datapath(
+    attachments: &[Attachment],
+    support: Option<CardSupport>,
+) -> Result<Datapath, String> {
+    let live = attachments.iter().filter(|attachment| attachment.off_switch.is_none());
+    let datapath_of = |attachment: &Attachment| match (attachment.datapath, support) {
         (Some(datapath), _) | (None, Some(CardSupport::Capable(datapath))) => datapath,
         (None, _) => Datapath::Ef10,
     };
     // X4 has a low-latency and a full-featured datapath; people buy it for the first.
-    let best = live.map(known).max_by_key(|datapath| *datapath == Datapath::Ef10ct);
-    let switch = own.iter().find_map(|attachment| attachment.switched_off.as_deref());
+    let best = live.map(datapath_of).max_by_key(|datapath| *datapath == Datapath::Ef10ct);
+    let switch = attachments.iter().find_map(|attachment| attachment.off_switch.as_deref());
     best.ok_or_else(|| {
         let switch = switch.unwrap_or_default();
         format!("acceleration is switched off; write 1 to {switch}")
@@ -402,13 +415,13 @@ fn not_attached_reason(
     support: Option<CardSupport>,
     attachments: &Attachments,
 ) -> String {
-    if let Some(below) = interface.lower_devices() {
-        return if below.is_empty() {
+    if let Some(lower_devices) = interface.lower_devices() {
+        return if lower_devices.is_empty() {
             NOTHING_BELOW.to_owned()
         } else {
             format!(
                 "virtual interface: Onload attaches to what is below it; ask for {}",
-                below.join(" or ")
+                lower_devices.join(" or ")
             )
         };
     }
@@ -423,8 +436,8 @@ fn not_attached_reason(
         return IPOIB.to_owned();
     }
     if support.is_none() {
-        let abilities = attachments.abilities.get(&interface.name);
-        let has_xdp = abilities.and_then(|abilities| abilities.xdp);
+        let features = attachments.features.get(&interface.name);
+        let has_xdp = features.and_then(|features| features.xdp);
         return other_driver_reason(driver, &interface.name, attachments.af_xdp, has_xdp);
     }
     match function.and_then(|function| attachments.unbound.get(&function.address)) {
@@ -473,7 +486,7 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     let module = probe.entry(RESOURCE_MODULE);
     let mut attachments = Attachments {
         // It decides only about interfaces of which nothing else says anything.
-        listed: probe.with_classes(&[], || read_debugfs(probe)),
+        debugfs_nics: probe.with_classes(&[], || read_debugfs(probe)),
         // Without its module nothing is attached to anything.
         unread: module.and_then(|_| probe.own_unread_reason(DEBUGFS_NICS)),
         af_xdp: match (module, probe.entry(AF_XDP_REGISTER)) {
@@ -501,7 +514,7 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     for function in functions.iter().filter(|function| function.has("sfc_resource")) {
         let attachment = Attachment {
             datapath: None,
-            switched_off: off_switch_path(probe, &function.directory()),
+            off_switch: off_switch_path(probe, &function.directory()),
         };
         attachments.functions.entry(function.address).or_default().push(attachment);
     }
@@ -518,7 +531,7 @@ fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
     let datapath = driver.as_deref().and_then(datapath_of_driver);
     let has_switch = probe.entry(directory.join("sfc_resource")).is_some();
     (datapath.is_some() || has_switch)
-        .then(|| Attachment { datapath, switched_off: off_switch_path(probe, directory) })
+        .then(|| Attachment { datapath, off_switch: off_switch_path(probe, directory) })
 }
 
 /// Drivers on the auxiliary bus are named `module.name`.
@@ -539,15 +552,15 @@ fn off_switch_path(probe: &Probe<'_>, directory: &Path) -> Option<String> {
 
 fn read_debugfs(probe: &Probe<'_>) -> Vec<DebugfsNic> {
     let entries = probe.list(DEBUGFS_NICS).into_iter();
-    let listed = entries.filter_map(|entry| DebugfsNic::read(&entry, |path| probe.attribute(path)));
-    listed.collect()
+    let nics = entries.filter_map(|entry| DebugfsNic::read(&entry, |path| probe.attribute(path)));
+    nics.collect()
 }
 
 /// An interface that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`), in whatever network namespace it is.
 #[derive(Debug)]
 pub struct DebugfsNic {
     /// Its name when Onload attached to it, which its directory `NNN_<interface>` keeps.
-    at_first: String,
+    original_name: String,
     pub name: String,
     /// When Onload attached to it.
     pub address: Option<String>,
@@ -556,14 +569,14 @@ pub struct DebugfsNic {
 
 impl DebugfsNic {
     pub fn read(entry: &str, attribute: impl Fn(&Path) -> Option<String>) -> Option<DebugfsNic> {
-        let at_first = parse_interface(entry)?;
+        let original_name = parse_interface(entry)?;
         let attribute = |name: &str| attribute(&Path::new(DEBUGFS_NICS).join(entry).join(name));
-        let kind = attribute("devtype");
+        let device_type = attribute("devtype");
         Some(DebugfsNic {
-            at_first: at_first.to_owned(),
-            name: attribute("net_dev").unwrap_or_else(|| at_first.to_owned()),
+            original_name: original_name.to_owned(),
+            name: attribute("net_dev").unwrap_or_else(|| original_name.to_owned()),
             address: attribute("mac_addr"),
-            datapath: kind.as_deref().and_then(parse_devtype),
+            datapath: device_type.as_deref().and_then(parse_devtype),
         })
     }
 
@@ -575,7 +588,7 @@ impl DebugfsNic {
     /// a new name needs the address; a bond gives its interfaces others, and leaves their names.
     pub(crate) fn matches_identity(&self, name: &str, address: Option<&str>) -> bool {
         let same_address = self.address.is_none() || self.address.as_deref() == address;
-        self.name == name && (self.at_first == name || same_address)
+        self.name == name && (self.original_name == name || same_address)
     }
 }
 
@@ -603,8 +616,9 @@ fn refuse_without_interface(
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
 ) {
-    let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(NetworkInterface::pci).collect();
-    for function in functions.iter().filter(|one| !with.contains(&one.address)) {
+    let with_interface: BTreeSet<PciAddress> =
+        interfaces.iter().filter_map(NetworkInterface::pci).collect();
+    for function in functions.iter().filter(|one| !with_interface.contains(&one.address)) {
         let advice = match card_support(function.id) {
             None => continue,
             Some(CardSupport::Capable(Datapath::Efct)) => "bind it to xilinx_efct to give it one",
@@ -688,10 +702,10 @@ mod tests {
 
     #[test]
     fn the_low_latency_datapath_comes_first_and_a_switched_off_one_does_not_count() {
-        let on = |datapath| Attachment { datapath: Some(datapath), switched_off: None };
+        let on = |datapath| Attachment { datapath: Some(datapath), off_switch: None };
         let off = |datapath| Attachment {
             datapath: Some(datapath),
-            switched_off: Some("/sys/x/enable".to_owned()),
+            off_switch: Some("/sys/x/enable".to_owned()),
         };
         let both = [on(Datapath::Ef10), on(Datapath::Ef10ct)];
         assert_eq!(attached_datapath(&both, None), Ok(Datapath::Ef10ct));

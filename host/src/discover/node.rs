@@ -18,7 +18,7 @@ const ANEW: &str = "remove it and load its driver anew";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedNode {
     pub path: String,
-    pub numbers: DeviceNumber,
+    pub number: DeviceNumber,
 }
 
 /// A node that is offered. Thousands of devices may have one that exists once.
@@ -74,7 +74,7 @@ impl NumberedNode {
         path: &str,
         driver: &DriverNode,
     ) -> Option<Result<NumberedNode, String>> {
-        match driver.listed {
+        match driver.source {
             NumberSource::Sysfs { class, reserved } => {
                 let device = Path::new("/sys/class").join(class).join(driver.name);
                 Some(NumberedNode::find_in_sysfs(probe, path.to_owned(), &device, reserved))
@@ -93,10 +93,10 @@ impl NumberedNode {
     ) -> Result<NumberedNode, String> {
         let attribute = device.join("dev");
         let number = probe.read_parsed(&attribute, parse_number, "a device number such as 10:196");
-        let found = probe.device_node(&path);
-        let found = check_character_node(probe, &path, found, number, MAKE)?;
+        let entry = probe.device_node(&path);
+        let actual = check_character_node(probe, &path, entry, number, MAKE)?;
         match number.or(reserved) {
-            Some(number) => NumberedNode::check_number(path, found, number),
+            Some(number) => NumberedNode::check_number(path, actual, number),
             None => Err(match probe.unread_reason(&attribute) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
@@ -115,9 +115,9 @@ impl NumberedNode {
     ) -> Option<Result<NumberedNode, String>> {
         let devices = probe.ok_or_warn(probe.host().text(Path::new(PROC_DEVICES)));
         let number = devices.and_then(|text| DeviceNumber::find_character_driver(&text, driver));
-        let found = probe.device_node(path);
+        let entry = probe.device_node(path);
         let Some(number) = number else {
-            found?;
+            entry?;
             return Some(Err(match probe.unread_reason(PROC_DEVICES) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
@@ -128,21 +128,21 @@ impl NumberedNode {
         };
         let DeviceNumber { major, minor } = number;
         let make = format!("run \"mknod -m 666 {path} c {major} {minor}\"");
-        let found = check_character_node(probe, path, found, Some(number), &make);
-        Some(found.and_then(|found| NumberedNode::check_number(path.to_owned(), found, number)))
+        let actual = check_character_node(probe, path, entry, Some(number), &make);
+        Some(actual.and_then(|actual| NumberedNode::check_number(path.to_owned(), actual, number)))
     }
 
     fn check_number(
         path: String,
-        found: DeviceNumber,
-        numbers: DeviceNumber,
+        actual: DeviceNumber,
+        number: DeviceNumber,
     ) -> Result<NumberedNode, String> {
-        if found != numbers {
+        if actual != number {
             return Err(format!(
-                "{path} is {found}, but the device is {numbers}; remove the stale node"
+                "{path} is {actual}, but the device is {number}; remove the stale node"
             ));
         }
-        Ok(NumberedNode { path, numbers })
+        Ok(NumberedNode { path, number })
     }
 }
 
@@ -150,11 +150,11 @@ impl NumberedNode {
 fn check_character_node(
     probe: &Probe<'_>,
     path: &str,
-    found: Option<host::NodeEntry>,
+    entry: Option<host::NodeEntry>,
     number: Option<DeviceNumber>,
     make: &str,
 ) -> Result<DeviceNumber, String> {
-    let Some(node) = found else {
+    let Some(node) = entry else {
         if let Some(reason) = probe.unread_reason(probe.device_path(path)) {
             return Err(format!("{path} is not known: {reason}"));
         }
@@ -198,7 +198,7 @@ mod tests {
             NumberedNode::find(&probe, format!("/dev/{name}"), &device)
         };
         let refusal = |name: &str| find(name).unwrap_err();
-        assert_eq!(find("ptp0").unwrap().numbers.minor, 0);
+        assert_eq!(find("ptp0").unwrap().number.minor, 0);
         assert_eq!(
             refusal("ptp1"),
             "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"

@@ -117,8 +117,8 @@ pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Arc<OfferedNode>, St
 impl DriverNodes {
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
-        let found = nodes.map(|name| (name, find_node(probe, name).map(OfferedNode::shared)));
-        DriverNodes(found.collect())
+        let named_nodes = nodes.map(|name| (name, find_node(probe, name).map(OfferedNode::shared)));
+        DriverNodes(named_nodes.collect())
     }
 
     /// The error is that of the first node that cannot be offered.
@@ -150,9 +150,9 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
         probe.exclude(Exclusion::new(Class::Nic, "onload", reason.clone()));
     }
     let installation = library.as_ref().map(|library| &library.installation);
-    let profile_dir = installation.and_then(|found| profile_dir(probe, cdi, found));
+    let profile_dir = installation.and_then(|installation| profile_dir(probe, cdi, installation));
     let profiles = profile_dir.as_deref().map(|dir| profile::read(probe, dir));
-    let tools = installation.map(|found| read_tools(probe, cdi, found, &TOOLS));
+    let tools = installation.map(|installation| read_tools(probe, cdi, installation, &TOOLS));
     Some(Onload {
         version: driver.version,
         interface_checksum: driver.interface,
@@ -171,10 +171,10 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
 
 fn unread_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> Option<String> {
     let dirs = installation::library_dirs(&cdi.host_library_dirs);
-    let places = dirs.iter().map(PathBuf::as_path);
-    places
+    let paths = dirs.iter().map(PathBuf::as_path);
+    paths
         .chain([Path::new(DRIVER_VERSION), Path::new("/sys/module")])
-        .find_map(|place| probe.unread_reason(place))
+        .find_map(|path| probe.unread_reason(path))
 }
 
 fn read_driver(probe: &Probe<'_>) -> DriverVersion {
@@ -216,9 +216,9 @@ fn read_library(
     driver: &DriverVersion,
 ) -> Option<OnloadLibrary> {
     let dirs = installation::library_dirs(&cdi.host_library_dirs);
-    let found = installation::find_installations(probe, &dirs, LIBRARY, is_onload_library);
+    let installations = installation::find_installations(probe, &dirs, LIBRARY, is_onload_library);
     let mut copies: Vec<OnloadLibrary> =
-        found.into_iter().map(|copy| inspect_library(probe, copy, driver)).collect();
+        installations.into_iter().map(|copy| inspect_library(probe, copy, driver)).collect();
     if copies.is_empty() {
         return None;
     }
@@ -292,8 +292,8 @@ pub fn release_strings<'c>(
     let strings = content.split(|byte| *byte == 0 || *byte == b'\n');
     let releases = strings.filter(|text| {
         let printed = text.strip_prefix(b"Onload ").and_then(release);
-        let drivers = driver.is_some_and(|driver| trim(text) == driver.as_bytes());
-        drivers || printed.is_some() || release(text).is_some()
+        let is_drivers = driver.is_some_and(|driver| trim(text) == driver.as_bytes());
+        is_drivers || printed.is_some() || release(text).is_some()
     });
     let marks = marks.iter().map(|mark| mark.as_bytes());
     releases.chain(marks.filter(|mark| contains(content, mark))).collect()
@@ -405,9 +405,9 @@ pub(crate) fn read_tools(
     let Some(dir) = tool_dir(cdi, installation) else {
         return Vec::new();
     };
-    let own = Some(installation.library_dir.as_path());
-    let search = || installation::search_dirs(own, &cdi.host_library_dirs);
-    let supply = ContainerLibraries {
+    let library_dir = Some(installation.library_dir.as_path());
+    let search = || installation::search_dirs(library_dir, &cdi.host_library_dirs);
+    let container_libraries = ContainerLibraries {
         mounted: installation::needed_libraries(probe, installation),
         search: cdi.tool_libraries.then(search),
     };
@@ -416,7 +416,9 @@ pub(crate) fn read_tools(
         let path = dir.join(name);
         let closure = match probe.entry(&path) {
             None => continue,
-            Some(EntryKind::File { .. }) => installation::find_closure(probe, &path, &supply),
+            Some(EntryKind::File { .. }) => {
+                installation::find_closure(probe, &path, &container_libraries)
+            }
             Some(_) => Err("it is no regular file".to_owned()),
         };
         let name = (*name).to_owned();

@@ -64,7 +64,7 @@ impl PciFunction {
 pub struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
     /// By the bus: all functions of a bus are below the same bridges.
-    function_above: BTreeMap<String, PciAncestors>,
+    ancestors: BTreeMap<String, PciAncestors>,
     links: BTreeMap<PciAddress, PcieLink>,
     /// The NUMA node of a host with one alone, if that was read.
     only_node: Option<u32>,
@@ -99,13 +99,13 @@ impl PciFunctions {
                 .entry(bus_address(function.address))
                 .or_insert_with(|| path().map(|path| parse_ancestors(&path)).unwrap_or_default());
         }
-        PciFunctions { functions, function_above: buses, links: BTreeMap::new(), only_node: None }
+        PciFunctions { functions, ancestors: buses, links: BTreeMap::new(), only_node: None }
     }
 
     /// Reads what the links of these functions, and of the bridges above them, give at best.
     pub(crate) fn read_links(&mut self, probe: &Probe<'_>, addresses: &[PciAddress]) {
-        let above = addresses.iter().flat_map(|address| self.bridges(*address));
-        let all: BTreeSet<PciAddress> = above.chain(addresses).copied().collect();
+        let bridges = addresses.iter().flat_map(|address| self.bridges(*address));
+        let all: BTreeSet<PciAddress> = bridges.chain(addresses).copied().collect();
         let links = all.into_iter().filter_map(|address| {
             let directory = Path::new(DEVICES).join(address.to_string());
             let link = probe.ok_or_warn(pcie_link::read(probe.host(), &directory, "max"))?;
@@ -132,20 +132,20 @@ impl PciFunctions {
 
     /// The root of the tree that a function is in, for instance `pci0000:80`.
     pub fn root(&self, address: PciAddress) -> Option<&str> {
-        self.function_above.get(&bus_address(address))?.root.as_deref()
+        self.ancestors.get(&bus_address(address))?.root.as_deref()
     }
 
     /// The root as other drivers of Kubernetes name it (`k8s.io/dynamic-resource-allocation/deviceattribute`,
     /// `resource.kubernetes.io/pcieRoot`); none below another device, where these have none.
     pub fn pcie_root(&self, address: PciAddress) -> Option<&str> {
-        let above = self.function_above.get(&bus_address(address))?;
-        above.root.as_deref().filter(|_| above.is_first)
+        let ancestors = self.ancestors.get(&bus_address(address))?;
+        ancestors.root.as_deref().filter(|_| ancestors.is_first)
     }
 
     /// The bridges above a function, from the root on.
     pub fn bridges(&self, address: PciAddress) -> &[PciAddress] {
-        let above = self.function_above.get(&bus_address(address));
-        above.map_or(&[], |above| &above.bridges)
+        let ancestors = self.ancestors.get(&bus_address(address));
+        ancestors.map_or(&[], |ancestors| &ancestors.bridges)
     }
 
     pub fn get(&self, address: PciAddress) -> Option<&PciFunction> {
@@ -207,17 +207,17 @@ fn parse_ancestors(directory: &Path) -> PciAncestors {
     let below = directory.strip_prefix("/sys/devices").into_iter();
     let mut names = below.flatten().filter_map(|name| name.to_str());
     // Below a platform device, or a device of a hypervisor's bus, it is further down.
-    let at = names.clone().position(is_root);
+    let position = names.clone().position(is_root);
     PciAncestors {
         root: names.find(|name| is_root(name)).map(str::to_owned),
-        is_first: at == Some(0),
+        is_first: position == Some(0),
         bridges,
     }
 }
 
 /// `pci`, a domain and a bus.
 fn is_root(name: &str) -> bool {
-    name.strip_prefix("pci").is_some_and(|at| at.contains(':'))
+    name.strip_prefix("pci").is_some_and(|rest| rest.contains(':'))
 }
 
 fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
@@ -245,8 +245,8 @@ pub fn is_needed_entry(entry: &str) -> bool {
 fn is_auxiliary(entry: &str) -> bool {
     let mut parts = entry.rsplitn(2, '.');
     let id = parts.next().unwrap_or_default();
-    let named = parts.next().is_some_and(|name| name.contains('.'));
-    named && parse_digits::<u32>(id).is_some()
+    let has_name = parts.next().is_some_and(|name| name.contains('.'));
+    has_name && parse_digits::<u32>(id).is_some()
 }
 
 #[cfg(fuzzing)]

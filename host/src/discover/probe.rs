@@ -22,9 +22,9 @@ pub struct Probe<'h> {
     host: &'h Host,
     device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
-    with_classes: Cell<&'static [Class]>,
+    classes: Cell<&'static [Class]>,
     unread: RefCell<BTreeMap<PathBuf, MissingRead>>,
-    not_offered: RefCell<Vec<Exclusion>>,
+    exclusions: RefCell<Vec<Exclusion>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -48,9 +48,9 @@ impl<'h> Probe<'h> {
             host,
             device_dir: PathBuf::from(DEV),
             warnings: RefCell::default(),
-            with_classes: Cell::new(&[]),
+            classes: Cell::new(&[]),
             unread: RefCell::default(),
-            not_offered: RefCell::default(),
+            exclusions: RefCell::default(),
         }
     }
 
@@ -71,12 +71,12 @@ impl<'h> Probe<'h> {
     }
 
     /// Records what was seen and is not offered.
-    pub(crate) fn exclude(&self, entry: Exclusion) {
-        self.not_offered.borrow_mut().push(entry);
+    pub(crate) fn exclude(&self, exclusion: Exclusion) {
+        self.exclusions.borrow_mut().push(exclusion);
     }
 
     pub(crate) fn not_offered(&self) -> Vec<Exclusion> {
-        self.not_offered.borrow().clone()
+        self.exclusions.borrow().clone()
     }
 
     /// Why what a link leads to is not offered.
@@ -92,9 +92,9 @@ impl<'h> Probe<'h> {
 
     /// Runs reads that decide these classes. Reads that only inform decide none.
     pub(crate) fn with_classes<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
-        let outer = self.with_classes.replace(classes);
+        let outer = self.classes.replace(classes);
         let value = read();
-        self.with_classes.set(outer);
+        self.classes.set(outer);
         value
     }
 
@@ -152,7 +152,7 @@ impl<'h> Probe<'h> {
                 let cause = error.unread_path().unwrap_or(&path).to_owned();
                 let mut unread = self.unread.borrow_mut();
                 let missing = unread.entry(path).or_default();
-                missing.classes.extend(self.with_classes.get());
+                missing.classes.extend(self.classes.get());
                 missing.reason.clone_from(&reason);
                 missing.advice = if error.is_denied() { as_root() } else { "" };
                 missing.cause = cause;
@@ -187,13 +187,13 @@ impl<'h> Probe<'h> {
         let text = self.attribute(path.as_ref())?;
         let value = parse(&text);
         if value.is_none() {
-            let shown = self.host.outside_path(path.as_ref());
+            let outside_path = self.host.outside_path(path.as_ref());
             let reason =
-                format!("reading {}: expected {expected}, found {text:?}", shown.display());
+                format!("reading {}: expected {expected}, found {text:?}", outside_path.display());
             // It was read, so it leaves no class undecided.
             let mut unread = self.unread.borrow_mut();
-            let missing = unread.entry(shown.clone()).or_default();
-            missing.cause = shown;
+            let missing = unread.entry(outside_path.clone()).or_default();
+            missing.cause = outside_path;
             missing.reason.clone_from(&reason);
             missing.advice = "; look at that file";
             drop(unread);
@@ -208,8 +208,11 @@ impl<'h> Probe<'h> {
             return Vec::new();
         };
         for name in listing.not_text {
-            let shown = self.host.outside_path(path);
-            self.warn(format!("listing {}: skipped the name {name:?}: not UTF-8", shown.display()));
+            let outside_path = self.host.outside_path(path);
+            self.warn(format!(
+                "listing {}: skipped the name {name:?}: not UTF-8",
+                outside_path.display()
+            ));
         }
         listing.names
     }

@@ -82,10 +82,10 @@ fn collect(
             Statement::Set { name, value } => drop(settings.entry(name).or_insert(value)),
             Statement::Import(other) => {
                 let candidates = [format!("{other}.opf"), format!("{other}.opf-fragment")];
-                let found = candidates.iter().find(|candidate| files.contains(candidate));
-                let found =
-                    found.ok_or_else(|| format!("{file} imports {other}, which is not there; install that, or take the import out"))?;
-                collect(probe, dir, files, found, importing, settings)?;
+                let imported = candidates.iter().find(|candidate| files.contains(candidate));
+                let imported =
+                    imported.ok_or_else(|| format!("{file} imports {other}, which is not there; install that, or take the import out"))?;
+                collect(probe, dir, files, imported, importing, settings)?;
             }
         }
     }

@@ -97,8 +97,8 @@ pub(crate) fn offer_movable(
         match reason {
             None => offered.push(drop_management(probe, device)),
             Some(reason) => {
-                let entry = Exclusion::new(Class::Rdma, device.name, reason);
-                probe.exclude(entry.with_pci(device.pci_address));
+                let exclusion = Exclusion::new(Class::Rdma, device.name, reason);
+                probe.exclude(exclusion.with_pci(device.pci_address));
             }
         }
     }
@@ -185,13 +185,13 @@ pub(crate) fn read(
     interfaces: &[NetworkInterface],
     config: &DiscoverConfig,
 ) -> Vec<RdmaDevice> {
-    let places = find_devices(probe, functions);
-    if places.is_empty() {
+    let device_dirs = find_devices(probe, functions);
+    if device_dirs.is_empty() {
         return Vec::new();
     }
     let characters = find_characters(probe, functions);
-    let companions = find_companions(&places, &characters);
-    let surroundings = RdmaContext {
+    let companions = find_companions(&device_dirs, &characters);
+    let context = RdmaContext {
         probe,
         functions,
         interfaces,
@@ -200,28 +200,28 @@ pub(crate) fn read(
         config,
         connection_manager: find_connection_manager(probe).map(OfferedNode::shared),
     };
-    let mut names = TakenNames::default();
+    let mut taken_names = TakenNames::default();
     let mut devices = Vec::new();
-    for (name, place) in places {
-        let own = characters.get(&name).map_or(&[][..], Vec::as_slice);
-        let offer = offer_nodes(probe, own).and_then(|verbs| {
-            let device = names.choose(&name, place.pci)?;
+    for (name, device_dir) in device_dirs {
+        let own_characters = characters.get(&name).map_or(&[][..], Vec::as_slice);
+        let offer = offer_nodes(probe, own_characters).and_then(|verbs| {
+            let device = taken_names.choose(&name, device_dir.pci)?;
             Ok((device, verbs))
         });
         match offer {
             Ok((device, verbs)) => {
-                let mut read = surroundings.read_device(&name, &place, device, verbs);
-                surroundings.exclude_management(own);
-                let beside = place.pci.and_then(|pci| companions.get(&pci));
-                for owner in iter::once(&name).chain(beside.into_iter().flatten()) {
-                    let own = characters.get(owner).map_or(&[][..], Vec::as_slice);
-                    surroundings.add_management(&mut read, owner, own);
+                let mut read = context.read_device(&name, &device_dir, device, verbs);
+                context.exclude_management(own_characters);
+                let function_companions = device_dir.pci.and_then(|pci| companions.get(&pci));
+                for owner in iter::once(&name).chain(function_companions.into_iter().flatten()) {
+                    let owner_characters = characters.get(owner).map_or(&[][..], Vec::as_slice);
+                    context.add_management(&mut read, owner, owner_characters);
                 }
                 devices.push(read);
             }
             Err(reason) => {
-                let entry = Exclusion::new(Class::Rdma, name, reason);
-                probe.exclude(entry.with_pci(place.pci));
+                let exclusion = Exclusion::new(Class::Rdma, name, reason);
+                probe.exclude(exclusion.with_pci(device_dir.pci));
             }
         }
     }
@@ -266,26 +266,28 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
     let class = Path::new("/sys/class").join(CLASS);
     let listed = probe.list(&class);
     let below = directories_below(functions, CLASS, listed.is_empty());
-    let mut places = BTreeMap::new();
+    let mut device_dirs = BTreeMap::new();
     let mut dangling = Vec::new();
     for name in listed {
         match probe.resolve(class.join(&name)) {
-            Some(directory) => drop(places.insert(name, DeviceDirectory::new(probe, directory))),
+            Some(directory) => {
+                drop(device_dirs.insert(name, DeviceDirectory::new(probe, directory)))
+            }
             None => dangling.push(name),
         }
     }
     for parent in below {
         for name in probe.list(&parent) {
             let directory = parent.join(&name);
-            places.entry(name).or_insert_with(|| DeviceDirectory::new(probe, directory));
+            device_dirs.entry(name).or_insert_with(|| DeviceDirectory::new(probe, directory));
         }
     }
-    dangling.retain(|name| !places.contains_key(name));
+    dangling.retain(|name| !device_dirs.contains_key(name));
     for name in dangling {
         let reason = probe.dangling_reason(&class.join(&name));
         probe.exclude(Exclusion::new(Class::Rdma, name, reason));
     }
-    places
+    device_dirs
 }
 
 /// The directories with that name below the PCI functions and, if requested, below their auxiliary
@@ -337,28 +339,28 @@ fn find_characters(
     probe: &Probe<'_>,
     functions: &PciFunctions,
 ) -> BTreeMap<String, Vec<RdmaCharDevice>> {
-    let mut found: BTreeMap<String, Vec<RdmaCharDevice>> = BTreeMap::new();
+    let mut by_owner: BTreeMap<String, Vec<RdmaCharDevice>> = BTreeMap::new();
     for class in CHARACTER_CLASSES {
-        let listed_in = Path::new("/sys/class").join(class);
-        let mut directories = vec![listed_in.clone()];
-        let mut seen = BTreeSet::new();
-        let listed = probe.list(&listed_in);
+        let class_dir = Path::new("/sys/class").join(class);
+        let mut directories = vec![class_dir.clone()];
+        let mut known_names = BTreeSet::new();
+        let listed = probe.list(&class_dir);
         let any = listed.iter().any(|name| parse_role(name).is_some());
         directories.extend(directories_below(functions, class, !any));
         let mut listed = Some(listed);
         for directory in directories {
             let names = listed.take().unwrap_or_else(|| probe.list(&directory));
             for name in names {
-                let Some(role) = parse_role(&name).filter(|_| !seen.contains(&name)) else {
+                let Some(role) = parse_role(&name).filter(|_| !known_names.contains(&name)) else {
                     continue;
                 };
                 let device = directory.join(&name);
                 let Some(owner) = probe.attribute(device.join("ibdev")) else {
                     continue;
                 };
-                seen.insert(name.clone());
+                known_names.insert(name.clone());
                 let has_port = role != RdmaNodeRole::Verbs;
-                found.entry(owner).or_default().push(RdmaCharDevice {
+                by_owner.entry(owner).or_default().push(RdmaCharDevice {
                     role,
                     port: has_port.then(|| probe.number(device.join("port"))).flatten(),
                     name,
@@ -367,19 +369,19 @@ fn find_characters(
             }
         }
     }
-    for characters in found.values_mut() {
+    for characters in by_owner.values_mut() {
         characters.sort();
     }
-    found
+    by_owner
 }
 
 fn find_nodes(
     probe: &Probe<'_>,
-    own: &[RdmaCharDevice],
+    characters: &[RdmaCharDevice],
     role: RdmaNodeRole,
 ) -> impl Iterator<Item = Result<NumberedNode, String>> {
-    let own = own.iter().filter(move |character| character.role == role);
-    own.map(|character| {
+    let of_role = characters.iter().filter(move |character| character.role == role);
+    of_role.map(|character| {
         NumberedNode::find(probe, format!("{NODES}/{}", character.name), &character.directory)
     })
 }
@@ -387,15 +389,15 @@ fn find_nodes(
 /// The devices with umad but without uverbs, by function: libibumad opens the ports of an HCA with
 /// several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
 fn find_companions(
-    places: &BTreeMap<String, DeviceDirectory>,
+    device_dirs: &BTreeMap<String, DeviceDirectory>,
     characters: &BTreeMap<String, Vec<RdmaCharDevice>>,
 ) -> BTreeMap<PciAddress, Vec<String>> {
     let mut companions: BTreeMap<PciAddress, Vec<String>> = BTreeMap::new();
-    for (name, place) in places {
-        let own = characters.get(name).map_or(&[][..], Vec::as_slice);
-        let has = |role: RdmaNodeRole| own.iter().any(|one| one.role == role);
+    for (name, device_dir) in device_dirs {
+        let own_characters = characters.get(name).map_or(&[][..], Vec::as_slice);
+        let has = |role: RdmaNodeRole| own_characters.iter().any(|one| one.role == role);
         if let Some(pci) =
-            place.pci.filter(|_| has(RdmaNodeRole::Umad) && !has(RdmaNodeRole::Verbs))
+            device_dir.pci.filter(|_| has(RdmaNodeRole::Umad) && !has(RdmaNodeRole::Verbs))
         {
             companions.entry(pci).or_default().push(name.clone());
         }
@@ -412,20 +414,23 @@ fn management_roles(config: &DiscoverConfig) -> [(RdmaNodeRole, bool, &'static s
 }
 
 /// The uverbs nodes, without which a device is useless; or why it is not offered.
-fn offer_nodes(probe: &Probe<'_>, own: &[RdmaCharDevice]) -> Result<Vec<NumberedNode>, String> {
+fn offer_nodes(
+    probe: &Probe<'_>,
+    characters: &[RdmaCharDevice],
+) -> Result<Vec<NumberedNode>, String> {
     let verbs: Vec<NumberedNode> =
-        find_nodes(probe, own, RdmaNodeRole::Verbs).collect::<Result<_, _>>()?;
+        find_nodes(probe, characters, RdmaNodeRole::Verbs).collect::<Result<_, _>>()?;
     if !verbs.is_empty() {
         return Ok(verbs);
     }
-    if own.is_empty() {
+    if characters.is_empty() {
         let class = Path::new("/sys/class").join(CHARACTER_CLASSES[0]);
         if let Some(reason) = probe.unread_reason(class) {
             return Err(format!("whether it has a uverbs device is not known: {reason}"));
         }
         return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
     }
-    let management: Vec<&str> = own.iter().map(|one| one.name.as_str()).collect();
+    let management: Vec<&str> = characters.iter().map(|one| one.name.as_str()).collect();
     Err(format!(
         "it has no uverbs device, only {}: a device for the subnet manager, not for programs; \
          nothing can be done",
@@ -440,18 +445,17 @@ fn offered_node(node: NumberedNode, ibdev: &str, pci: Option<PciAddress>) -> Arc
 
 fn find_connection_manager(probe: &Probe<'_>) -> Option<NumberedNode> {
     let device = Path::new("/sys/class/misc/rdma_cm");
-    let found = NumberedNode::find(probe, CONNECTION_MANAGER, device);
+    let node = NumberedNode::find(probe, CONNECTION_MANAGER, device);
     let loaded = || probe.entry(device).is_some() || probe.unread_reason(device).is_some();
-    found
-        .map_err(|reason| {
-            let reason = if loaded() {
-                reason
-            } else {
-                format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm")
-            };
-            probe.warn(format!("programs that use librdmacm will not work: {reason}"));
-        })
-        .ok()
+    node.map_err(|reason| {
+        let reason = if loaded() {
+            reason
+        } else {
+            format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm")
+        };
+        probe.warn(format!("programs that use librdmacm will not work: {reason}"));
+    })
+    .ok()
 }
 
 struct RdmaContext<'p, 'h, 'f> {
@@ -468,30 +472,30 @@ impl RdmaContext<'_, '_, '_> {
     fn read_device(
         &self,
         name: &str,
-        place: &DeviceDirectory,
+        device_dir: &DeviceDirectory,
         device: String,
         verbs: Vec<NumberedNode>,
     ) -> RdmaDevice {
         let probe = self.probe;
-        let attribute = |name: &str| probe.attribute(place.directory.join(name));
+        let attribute = |name: &str| probe.attribute(device_dir.directory.join(name));
         let transport = probe.read_parsed(
-            place.directory.join("node_type"),
+            device_dir.directory.join("node_type"),
             parse_transport,
             "a node type such as \"1: CA\"",
         );
-        let ports = self.read_ports(place);
+        let ports = self.read_ports(device_dir);
         let netdevs: BTreeSet<&String> = ports.iter().flat_map(|port| &port.netdevs).collect();
-        let function = place.pci.and_then(|pci| self.functions.get(pci));
+        let function = device_dir.pci.and_then(|pci| self.functions.get(pci));
         let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
-        let is_part = is_virtual || place.is_subfunction();
+        let is_vf_or_subfunction = is_virtual || device_dir.is_subfunction();
         let verbs = verbs.into_iter();
-        let verbs = verbs.map(|node| offered_node(node, name, place.pci));
+        let verbs = verbs.map(|node| offered_node(node, name, device_dir.pci));
         let nodes = verbs.chain(self.connection_manager.clone());
         RdmaDevice {
-            pci_address: place.pci,
-            is_subfunction: place.is_subfunction(),
+            pci_address: device_dir.pci,
+            is_subfunction: device_dir.is_subfunction(),
             trouble: None,
-            waits_for_container: is_part
+            waits_for_container: is_vf_or_subfunction
                 && !ports.is_empty()
                 && ports.iter().all(|port| self.is_waiting(port)),
             numa_node: function.and_then(|function| function.numa_node),
@@ -515,10 +519,10 @@ impl RdmaContext<'_, '_, '_> {
             && interfaces.all(|name| netdev::is_admin_down(self.probe, name))
     }
 
-    fn exclude_management(&self, own: &[RdmaCharDevice]) {
+    fn exclude_management(&self, characters: &[RdmaCharDevice]) {
         for (withheld, _, key) in management_roles(self.config).into_iter().filter(|(_, on, _)| !on)
         {
-            for one in own.iter().filter(|one| one.role == withheld) {
+            for one in characters.iter().filter(|one| one.role == withheld) {
                 let reason = format!(
                     "for management, not for data; set {key} = true in [discover] to offer it"
                 );
@@ -528,10 +532,10 @@ impl RdmaContext<'_, '_, '_> {
     }
 
     /// Adds the management nodes of `owner`, the device itself or one on the same function.
-    fn add_management(&self, device: &mut RdmaDevice, owner: &str, own: &[RdmaCharDevice]) {
+    fn add_management(&self, device: &mut RdmaDevice, owner: &str, characters: &[RdmaCharDevice]) {
         for (role, ..) in management_roles(self.config).into_iter().filter(|(_, on, _)| *on) {
-            for found in find_nodes(self.probe, own, role) {
-                match found {
+            for node in find_nodes(self.probe, characters, role) {
+                match node {
                     Ok(node) => {
                         let node = offered_node(node, owner, device.pci_address);
                         device.nodes.push(node);
@@ -542,22 +546,24 @@ impl RdmaContext<'_, '_, '_> {
         }
     }
 
-    fn read_ports(&self, place: &DeviceDirectory) -> Vec<RdmaPort> {
-        let directory = place.directory.join("ports");
+    fn read_ports(&self, device_dir: &DeviceDirectory) -> Vec<RdmaPort> {
+        let directory = device_dir.directory.join("ports");
         let names = self.probe.list(&directory);
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
         numbers.sort_unstable();
         let ports = numbers.into_iter();
-        ports.map(|port| self.read_port(place, &directory.join(port.to_string()), port)).collect()
+        ports
+            .map(|port| self.read_port(device_dir, &directory.join(port.to_string()), port))
+            .collect()
     }
 
-    fn read_port(&self, place: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
+    fn read_port(&self, device_dir: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
         let attribute = |name: &str| self.probe.attribute(directory.join(name));
         let link_layer = attribute("link_layer");
         let netdevs = if link_layer.as_deref() == Some("InfiniBand") {
-            self.ipoib_interfaces(place, directory, port)
+            self.ipoib_interfaces(device_dir, directory, port)
         } else {
-            self.ethernet_interfaces(place, directory, port)
+            self.ethernet_interfaces(device_dir, directory, port)
         };
         RdmaPort {
             port,
@@ -572,7 +578,7 @@ impl RdmaContext<'_, '_, '_> {
     /// 4391 section 9.1.1).
     fn ipoib_interfaces(
         &self,
-        place: &DeviceDirectory,
+        device_dir: &DeviceDirectory,
         directory: &Path,
         port: u32,
     ) -> BTreeSet<String> {
@@ -584,7 +590,7 @@ impl RdmaContext<'_, '_, '_> {
         let by_guid = gid.filter(|guid| *guid != 0).and_then(|guid| self.by_guid.get(&guid));
         match by_guid {
             Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-            None => self.interfaces_of_port(place, port),
+            None => self.interfaces_of_port(device_dir, port),
         }
     }
 
@@ -592,34 +598,40 @@ impl RdmaContext<'_, '_, '_> {
     /// pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c): only what is on the device here counts.
     fn ethernet_interfaces(
         &self,
-        place: &DeviceDirectory,
+        device_dir: &DeviceDirectory,
         directory: &Path,
         port: u32,
     ) -> BTreeSet<String> {
-        let mut of_gids = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
+        let mut gid_interfaces = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
         // Soft-RoCE names the interface below it. Soft-iWARP need not, and its table has that one alone.
-        let in_software = place.pci.is_none();
-        let parent = in_software.then(|| self.probe.attribute(place.directory.join("parent")));
+        let in_software = device_dir.pci.is_none();
+        let parent = in_software.then(|| self.probe.attribute(device_dir.directory.join("parent")));
         let parent = parent.flatten();
-        if place.pci.is_some() || parent.is_some() {
-            let own = self.own_interfaces(place, parent.as_deref());
-            of_gids.retain(|name| own.contains(name) || self.has_lower_in(name, &own));
+        if device_dir.pci.is_some() || parent.is_some() {
+            let own_interfaces = self.own_interfaces(device_dir, parent.as_deref());
+            gid_interfaces.retain(|name| {
+                own_interfaces.contains(name) || self.has_lower_in(name, &own_interfaces)
+            });
         }
-        if !of_gids.is_empty() {
-            return of_gids;
+        if !gid_interfaces.is_empty() {
+            return gid_interfaces;
         }
         match parent {
             Some(parent) => BTreeSet::from([parent]),
-            None => self.interfaces_of_port(place, port),
+            None => self.interfaces_of_port(device_dir, port),
         }
     }
 
     /// Those that a device sends through.
-    fn own_interfaces(&self, place: &DeviceDirectory, parent: Option<&str>) -> BTreeSet<String> {
-        if let Some(auxiliary) = &place.auxiliary {
+    fn own_interfaces(
+        &self,
+        device_dir: &DeviceDirectory,
+        parent: Option<&str>,
+    ) -> BTreeSet<String> {
+        if let Some(auxiliary) = &device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
-        let on_function = place.pci.and_then(|pci| self.by_function.get(&pci));
+        let on_function = device_dir.pci.and_then(|pci| self.by_function.get(&pci));
         let on_function = on_function.into_iter().flatten();
         let on_function = on_function.map(|interface| interface.name.clone());
         let parent = parent.into_iter();
@@ -632,17 +644,17 @@ impl RdmaContext<'_, '_, '_> {
     }
 
     /// Whether an interface stands on one of these, as a bond or a VLAN does.
-    fn has_lower_in(&self, name: &str, below: &BTreeSet<String>) -> bool {
+    fn has_lower_in(&self, name: &str, lower_names: &BTreeSet<String>) -> bool {
         let Some(interface) = netdev::find_by_name(self.interfaces, name) else {
             return false;
         };
-        if let Some(over) = interface.lower_devices() {
-            return over.iter().any(|lower| below.contains(lower));
+        if let Some(lower_devices) = interface.lower_devices() {
+            return lower_devices.iter().any(|lower| lower_names.contains(lower));
         }
         // That of a guest of Hyper-V has a device itself, and a virtual function's interface below it.
         let directory = Path::new(netdev::SYS_CLASS_NET).join(name);
         let link = |lower: &String| directory.join(format!("lower_{lower}"));
-        let mut links = below.iter().map(link);
+        let mut links = lower_names.iter().map(link);
         interface.pci().is_none() && links.any(|link| self.probe.link_name(link).is_some())
     }
 
@@ -667,15 +679,16 @@ impl RdmaContext<'_, '_, '_> {
         interfaces
     }
 
-    fn interfaces_of_port(&self, place: &DeviceDirectory, port: u32) -> BTreeSet<String> {
-        if let Some(auxiliary) = &place.auxiliary {
+    fn interfaces_of_port(&self, device_dir: &DeviceDirectory, port: u32) -> BTreeSet<String> {
+        if let Some(auxiliary) = &device_dir.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
-        let beside = place.pci.and_then(|pci| self.by_function.get(&pci));
-        let beside = beside.into_iter().flatten();
+        let function_interfaces = device_dir.pci.and_then(|pci| self.by_function.get(&pci));
+        let function_interfaces = function_interfaces.into_iter().flatten();
         // Interfaces count their ports from 0, RDMA devices from 1.
         let index = port.checked_sub(1);
-        let on_port = beside.filter(|interface| Some(interface.port.unwrap_or(0)) == index);
+        let on_port =
+            function_interfaces.filter(|interface| Some(interface.port.unwrap_or(0)) == index);
         on_port.map(|interface| interface.name.clone()).collect()
     }
 }

@@ -74,8 +74,8 @@ fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option
     if copies.is_empty() {
         return None;
     }
-    let beside = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
-    let chosen = copies.remove(copies.iter().position(beside).unwrap_or(0));
+    let is_beside_onload = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
+    let chosen = copies.remove(copies.iter().position(is_beside_onload).unwrap_or(0));
     let used = chosen.library_dir.join(LIBRARY);
     for other in copies {
         let path = other.library_dir.join(LIBRARY).display().to_string();
@@ -114,9 +114,10 @@ fn find_nodes(
 
 /// The last is TCPDirect itself where it works on none.
 pub(crate) fn tcpdirect_exclusions(nics: &[Nic]) -> impl Iterator<Item = Exclusion> {
-    let others = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
-    let others = others.map(|nic| Exclusion::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
-    let none = nics.is_empty();
-    let none = none.then(|| Exclusion::new(Class::Zf, "tcpdirect", NO_INTERFACE));
-    others.chain(none)
+    let without_tcpdirect = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
+    let without_tcpdirect =
+        without_tcpdirect.map(|nic| Exclusion::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
+    let has_none = nics.is_empty();
+    let no_interface = has_none.then(|| Exclusion::new(Class::Zf, "tcpdirect", NO_INTERFACE));
+    without_tcpdirect.chain(no_interface)
 }

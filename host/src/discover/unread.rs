@@ -14,9 +14,9 @@ pub(crate) static INTERFACES: LazyLock<Vec<Class>> =
 pub(crate) static PCI: LazyLock<Vec<Class>> =
     LazyLock::new(|| classes_where(Class::can_be_on_function));
 
-fn classes_where(are: impl Fn(Class) -> bool) -> Vec<Class> {
+fn classes_where(matches: impl Fn(Class) -> bool) -> Vec<Class> {
     let all = Class::ALL.into_iter();
-    all.filter(|class| are(*class)).collect()
+    all.filter(|class| matches(*class)).collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

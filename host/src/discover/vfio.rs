@@ -72,7 +72,7 @@ pub(crate) fn read(
     if by_group.is_empty() {
         return Vec::new();
     }
-    let surroundings = VfioContext {
+    let context = VfioContext {
         probe,
         functions,
         config,
@@ -84,25 +84,25 @@ pub(crate) fn read(
         iommufd_missing: Cell::new(false),
     };
     let mut devices = Vec::new();
-    for (number, held) in by_group {
-        let group = surroundings.find_group(number);
-        let read = match surroundings.not_viable_reason(&group) {
+    for (number, bound_functions) in by_group {
+        let group = context.find_group(number);
+        let read = match context.not_viable_reason(&group) {
             Some(reason) => {
-                devices.push(new_device(&group, &held, false));
+                devices.push(new_device(&group, &bound_functions, false));
                 Err(reason)
             }
-            None => surroundings.offer(&group, &held),
+            None => context.offer(&group, &bound_functions),
         };
         match read {
             Ok(mut offered) => devices.append(&mut offered),
             Err(reason) => {
-                for function in held {
+                for function in bound_functions {
                     probe.exclude(new_exclusion(function.address, reason.clone()));
                 }
             }
         }
     }
-    if surroundings.iommufd_missing.get() {
+    if context.iommufd_missing.get() {
         probe.warn(format!(
             "{IOMMUFD} does not exist: vfio devices are offered by their group only; load the \
              module iommufd to offer their own nodes too"
@@ -263,9 +263,9 @@ fn members_by_group(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddre
 /// iommufd, if the kernel has it. It is needed only if devices have nodes of their own.
 fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
     probe.device_node(IOMMUFD)?;
-    let found = NumberedNode::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
-    let found = found.map_err(|reason| probe.warn(reason)).ok();
-    found.map(OfferedNode::shared)
+    let node = NumberedNode::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
+    let node = node.map_err(|reason| probe.warn(reason)).ok();
+    node.map(OfferedNode::shared)
 }
 
 struct VfioContext<'p, 'h> {
@@ -285,7 +285,7 @@ struct IommuGroup {
     directory: PathBuf,
     noiommu: bool,
     members: BTreeSet<PciAddress>,
-    others: Vec<String>,
+    other_members: Vec<String>,
 }
 
 impl VfioContext<'_, '_> {
@@ -294,10 +294,10 @@ impl VfioContext<'_, '_> {
         if blocking.is_empty() {
             return None;
         }
-        let known = find_blockers(self.functions, &group.members);
-        let spared = known.iter().filter(|function| can_be_spared(function));
+        let blockers = find_blockers(self.functions, &group.members);
+        let spared = blockers.iter().filter(|function| can_be_spared(function));
         let remedy = if spared.count() == blocking.len() {
-            let cost = binding_cost(&known);
+            let cost = binding_cost(&blockers);
             format!("bind the rest to vfio-pci too, or unbind it{cost}")
         } else {
             OWN_GROUPS.to_owned()
@@ -307,12 +307,18 @@ impl VfioContext<'_, '_> {
     }
 
     /// The devices of a group that is viable, or why none of them is offered.
-    fn offer(&self, group: &IommuGroup, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, String> {
-        self.check_parents(held)?;
-        let own = self.cdev_nodes(held);
-        let offered = match self.group_nodes(group, held) {
-            Ok(nodes) => vec![self.group_device(group, held, nodes, own)],
-            Err(reason) => self.function_devices(group, held, own).ok_or(reason)?,
+    fn offer(
+        &self,
+        group: &IommuGroup,
+        bound_functions: &[&PciFunction],
+    ) -> Result<Vec<VfioDevice>, String> {
+        self.check_parents(bound_functions)?;
+        let cdev_nodes = self.cdev_nodes(bound_functions);
+        let offered = match self.group_nodes(group, bound_functions) {
+            Ok(nodes) => vec![self.group_device(group, bound_functions, nodes, cdev_nodes)],
+            Err(reason) => {
+                self.function_devices(group, bound_functions, cdev_nodes).ok_or(reason)?
+            }
         };
         if group.noiommu {
             for device in &offered {
@@ -329,13 +335,13 @@ impl VfioContext<'_, '_> {
         let directory = Path::new(GROUPS).join(number.to_string());
         let name = self.probe.attribute(directory.join("name"));
         let mut members = self.members.get(&number).cloned().unwrap_or_default();
-        let mut others = Vec::new();
+        let mut other_members = Vec::new();
         for name in self.probe.list(directory.join("devices")) {
             match name.parse() {
                 Ok(address) => {
                     members.insert(address);
                 }
-                Err(_) => others.push(name),
+                Err(_) => other_members.push(name),
             }
         }
         IommuGroup {
@@ -343,7 +349,7 @@ impl VfioContext<'_, '_> {
             noiommu: name.as_deref() == Some(NOIOMMU_GROUP),
             directory,
             members,
-            others,
+            other_members,
         }
     }
 
@@ -356,9 +362,10 @@ impl VfioContext<'_, '_> {
             };
             (address.to_string(), driver)
         });
-        let others = group.others.iter().map(|name| (name.clone(), self.driver_of(group, name)));
+        let other_members =
+            group.other_members.iter().map(|name| (name.clone(), self.driver_of(group, name)));
         members
-            .chain(others)
+            .chain(other_members)
             .filter_map(|(name, driver)| {
                 let driver = driver.filter(|driver| !leaves_group_viable(driver))?;
                 Some(format!("{name}, still bound to {driver}"))
@@ -371,11 +378,11 @@ impl VfioContext<'_, '_> {
         self.probe.link_name(device.join("driver"))
     }
 
-    fn check_parents(&self, held: &[&PciFunction]) -> Result<(), String> {
+    fn check_parents(&self, bound_functions: &[&PciFunction]) -> Result<(), String> {
         if self.config.offer_pf_with_vfs {
             return Ok(());
         }
-        let parent = held
+        let parent = bound_functions
             .iter()
             .find_map(|function| Some((function, self.children.get(&function.address)?)));
         parent.map_or(Ok(()), |(function, children)| {
@@ -389,8 +396,8 @@ impl VfioContext<'_, '_> {
     }
 
     /// The functions' own nodes; empty unless each function has one and iommufd is there.
-    fn cdev_nodes(&self, held: &[&PciFunction]) -> Vec<Arc<OfferedNode>> {
-        let nodes = held.iter().map(|function| {
+    fn cdev_nodes(&self, bound_functions: &[&PciFunction]) -> Vec<Arc<OfferedNode>> {
+        let nodes = bound_functions.iter().map(|function| {
             let expected = vec![ExpectedDevice::Vfio { pci: function.address }];
             Some(OfferedNode::exclusive(self.cdev_node(function)?, expected))
         });
@@ -424,7 +431,7 @@ impl VfioContext<'_, '_> {
     fn group_nodes(
         &self,
         group: &IommuGroup,
-        held: &[&PciFunction],
+        bound_functions: &[&PciFunction],
     ) -> Result<Vec<Arc<OfferedNode>>, String> {
         let prefix = if group.noiommu { "noiommu-" } else { "" };
         let name = format!("{prefix}{}", group.number);
@@ -433,7 +440,8 @@ impl VfioContext<'_, '_> {
             format!("/dev/vfio/{name}"),
             &Path::new("/sys/class/vfio").join(name),
         )?;
-        let expected = held.iter().map(|function| ExpectedDevice::Vfio { pci: function.address });
+        let expected =
+            bound_functions.iter().map(|function| ExpectedDevice::Vfio { pci: function.address });
         let node = OfferedNode::exclusive(node, expected.collect());
         Ok(vec![self.container.clone()?, node])
     }
@@ -441,14 +449,14 @@ impl VfioContext<'_, '_> {
     fn group_device(
         &self,
         group: &IommuGroup,
-        held: &[&PciFunction],
+        bound_functions: &[&PciFunction],
         mut nodes: Vec<Arc<OfferedNode>>,
-        own: Vec<Arc<OfferedNode>>,
+        cdev_nodes: Vec<Arc<OfferedNode>>,
     ) -> VfioDevice {
-        let iommufd = self.iommufd.iter().filter(|_| !own.is_empty()).cloned();
+        let iommufd = self.iommufd.iter().filter(|_| !cdev_nodes.is_empty()).cloned();
         let iommufd: Vec<_> = iommufd.collect();
-        nodes.extend(own.into_iter().chain(iommufd));
-        VfioDevice { nodes, ..new_device(group, held, true) }
+        nodes.extend(cdev_nodes.into_iter().chain(iommufd));
+        VfioDevice { nodes, ..new_device(group, bound_functions, true) }
     }
 
     /// One device per function, if the kernel has no group nodes (CONFIG_VFIO_GROUP is off); `None`
@@ -456,14 +464,14 @@ impl VfioContext<'_, '_> {
     fn function_devices(
         &self,
         group: &IommuGroup,
-        held: &[&PciFunction],
-        own: Vec<Arc<OfferedNode>>,
+        bound_functions: &[&PciFunction],
+        cdev_nodes: Vec<Arc<OfferedNode>>,
     ) -> Option<Vec<VfioDevice>> {
         let has_groups = self.probe.entry("/sys/class/vfio").is_some();
-        if has_groups || own.is_empty() {
+        if has_groups || cdev_nodes.is_empty() {
             return None;
         }
-        let devices = held.iter().zip(own).map(|(function, node)| VfioDevice {
+        let devices = bound_functions.iter().zip(cdev_nodes).map(|(function, node)| VfioDevice {
             nodes: [node].into_iter().chain(self.iommufd.clone()).collect(),
             ..new_device(group, &[function], true)
         });
@@ -472,8 +480,8 @@ impl VfioContext<'_, '_> {
 }
 
 /// `held` is sorted, and not empty.
-fn new_device(group: &IommuGroup, held: &[&PciFunction], viable: bool) -> VfioDevice {
-    let (first, rest) = (held[0], &held[1..]);
+fn new_device(group: &IommuGroup, bound_functions: &[&PciFunction], viable: bool) -> VfioDevice {
+    let (first, rest) = (bound_functions[0], &bound_functions[1..]);
     VfioDevice {
         pci_address: first.address,
         numa_node: first.numa_node,

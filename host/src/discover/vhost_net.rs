@@ -12,8 +12,8 @@ use crate::discover::probe::Probe;
 const NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
 pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig) -> Vec<Arc<OfferedNode>> {
-    let wanted = NODES.iter().filter(|_| cdi.vhost_net);
-    let found = wanted.filter_map(|path| {
+    let paths = NODES.iter().filter(|_| cdi.vhost_net);
+    let nodes = paths.filter_map(|path| {
         let name = path.rsplit('/').next()?;
         let Some(ExpectedDevice::Driver(driver)) = ExpectedDevice::find_driver_node(name) else {
             return None;
@@ -26,7 +26,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig) -> Vec<Arc<OfferedNode>> 
         })
         .ok()
     });
-    found.map(OfferedNode::shared).collect()
+    nodes.map(OfferedNode::shared).collect()
 }
 
 #[cfg(test)]

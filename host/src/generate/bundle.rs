@@ -36,15 +36,15 @@ pub(super) fn generate_bundles(
     if config.bundles.is_empty() {
         return bundles;
     }
-    let offered = BundleSources::new(specs, drain);
+    let sources = BundleSources::new(specs, drain);
     for (name, bundle) in &config.bundles {
-        match offered.build_bundle(name, bundle) {
+        match sources.build_bundle(name, bundle) {
             Ok((name, device)) => {
                 bundles.devices.insert(name, device);
             }
             Err(reason) => {
-                let entry = Exclusion::new(Class::Bundle, name, reason);
-                bundles.not_offered.push(entry);
+                let exclusion = Exclusion::new(Class::Bundle, name, reason);
+                bundles.not_offered.push(exclusion);
             }
         }
     }
@@ -71,10 +71,10 @@ impl<'d> BundleSources<'d> {
         let device_name =
             device_name.map_err(|problem| format!("{problem}; name the bundle otherwise"))?;
         let (mut missing, mut edits) = (Vec::new(), Vec::new());
-        for (class, wanted) in &bundle.devices {
-            for wanted in wanted {
-                match self.device_edits(*class, wanted) {
-                    Ok(own) => edits.push((*class, own)),
+        for (class, references) in &bundle.devices {
+            for reference in references {
+                match self.device_edits(*class, reference) {
+                    Ok(own_edits) => edits.push((*class, own_edits)),
                     Err(reason) => missing.push(reason),
                 }
             }
@@ -91,27 +91,27 @@ impl<'d> BundleSources<'d> {
     }
 
     /// The edits of a device, with what it shares with its class; or why there is none.
-    fn device_edits(&self, class: Class, wanted: &DeviceRef) -> Result<ContainerEdits, String> {
+    fn device_edits(&self, class: Class, reference: &DeviceRef) -> Result<ContainerEdits, String> {
         let qualified = || {
             let kind = Kind::try_from(class.cdi_kind()).ok()?;
-            let name = DeviceName::try_from(wanted.name.as_str()).ok()?;
+            let name = DeviceName::try_from(reference.name.as_str()).ok()?;
             Some(QualifiedName::new(kind, name))
         };
-        let missing = || match self.drain.find(class, &wanted.name) {
-            Some(drained) => format!("{class} {} is {drained}", wanted.name),
-            None => format!("there is no {class} {}", wanted.name),
+        let missing = || match self.drain.find(class, &reference.name) {
+            Some(drained) => format!("{class} {} is {drained}", reference.name),
+            None => format!("there is no {class} {}", reference.name),
         };
         let name = qualified().ok_or_else(missing)?;
-        let found = self.registry.device(&name).ok_or_else(missing)?;
-        let is_pool = !found.device.annotations.is_empty();
+        let resolved = self.registry.device(&name).ok_or_else(missing)?;
+        let is_pool = !resolved.device.annotations.is_empty();
         let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
-        match wanted.count {
+        match reference.count {
             None => {}
             Some(count) if is_pool => set_take_count(&mut edits, count),
             Some(count) => {
                 return Err(format!(
                     "{class} {} is no pool, of which *{count} takes members",
-                    wanted.name
+                    reference.name
                 ));
             }
         }
@@ -139,8 +139,8 @@ fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
         (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
     ];
     for (variable, classes) in choices {
-        let wanted = classes.iter().filter_map(|class| bundle.devices.get(class));
-        let names = wanted.flatten().map(|wanted| wanted.name.as_str());
+        let references = classes.iter().filter_map(|class| bundle.devices.get(class));
+        let names = references.flatten().map(|reference| reference.name.as_str());
         let names: BTreeSet<&str> = names.filter(|name| *name != LOOPBACK).collect();
         if names.len() < 2 {
             continue;
@@ -170,13 +170,13 @@ fn merge_edits(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
 }
 
 fn deduplicate<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+    let mut unique: Vec<T> = Vec::with_capacity(list.len());
     for item in list {
-        if !kept.contains(&item) {
-            kept.push(item);
+        if !unique.contains(&item) {
+            unique.push(item);
         }
     }
-    kept
+    unique
 }
 
 fn variable_name(entry: &str) -> &str {
@@ -194,8 +194,8 @@ mod tests {
 
     fn specs(host: &str, config: &Config) -> BTreeMap<SpecName, Spec> {
         let (inventory, pools) = discover_with_pools(&sample(host), config);
-        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
-        generate(&inventory, &pools.offered, config, surroundings).unwrap()
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
+        generate(&inventory, &pools.offered, config, installed).unwrap()
     }
 
     fn edits(specs: &BTreeMap<SpecName, Spec>, name: &str) -> ContainerEdits {

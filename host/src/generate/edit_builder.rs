@@ -34,23 +34,23 @@ const HOOK_TIMEOUT: i64 = 10;
 pub(super) struct EditBuilder<'c> {
     pub(super) config: &'c CdiConfig,
     leases: &'c LeasesConfig,
-    pub(super) surroundings: InstalledFiles,
+    pub(super) installed: InstalledFiles,
 }
 
 impl<'c> EditBuilder<'c> {
-    pub(super) fn new(config: &'c Config, surroundings: InstalledFiles) -> Self {
-        EditBuilder { config: &config.cdi, leases: &config.leases, surroundings }
+    pub(super) fn new(config: &'c Config, installed: InstalledFiles) -> Self {
+        EditBuilder { config: &config.cdi, leases: &config.leases, installed }
     }
 
     /// The device node with this path below /dev.
     pub(super) fn device_node(&self, path: &str, permissions: &str) -> DeviceNode {
         let below = Path::new(path).strip_prefix("/dev").unwrap_or(Path::new(path));
-        let place = |dir: &Option<PathBuf>| match dir {
+        let path_in = |dir: &Option<PathBuf>| match dir {
             Some(dir) => path_text(&dir.join(below)),
             None => path.to_owned(),
         };
         let (path, host_path) =
-            (place(&self.config.container_device_dir), place(&self.config.host_device_dir));
+            (path_in(&self.config.container_device_dir), path_in(&self.config.host_device_dir));
         DeviceNode {
             host_path: (host_path != path).then_some(host_path),
             path,
@@ -61,11 +61,15 @@ impl<'c> EditBuilder<'c> {
 
     /// The libraries of an installation, under each name, in every directory that a loader
     /// searches.
-    pub(super) fn library_mounts(&self, from: &Installation, machine: Option<u16>) -> Vec<Mount> {
+    pub(super) fn library_mounts(
+        &self,
+        installation: &Installation,
+        machine: Option<u16>,
+    ) -> Vec<Mount> {
         let mut mounts = Vec::new();
-        for dir in self.container_library_dirs(from, machine) {
-            for name in &from.libraries {
-                mounts.push(read_only(&from.library_dir.join(name), &dir.join(name)));
+        for dir in self.container_library_dirs(installation, machine) {
+            for name in &installation.libraries {
+                mounts.push(read_only(&installation.library_dir.join(name), &dir.join(name)));
             }
         }
         mounts
@@ -73,7 +77,11 @@ impl<'c> EditBuilder<'c> {
 
     /// Debian's loader searches the multiarch directory, Red Hat's /usr/lib64. As for tools, an empty path
     /// stands for none.
-    fn container_library_dirs(&self, from: &Installation, machine: Option<u16>) -> Vec<PathBuf> {
+    fn container_library_dirs(
+        &self,
+        installation: &Installation,
+        machine: Option<u16>,
+    ) -> Vec<PathBuf> {
         let configured = &self.config.container_library_dirs;
         if !configured.is_empty() {
             let named = configured.iter().filter(|dir| !dir.as_os_str().is_empty());
@@ -82,7 +90,7 @@ impl<'c> EditBuilder<'c> {
         let multiarch = match machine {
             Some(EM_X86_64) => PathBuf::from("/usr/lib/x86_64-linux-gnu"),
             Some(EM_AARCH64) => PathBuf::from("/usr/lib/aarch64-linux-gnu"),
-            _ => from.library_dir.clone(),
+            _ => installation.library_dir.clone(),
         };
         let mut dirs = vec![multiarch, PathBuf::from("/usr/lib64")];
         dirs.dedup();
@@ -100,23 +108,24 @@ impl<'c> EditBuilder<'c> {
         }
         let private = Path::new(TOOL_DIR).join(product);
         // Tools share libraries.
-        let mut behind: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+        let mut private_files: BTreeMap<PathBuf, &Path> = BTreeMap::new();
         let mut mounts = Vec::new();
         for tool in tools {
             let source = match &tool.closure {
                 None => &tool.path,
                 Some(closure) => {
-                    behind.insert(private.join(&tool.name), &tool.path);
-                    behind.insert(private.join(LOADER), &closure.loader);
+                    private_files.insert(private.join(&tool.name), &tool.path);
+                    private_files.insert(private.join(LOADER), &closure.loader);
                     let libraries = closure.libraries.iter();
-                    behind.extend(libraries.map(|(name, path)| (private.join(name), &**path)));
+                    private_files
+                        .extend(libraries.map(|(name, path)| (private.join(name), &**path)));
                     Path::new(TOOL_STARTER)
                 }
             };
-            let place = dir.map_or_else(|| tool.path.clone(), |dir| dir.join(&tool.name));
-            mounts.push(read_only(source, &place));
+            let target = dir.map_or_else(|| tool.path.clone(), |dir| dir.join(&tool.name));
+            mounts.push(read_only(source, &target));
         }
-        mounts.extend(behind.iter().map(|(place, source)| read_only(source, place)));
+        mounts.extend(private_files.iter().map(|(target, source)| read_only(source, target)));
         mounts
     }
 
@@ -140,24 +149,26 @@ impl<'c> EditBuilder<'c> {
     /// What a container of these devices leases, and what each is set up to be then: nothing where any number of
     /// containers have one.
     pub(super) fn lease_arguments(&self, devices: &[&Offered]) -> HookArguments {
-        let mut leased = HookArguments::default();
+        let mut arguments = HookArguments::default();
         for device in devices {
             if self.leases.share(device.class).is_none() {
                 continue;
             }
             let (class, name) = (device.class, device.name.clone());
-            let lease = DeviceId { class, name };
-            leased.vf.extend(device.vf.clone().map(|vf| VfArgument { device: lease.clone(), vf }));
-            leased.lease.push(lease);
+            let device_id = DeviceId { class, name };
+            arguments
+                .vf
+                .extend(device.vf.clone().map(|vf| VfArgument { device: device_id.clone(), vf }));
+            arguments.lease.push(device_id);
         }
-        leased
+        arguments
     }
 
     /// The hook with these arguments, at createRuntime and, where it leaves something, at poststop. None if its binary
     /// is missing, since an engine would then refuse every container.
     pub(super) fn hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
         // A hook without arguments would read the container's annotations.
-        if !self.surroundings.hook || arguments.is_empty() {
+        if !self.installed.hook || arguments.is_empty() {
             return Vec::new();
         }
         let hook = |stage: HookName| {
@@ -183,11 +194,11 @@ impl<'c> EditBuilder<'c> {
     /// The hook's expectations for a node: the devices behind it, and its current number. A
     /// long-lived engine examines a node again only when the specification's bytes change, so they
     /// must contain the number.
-    pub(super) fn expectations(&self, of: &Found) -> impl Iterator<Item = Expectation> {
-        of.expected.iter().map(|device| Expectation {
-            node: self.device_node(&of.node.path, READ).path,
+    pub(super) fn expectations(&self, node: &Found) -> impl Iterator<Item = Expectation> {
+        node.expected.iter().map(|device| Expectation {
+            node: self.device_node(&node.node.path, READ).path,
             device: device.clone(),
-            written: Some(of.node.numbers),
+            number: Some(node.node.number),
         })
     }
 }

@@ -13,18 +13,18 @@ use crate::pools::NamedPool;
 /// a device of that name takes precedence.
 pub(super) fn add(
     devices: &mut BTreeMap<DeviceName, Device>,
-    near: &[GpuAlias],
+    aliases: &[GpuAlias],
     pools: &[NamedPool],
 ) {
-    for near in near {
-        let Ok(name) = DeviceName::try_from(near.name.as_str()) else {
+    for alias in aliases {
+        let Ok(name) = DeviceName::try_from(alias.name.as_str()) else {
             continue;
         };
         let mut pools = pools.iter().filter(|pool| pool.class == Class::Rdma);
         if pools.any(|pool| pool.name == name) || devices.contains_key(&name) {
             continue;
         }
-        let edits = merge_device_edits(devices, &near.rdma);
+        let edits = merge_device_edits(devices, &alias.rdma);
         devices.extend(edits.map(|edits| new_device(name, edits)));
     }
 }
@@ -36,10 +36,10 @@ fn merge_device_edits(
 ) -> Option<ContainerEdits> {
     let mut all = ContainerEdits::default();
     for name in names {
-        let mut own =
+        let mut device_edits =
             devices.get(&DeviceName::try_from(name.as_str()).ok()?)?.container_edits.clone();
-        own.device_nodes.retain(|node| !all.device_nodes.contains(node));
-        all.append(&own);
+        device_edits.device_nodes.retain(|node| !all.device_nodes.contains(node));
+        all.append(&device_edits);
     }
     (!names.is_empty()).then_some(all)
 }

@@ -44,35 +44,35 @@ pub fn generate(
     inventory: &Inventory,
     pools: &[NamedPool],
     config: &Config,
-    surroundings: InstalledFiles,
+    installed: InstalledFiles,
 ) -> anyhow::Result<GeneratedSpecs> {
     let wants_file = config.cdi.preload == Preload::File && inventory.usable_onload().is_some();
-    if wants_file && !surroundings.preload_file {
+    if wants_file && !installed.preload_file {
         bail!(
             "writing CDI specifications with preload = \"file\": {PRELOAD_FILE} is missing; install the package that brings it, or set preload = \"env\""
         );
     }
-    let writer = EditBuilder::new(config, surroundings);
-    let offers: BTreeMap<Class, ClassEdits> = Class::ALL
+    let builder = EditBuilder::new(config, installed);
+    let edits_by_class: BTreeMap<Class, ClassEdits> = Class::ALL
         .into_iter()
-        .filter_map(|class| Some((class, class_edits(class, inventory, pools, config, &writer)?)))
+        .filter_map(|class| Some((class, class_edits(class, inventory, pools, config, &builder)?)))
         .collect();
-    let names = offers.iter().flat_map(|(class, offer)| {
-        let devices = offer.devices.iter();
+    let names = edits_by_class.iter().flat_map(|(class, edits)| {
+        let devices = edits.devices.iter();
         devices.map(|(name, _)| (*class, name.as_str()))
     });
     let variables = DeviceVariables::new(names);
     let mut specs = GeneratedSpecs::new();
-    for (class, offer) in offers {
-        let of_class = pools.iter().filter(|pool| pool.class == class);
-        let of_class = of_class.filter_map(|pool| pool_device(pool, &writer));
-        let pool_devices: BTreeMap<DeviceName, Device> = of_class.collect();
+    for (class, class_edits) in edits_by_class {
+        let class_pools = pools.iter().filter(|pool| pool.class == class);
+        let class_pools = class_pools.filter_map(|pool| pool_device(pool, &builder));
+        let pool_devices: BTreeMap<DeviceName, Device> = class_pools.collect();
         if !pool_devices.is_empty() {
-            let spec = build_spec(class, offer.common.clone(), pool_devices)?;
+            let spec = build_spec(class, class_edits.common.clone(), pool_devices)?;
             specs.insert(SpecName::pools(class), spec);
         }
-        let common = offer.common.clone();
-        let mut devices = named_devices(class, offer, &variables);
+        let common = class_edits.common.clone();
+        let mut devices = named_devices(class, class_edits, &variables);
         if class == Class::Rdma {
             gpu::add(&mut devices, &inventory.near_gpus, pools);
         }
@@ -100,47 +100,47 @@ fn class_edits(
     inventory: &Inventory,
     pools: &[NamedPool],
     config: &Config,
-    writer: &EditBuilder<'_>,
+    builder: &EditBuilder<'_>,
 ) -> Option<ClassEdits> {
     let devices = inventory.devices_of_class(class);
     // Nothing but the hook sets a virtual function up.
-    let is_set_up = |device: &&Offered| device.vf.is_none() || writer.surroundings.hook;
+    let is_set_up = |device: &&Offered| device.vf.is_none() || builder.installed.hook;
     let devices: Vec<&Offered> = devices.filter(is_set_up).collect();
-    let offer = match class {
+    let class_edits = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
-            onload::class_edits(class, inventory, &devices, writer)
+            onload::class_edits(class, inventory, &devices, builder)
         }
-        Class::Zf => zf::class_edits(inventory, &devices, writer),
-        Class::Profile => profile::class_edits(inventory, &devices, writer),
+        Class::Zf => zf::class_edits(inventory, &devices, builder),
+        Class::Profile => profile::class_edits(inventory, &devices, builder),
         Class::Rdma if inventory.is_rdma_exclusive() => {
-            rdma::moving_class_edits(inventory, &devices, writer)
+            rdma::moving_class_edits(inventory, &devices, builder)
         }
-        Class::Hugepages => hugepages::class_edits(&devices, writer),
-        Class::Netdev => netdev::class_edits(&devices, pools, config, writer),
-        _ => nodes::class_edits(class, &devices, writer),
+        Class::Hugepages => hugepages::class_edits(&devices, builder),
+        Class::Netdev => netdev::class_edits(&devices, pools, config, builder),
+        _ => nodes::class_edits(class, &devices, builder),
     };
-    (!offer.devices.is_empty()).then_some(offer)
+    (!class_edits.devices.is_empty()).then_some(class_edits)
 }
 
 /// A pool as a device. None without the hook, which gives the member.
-fn pool_device(named: &NamedPool, writer: &EditBuilder<'_>) -> Option<(DeviceName, Device)> {
-    let take = TakeArgument { class: named.class, pool: named.name.clone(), count: 1 };
-    let hooks = writer.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
+fn pool_device(named_pool: &NamedPool, builder: &EditBuilder<'_>) -> Option<(DeviceName, Device)> {
+    let take = TakeArgument { class: named_pool.class, pool: named_pool.name.clone(), count: 1 };
+    let hooks = builder.hooks(&HookArguments { take: vec![take], ..HookArguments::default() });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
-    let (name, mut device) = new_device(named.name.clone(), edits);
-    device.annotations = named.pool.to_annotations();
-    device.annotations.extend(named.near.to_annotations());
+    let (name, mut device) = new_device(named_pool.name.clone(), edits);
+    device.annotations = named_pool.pool.to_annotations();
+    device.annotations.extend(named_pool.nearness.to_annotations());
     (!device.container_edits.hooks.is_empty()).then_some((name, device))
 }
 
 fn named_devices(
     class: Class,
-    offer: ClassEdits,
+    class_edits: ClassEdits,
     variables: &DeviceVariables,
 ) -> BTreeMap<DeviceName, Device> {
     let mut devices = BTreeMap::new();
     let mut members = Vec::new();
-    for (name, mut edits) in offer.devices {
+    for (name, mut edits) in class_edits.devices {
         let variable = variables.assignment(class, name.as_str());
         if name.as_str() != LOOPBACK {
             members.push(variable.clone());
@@ -149,7 +149,7 @@ fn named_devices(
         devices.extend([new_device(name, edits)]);
     }
     members.sort();
-    let all = offer.all.filter(|_| !members.is_empty());
+    let all = class_edits.all.filter(|_| !members.is_empty());
     if let (Some(mut all), Ok(name)) = (all, DeviceName::try_from("all")) {
         all.env.splice(0..0, members);
         devices.extend([new_device(name, all)]);
@@ -185,7 +185,7 @@ pub fn warnings(
     specs: &GeneratedSpecs,
     pools: &[NamedPool],
     config: &CdiConfig,
-    surroundings: InstalledFiles,
+    installed: InstalledFiles,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     let has_nodes = |spec: &Spec| {
@@ -195,7 +195,7 @@ pub fn warnings(
     };
     let has = |class| specs.contains_key(&SpecName::devices(class));
     let mut classes = Class::ALL.into_iter().filter(|class| class.pins_memory());
-    if !surroundings.hook && specs.values().any(has_nodes) {
+    if !installed.hook && specs.values().any(has_nodes) {
         let memlock =
             if classes.any(has) { ", RLIMIT_MEMLOCK is not raised for rdma and vfio" } else { "" };
         let pools = match pools {
@@ -213,7 +213,7 @@ pub fn warnings(
         );
     }
     let mut with_socket = [Class::Nic, Class::NicPlain, Class::Zf].into_iter();
-    if config.onload_socket && !surroundings.onload_socket && with_socket.any(has) {
+    if config.onload_socket && !installed.onload_socket && with_socket.any(has) {
         warnings.push(format!(
             "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
         ));

@@ -17,13 +17,13 @@ pub(super) fn class_edits(
     devices: &[&HostDevice],
     pools: &[NamedPool],
     config: &Config,
-    writer: &EditBuilder<'_>,
+    builder: &EditBuilder<'_>,
 ) -> ClassEdits {
     let entries = devices.iter().filter_map(|netdev| {
         if is_left_to_cni(netdev, pools, config) {
             Some((netdev.name.clone(), ContainerEdits::default()))
         } else {
-            device_edits(netdev, config, writer)
+            device_edits(netdev, config, builder)
         }
     });
     ClassEdits { devices: entries.collect(), ..ClassEdits::default() }
@@ -32,11 +32,11 @@ pub(super) fn class_edits(
 /// Whether a pool that has it says that a CNI plugin moves its members.
 fn is_left_to_cni(netdev: &HostDevice, pools: &[NamedPool], config: &Config) -> bool {
     let pools = pools.iter().filter(|pool| pool.class == Class::Netdev);
-    let mut by_cni = pools.filter(|pool| {
+    let mut cni_pools = pools.filter(|pool| {
         let settings = config.pools.get(pool.name.as_str());
         settings.is_some_and(|settings| settings.mover == Mover::Cni)
     });
-    by_cni.any(|pool| {
+    cni_pools.any(|pool| {
         let mut members = pool.pool.members.iter();
         members.any(|member| member.name == netdev.name)
     })
@@ -45,17 +45,17 @@ fn is_left_to_cni(netdev: &HostDevice, pools: &[NamedPool], config: &Config) -> 
 fn device_edits(
     netdev: &HostDevice,
     config: &Config,
-    writer: &EditBuilder<'_>,
+    builder: &EditBuilder<'_>,
 ) -> Option<DeviceEdits> {
     let interface = InterfaceName::try_from(netdev.interfaces.first()?.clone()).ok()?;
     let settings = config.netdev.get(netdev.name.as_str());
     let addresses = settings.into_iter().flat_map(|settings| &settings.addresses);
     let address =
         addresses.map(|address| InterfaceValue { interface: interface.clone(), value: *address });
-    let hooks = writer.hooks(&HookArguments {
+    let hooks = builder.hooks(&HookArguments {
         address: address.collect(),
         netdev: vec![NetdevArgument { name: interface, pci: netdev.pci? }],
-        ..writer.lease_arguments(&[netdev])
+        ..builder.lease_arguments(&[netdev])
     });
     let edits = ContainerEdits { hooks, ..ContainerEdits::default() };
     (!edits.hooks.is_empty()).then(|| (netdev.name.clone(), edits))

@@ -10,14 +10,14 @@ use crate::devices::inventory::Inventory;
 pub(super) fn class_edits(
     inventory: &Inventory,
     devices: &[&HostDevice],
-    writer: &EditBuilder<'_>,
+    builder: &EditBuilder<'_>,
 ) -> ClassEdits {
     let onload = inventory.usable_onload();
     let entries = devices.iter().filter_map(|device| {
         let profile = onload?.profiles.get(device.read?)?;
         let settings = profile.settings.iter();
         let settings = settings.map(|(name, value)| format!("{name}={value}"));
-        let edits = ContainerEdits { env: settings.collect(), ..writer.leasing_edits(&[device]) };
+        let edits = ContainerEdits { env: settings.collect(), ..builder.leasing_edits(&[device]) };
         Some((device.name.clone(), edits))
     });
     ClassEdits { devices: entries.collect(), ..ClassEdits::default() }

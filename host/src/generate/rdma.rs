@@ -15,40 +15,40 @@ use crate::devices::inventory::Inventory;
 pub(super) fn moving_class_edits(
     inventory: &Inventory,
     devices: &[&HostDevice],
-    writer: &EditBuilder<'_>,
+    builder: &EditBuilder<'_>,
 ) -> ClassEdits {
     let entries = devices.iter().filter_map(|device| {
-        let edits = moving_edits(inventory, &[device], writer);
+        let edits = moving_edits(inventory, &[device], builder);
         (!edits.hooks.is_empty()).then(|| (device.name.clone(), edits))
     });
     ClassEdits {
         common: ContainerEdits::default(),
         devices: entries.collect(),
-        all: Some(moving_edits(inventory, devices, writer)),
+        all: Some(moving_edits(inventory, devices, builder)),
     }
 }
 
 fn moving_edits(
     inventory: &Inventory,
     devices: &[&HostDevice],
-    writer: &EditBuilder<'_>,
+    builder: &EditBuilder<'_>,
 ) -> ContainerEdits {
-    let both = devices.iter().filter_map(|device| {
+    let arguments = devices.iter().filter_map(|device| {
         let (class, name) = (Class::Rdma, device.name.clone());
         let read = inventory.rdma.get(device.read?)?;
-        let moved: RdmaArgument = format!("{}@{}", read.name, device.pci?).parse().ok()?;
-        Some((lease::DeviceId { class, name }, moved))
+        let argument: RdmaArgument = format!("{}@{}", read.name, device.pci?).parse().ok()?;
+        Some((lease::DeviceId { class, name }, argument))
     });
-    let (lease, rdma_netns): (Vec<lease::DeviceId>, Vec<RdmaArgument>) = both.unzip();
+    let (lease, rdma_netns): (Vec<lease::DeviceId>, Vec<RdmaArgument>) = arguments.unzip();
     if lease.is_empty() {
         return ContainerEdits::default();
     }
     ContainerEdits {
-        hooks: writer.hooks(&HookArguments {
-            memlock: Some(writer.config.memlock),
+        hooks: builder.hooks(&HookArguments {
+            memlock: Some(builder.config.memlock),
             lease,
             rdma_netns,
-            rdma_libraries: writer.rdma_libraries(),
+            rdma_libraries: builder.rdma_libraries(),
             ..HookArguments::default()
         }),
         ..ContainerEdits::default()

@@ -13,11 +13,11 @@ pub(super) struct DeviceVariables {
 impl DeviceVariables {
     /// The variables of a host's devices. `all` needs none, since it has its members' variables.
     pub(super) fn new<'n>(devices: impl Iterator<Item = (Class, &'n str)>) -> Self {
-        let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         for (class, name) in devices {
-            *seen.entry(plain_name(class, name)).or_default() += 1;
+            *counts.entry(plain_name(class, name)).or_default() += 1;
         }
-        let shared = seen.into_iter().filter(|(_, count)| *count > 1);
+        let shared = counts.into_iter().filter(|(_, count)| *count > 1);
         DeviceVariables { shared: shared.map(|(variable, _)| variable).collect() }
     }
 
@@ -36,11 +36,11 @@ impl DeviceVariables {
 pub fn parse_assignment(assignment: &str) -> Option<(Class, &str)> {
     let (variable, name) = assignment.split_once('=')?;
     // Behind the name there may be the digest of one whose variable another device would have too.
-    let is_of = |class: &Class| {
+    let is_of_class = |class: &Class| {
         let rest = variable.strip_prefix(plain_name(*class, name).as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') && rest.len() == 9)
     };
-    let class = Class::ALL.into_iter().find(is_of)?;
+    let class = Class::ALL.into_iter().find(is_of_class)?;
     (!name.is_empty()).then_some((class, name))
 }
 

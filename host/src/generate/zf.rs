@@ -9,19 +9,19 @@ use crate::devices::inventory::Inventory;
 pub(super) fn class_edits(
     inventory: &Inventory,
     devices: &[&HostDevice],
-    writer: &EditBuilder<'_>,
+    builder: &EditBuilder<'_>,
 ) -> ClassEdits {
     let Some(tcpdirect) = &inventory.tcpdirect else {
         return ClassEdits::default();
     };
     // TCPDirect also opens /dev/onload, for its control plane and shared memory.
-    let mut common = onload::driver_node_edits(&tcpdirect.nodes, writer);
-    common.mounts = writer.library_mounts(&tcpdirect.installation, tcpdirect.machine);
-    common.mounts.extend(writer.tool_mounts(&tcpdirect.tools, "tcpdirect"));
-    common.mounts.extend(onload::socket_mount(writer));
+    let mut common = onload::driver_node_edits(&tcpdirect.nodes, builder);
+    common.mounts = builder.library_mounts(&tcpdirect.installation, tcpdirect.machine);
+    common.mounts.extend(builder.tool_mounts(&tcpdirect.tools, "tcpdirect"));
+    common.mounts.extend(onload::socket_mount(builder));
     ClassEdits {
         common,
-        devices: devices.iter().map(|nic| onload::device_edits(nic, writer)).collect(),
-        all: Some(onload::all_edits(devices, writer)),
+        devices: devices.iter().map(|nic| onload::device_edits(nic, builder)).collect(),
+        all: Some(onload::all_edits(devices, builder)),
     }
 }

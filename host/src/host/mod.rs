@@ -40,9 +40,9 @@ pub const DEVICE_TABLE: &str = "dev.table";
 /// What a captured host's kernel said of its network by netlink.
 pub const NETWORK_TABLE: &str = "network.table";
 /// What drivers said of a captured host's interfaces by netlink.
-const ABILITY_TABLE: &str = "interfaces.table";
+const FEATURES_TABLE: &str = "interfaces.table";
 /// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// Of a directory that is made.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 const SYSFS: &str = "/sys";
@@ -58,7 +58,7 @@ pub struct Host {
     running: bool,
     table: BTreeMap<PathBuf, NodeEntry>,
     recording: Option<RefCell<BTreeMap<PathBuf, RecordedPath>>>,
-    watcher: Option<ReadObserver>,
+    observer: Option<ReadObserver>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ impl Host {
             running,
             table: BTreeMap::new(),
             recording: None,
-            watcher: None,
+            observer: None,
         };
         if !running && let Some(text) = host.text(Path::new(DEVICE_TABLE))? {
             host.table = parse_device_table(&text).map_err(|line| {
@@ -165,13 +165,13 @@ impl Host {
         self.recording.take().unwrap_or_default().into_inner()
     }
 
-    pub fn watch(&mut self, watcher: ReadObserver) {
-        self.watcher = Some(watcher);
+    pub fn watch(&mut self, observer: ReadObserver) {
+        self.observer = Some(observer);
     }
 
     fn notify(&self, path: &Path, access: ReadAccess) {
-        if let Some(watcher) = self.watcher {
-            watcher(&self.outside_path(path), access);
+        if let Some(observer) = self.observer {
+            observer(&self.outside_path(path), access);
         }
     }
 
@@ -196,8 +196,8 @@ impl Host {
     /// As for [`Host::network`]. What is not known is not there.
     pub fn interface_features(&self) -> Result<BTreeMap<String, InterfaceFeatures>, HostError> {
         let (text, parse) = (features::to_text, features::parse);
-        let told = self.kernel_table(ABILITY_TABLE, features::read, text, parse)?;
-        Ok(told.unwrap_or_default())
+        let interface_features = self.kernel_table(FEATURES_TABLE, features::read, text, parse)?;
+        Ok(interface_features.unwrap_or_default())
     }
 
     /// What the kernel says by netlink, or said when the host was captured.
@@ -210,9 +210,9 @@ impl Host {
     ) -> Result<Option<T>, HostError> {
         let path = Path::new("/").join(table);
         if self.has_our_network() {
-            let told = read().map_err(HostError::Netlink)?;
-            self.record(&path, |seen| seen.content = Some(text(&told).into_bytes()));
-            return Ok(Some(told));
+            let value = read().map_err(HostError::Netlink)?;
+            self.record(&path, |recorded| recorded.content = Some(text(&value).into_bytes()));
+            return Ok(Some(value));
         }
         let captured = self.text(&path)?;
         let parsed = captured.map(|text| parse(&text)).transpose();
@@ -295,27 +295,27 @@ impl Host {
     pub fn lines(
         &self,
         path: &Path,
-        wanted: &dyn Fn(&[u8]) -> bool,
+        is_wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Option<Vec<u8>>, HostError> {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
         self.notify(path, ReadAccess::Read);
-        let mut kept = Vec::new();
+        let mut content = Vec::new();
         let read = each_line(file, &mut |line| {
-            if wanted(line) {
-                kept.extend_from_slice(line);
-                kept.push(b'\n');
+            if is_wanted(line) {
+                content.extend_from_slice(line);
+                content.push(b'\n');
             }
-            if kept.len() as u64 > TEXT_LIMIT {
+            if content.len() as u64 > TEXT_LIMIT {
                 return Err(std::io::ErrorKind::FileTooLarge.into());
             }
             Ok(())
         });
         match read {
             Ok(()) => {
-                self.record(path, |seen| seen.content = Some(kept.clone()));
-                Ok(Some(kept))
+                self.record(path, |recorded| recorded.content = Some(content.clone()));
+                Ok(Some(content))
             }
             Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
                 Err(self.too_long_error(path, TEXT_LIMIT))
@@ -326,12 +326,12 @@ impl Host {
 
     /// Texts are kept; longer files are libraries.
     fn record_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
-        self.record(path, |seen| {
+        self.record(path, |recorded| {
             match (limit > TEXT_LIMIT, bytes.len() as u64 > limit) {
-                (true, _) => seen.opened = true,
+                (true, _) => recorded.opened = true,
                 // Its reader learns nothing but that it is too long.
-                (false, true) => seen.content = Some(vec![b' '; bytes.len()]),
-                (false, false) => seen.content = Some(bytes.to_vec()),
+                (false, true) => recorded.content = Some(vec![b' '; bytes.len()]),
+                (false, false) => recorded.content = Some(bytes.to_vec()),
             }
         });
     }
@@ -341,7 +341,7 @@ impl Host {
         let file = self.open_file(path)?;
         if file.is_some() {
             self.notify(path, ReadAccess::Read);
-            self.record(path, |seen| seen.opened = true);
+            self.record(path, |recorded| recorded.opened = true);
         }
         Ok(file)
     }
@@ -378,9 +378,9 @@ impl Host {
         listing.names.sort();
         listing.not_text.sort();
         self.notify(path, ReadAccess::Listed);
-        self.record(path, |seen| {
-            seen.entry = Some(EntryKind::Directory);
-            seen.names.clone_from(&listing.names);
+        self.record(path, |recorded| {
+            recorded.entry = Some(EntryKind::Directory);
+            recorded.names.clone_from(&listing.names);
         });
         Ok(listing)
     }
@@ -394,17 +394,17 @@ impl Host {
     /// Opens a directory, after creating it and its parents where they are missing (mode 0755).
     pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut place = PathBuf::from("/");
+        let mut current = PathBuf::from("/");
         for part in relative_path(path).components() {
-            let parent = place.clone();
-            place.push(part);
+            let parent = current.clone();
+            current.push(part);
             // A directory may be behind a dangling link: /var/run to /run.
-            if self.open_at(&place, flags)?.is_none() {
-                let target = self.link(&place)?.map(|link| parent.join(link));
-                self.make_directory(target.as_deref().unwrap_or(&place))?;
+            if self.open_at(&current, flags)?.is_none() {
+                let target = self.link(&current)?.map(|link| parent.join(link));
+                self.make_directory(target.as_deref().unwrap_or(&current))?;
             }
         }
-        let opened = self.open_at(&place, flags)?;
+        let opened = self.open_at(&current, flags)?;
         opened.ok_or_else(|| self.read_error(path, Errno::NOENT))
     }
 
@@ -416,9 +416,10 @@ impl Host {
         let parent = parent.ok_or_else(|| self.read_error(path, Errno::NOENT))?;
         let make = || {
             rustix::fs::mkdirat(&parent, name, DIRECTORY_MODE)?;
-            let made = rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+            let directory =
+                rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
             // Others have to read what is written there, whatever the umask of who calls.
-            set_mode(made, DIRECTORY_MODE)
+            set_mode(directory, DIRECTORY_MODE)
         };
         match make() {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -461,49 +462,49 @@ impl Host {
 
     /// `None` if it leads nowhere.
     pub fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
-        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
         };
-        let inside = self.path_of(&found).map_err(|error| self.read_error(path, error))?;
+        let inside = self.path_of(&descriptor).map_err(|error| self.read_error(path, error))?;
         if self.recording.is_some() {
-            self.record_entry(path, self.kind_of(path, &found)?);
+            self.record_entry(path, self.kind_of(path, &descriptor)?);
         }
         Ok(Some(inside))
     }
 
     fn path_of(&self, descriptor: &OwnedFd) -> Result<PathBuf, Errno> {
-        let place = |fd: &OwnedFd| {
+        let link_target = |fd: &OwnedFd| {
             let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
             let target = rustix::fs::readlink(link, Vec::new())?;
             Ok::<PathBuf, Errno>(PathBuf::from(os_string(target.as_bytes())))
         };
-        let full = place(descriptor)?;
+        let full = link_target(descriptor)?;
         if self.running {
             return Ok(full);
         }
-        let root = place(&self.directory)?;
+        let root = link_target(&self.directory)?;
         let inside = full.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
         Ok(Path::new("/").join(inside))
     }
 
     /// Links are followed; `None` if there is nothing.
     pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
-        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             // A dangling link exists all the same.
             self.record(path, |_| {});
             return Ok(None);
         };
-        let kind = self.kind_of(path, &found)?;
+        let kind = self.kind_of(path, &descriptor)?;
         self.record_entry(path, kind);
         Ok(Some(kind))
     }
 
     fn record_entry(&self, path: &Path, kind: EntryKind) {
-        self.record(path, |seen| seen.entry = Some(kind));
+        self.record(path, |recorded| recorded.entry = Some(kind));
     }
 
-    fn kind_of(&self, path: &Path, found: &OwnedFd) -> Result<EntryKind, HostError> {
-        let stat = rustix::fs::fstat(found).map_err(|error| self.read_error(path, error))?;
+    fn kind_of(&self, path: &Path, descriptor: &OwnedFd) -> Result<EntryKind, HostError> {
+        let stat = rustix::fs::fstat(descriptor).map_err(|error| self.read_error(path, error))?;
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => EntryKind::Directory,
             FileType::RegularFile => EntryKind::File { executable: stat.st_mode & 0o111 != 0 },
@@ -530,14 +531,14 @@ impl Host {
     /// something else.
     fn find_unsearchable(&self, mut path: PathBuf) -> Option<PathBuf> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        for _ in 0..MOST_LINKS {
+        for _ in 0..MAX_LINKS {
             let mut above = path.ancestors();
-            let reached = above.find_map(|place| {
-                let found = self.open_at(place, flags).ok()??;
-                Some((place.to_owned(), self.path_of(&found).ok()?))
+            let reached = above.find_map(|ancestor| {
+                let descriptor = self.open_at(ancestor, flags).ok()??;
+                Some((ancestor.to_owned(), self.path_of(&descriptor).ok()?))
             });
-            let (place, directory) = reached?;
-            let rest = path.strip_prefix(&place).ok()?.to_owned();
+            let (ancestor, directory) = reached?;
+            let rest = path.strip_prefix(&ancestor).ok()?.to_owned();
             let mut rest = rest.components();
             let Some(next) = rest.next() else {
                 let is_directory = self.entry(&directory).ok()? == Some(EntryKind::Directory);
@@ -559,10 +560,10 @@ impl Host {
     }
 
     pub fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {
-        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
         };
-        let stat = rustix::fs::fstat(&found).map_err(|error| self.read_error(path, error))?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|error| self.read_error(path, error))?;
         let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
         let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
         Ok(Some(UNIX_EPOCH + Duration::new(seconds, nanoseconds)))
@@ -572,7 +573,7 @@ impl Host {
     pub fn device_node(&self, path: &Path) -> Result<Option<NodeEntry>, HostError> {
         let node = self.find_node(path)?;
         if node.is_some() {
-            self.record(path, |seen| seen.node = node);
+            self.record(path, |recorded| recorded.node = node);
         }
         Ok(node)
     }
@@ -582,10 +583,10 @@ impl Host {
             return Ok(Some(*node));
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Some(found) = self.open_at(path, flags)? else {
+        let Some(descriptor) = self.open_at(path, flags)? else {
             return Ok(None);
         };
-        let stat = rustix::fs::statat(&found, "", AtFlags::EMPTY_PATH)
+        let stat = rustix::fs::statat(&descriptor, "", AtFlags::EMPTY_PATH)
             .map_err(|error| self.read_error(path, error))?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => DeviceKind::Character,

@@ -64,12 +64,12 @@ pub enum FlowFilters {
 /// Reads what [`to_text`] writes.
 pub(crate) fn parse(text: &str) -> anyhow::Result<BTreeMap<String, InterfaceFeatures>> {
     let mut all = BTreeMap::new();
-    for (at, line) in text.lines().enumerate() {
-        let (name, abilities) = parse_line(line).with_context(|| {
-            let line = at + 1;
+    for (index, line) in text.lines().enumerate() {
+        let (name, features) = parse_line(line).with_context(|| {
+            let line = index + 1;
             format!("line {line} is no interface with its XDP, flow filters and channels")
         })?;
-        all.insert(name, abilities);
+        all.insert(name, features);
     }
     Ok(all)
 }
@@ -79,7 +79,7 @@ fn parse_line(line: &str) -> Option<(String, InterfaceFeatures)> {
     let [name, xdp, filters, channels] = words[..] else {
         return None;
     };
-    let abilities = InterfaceFeatures {
+    let features = InterfaceFeatures {
         xdp: match xdp {
             "xdp" => Some(true),
             "no-xdp" => Some(false),
@@ -95,21 +95,21 @@ fn parse_line(line: &str) -> Option<(String, InterfaceFeatures)> {
             channels => Some(channels.parse().ok()?),
         },
     };
-    (!name.is_empty()).then(|| (name.to_owned(), abilities))
+    (!name.is_empty()).then(|| (name.to_owned(), features))
 }
 
 /// A line for each interface; the kernel lets no white space into a name.
 pub(crate) fn to_text(all: &BTreeMap<String, InterfaceFeatures>) -> String {
     let mut text = String::new();
-    for (name, abilities) in all {
-        let xdp = match abilities.xdp {
+    for (name, features) in all {
+        let xdp = match features.xdp {
             Some(true) => "xdp",
             Some(false) => "no-xdp",
             None => UNKNOWN,
         };
         let or_unknown = |value: Option<String>| value.unwrap_or_else(|| UNKNOWN.to_owned());
-        let filters = or_unknown(abilities.flow_filters.map(|filters| filters.to_string()));
-        let channels = or_unknown(abilities.channels.map(|channels| channels.to_string()));
+        let filters = or_unknown(features.flow_filters.map(|filters| filters.to_string()));
+        let channels = or_unknown(features.channels.map(|channels| channels.to_string()));
         text += &format!("{name} {xdp} {filters} {channels}\n");
     }
     text
@@ -145,14 +145,15 @@ pub(crate) fn read() -> io::Result<BTreeMap<String, InterfaceFeatures>> {
     };
     let mut by_index: BTreeMap<u32, (String, InterfaceFeatures)> = BTreeMap::new();
     let every = encode_nested(INTERFACE, &[]);
-    let ask = |command: u8| {
+    let request = |command: u8| {
         let payload = [header(command).to_vec(), every.clone()].concat();
         socket.list(ethtool, &payload, &|answer| parse_ethtool(command, answer))
     };
-    for (index, name, found) in ask(FEATURES_GET)?.into_iter().chain(ask(CHANNELS_GET)?) {
+    for (index, name, features) in request(FEATURES_GET)?.into_iter().chain(request(CHANNELS_GET)?)
+    {
         let (_, known) = by_index.entry(index).or_insert((name, InterfaceFeatures::default()));
-        known.flow_filters = known.flow_filters.or(found.flow_filters);
-        known.channels = known.channels.or(found.channels);
+        known.flow_filters = known.flow_filters.or(features.flow_filters);
+        known.channels = known.channels.or(features.channels);
     }
     if let Some(netdev) = find_family(&socket, NETDEV)? {
         for (index, xdp) in socket.list(netdev, &header(DEV_GET), &parse_xdp)? {
@@ -177,21 +178,21 @@ fn find_family(socket: &NetlinkSocket, name: &str) -> io::Result<Option<u16>> {
     }
 }
 
-fn attribute_value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
-    within(payload.get(HEADER..)?, wanted)
+fn attribute_value(payload: &[u8], kind: u16) -> Option<&[u8]> {
+    within(payload.get(HEADER..)?, kind)
 }
 
 fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceFeatures)> {
     let interface = attribute_value(payload, INTERFACE)?;
     let index = u32_at(within(interface, DEV_INDEX)?, 0)?;
     let name = std::str::from_utf8(until_nul(within(interface, DEV_NAME)?)).ok()?;
-    let mut found = InterfaceFeatures::default();
+    let mut features = InterfaceFeatures::default();
     if command == FEATURES_GET {
         let is_active =
             attribute_value(payload, FEATURES_ACTIVE).and_then(|bits| has_ntuple(bits, false));
         let is_there =
             attribute_value(payload, FEATURES_HW).and_then(|bits| has_ntuple(bits, true));
-        found.flow_filters = match (is_active, is_there) {
+        features.flow_filters = match (is_active, is_there) {
             (Some(true), _) => Some(FlowFilters::On),
             (Some(false), Some(true)) => Some(FlowFilters::Off),
             (Some(false), Some(false)) => Some(FlowFilters::Absent),
@@ -201,17 +202,18 @@ fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceF
         let count = |kind| attribute_value(payload, kind).and_then(|count| u32_at(count, 0));
         let (alone, combined) = (count(RX_COUNT), count(COMBINED_COUNT));
         let counts = alone.into_iter().chain(combined);
-        found.channels = counts.reduce(u32::saturating_add);
+        features.channels = counts.reduce(u32::saturating_add);
     }
-    (!name.is_empty()).then(|| (index, name.to_owned(), found))
+    (!name.is_empty()).then(|| (index, name.to_owned(), features))
 }
 
 /// Whether a set of bits by names has that of flow filters. With a mask, a bit that is in the set has a value.
 fn has_ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
     let mut bits = parse_attributes(within(bits, BITSET_BITS)?);
-    let is_it = |bit: &[u8]| within(bit, BIT_NAME).is_some_and(|name| until_nul(name) == NTUPLE);
-    let found = bits.find(|(_, bit)| is_it(bit));
-    Some(found.is_some_and(|(_, bit)| !has_mask || within(bit, BIT_VALUE).is_some()))
+    let is_ntuple =
+        |bit: &[u8]| within(bit, BIT_NAME).is_some_and(|name| until_nul(name) == NTUPLE);
+    let ntuple = bits.find(|(_, bit)| is_ntuple(bit));
+    Some(ntuple.is_some_and(|(_, bit)| !has_mask || within(bit, BIT_VALUE).is_some()))
 }
 
 fn parse_xdp(payload: &[u8]) -> Option<(u32, bool)> {
@@ -223,8 +225,8 @@ fn parse_xdp(payload: &[u8]) -> Option<(u32, bool)> {
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     for command in [FEATURES_GET, CHANNELS_GET] {
-        let found = parse_ethtool(command, bytes);
-        assert!(found.is_none_or(|(_, name, _)| !name.is_empty()));
+        let parsed = parse_ethtool(command, bytes);
+        assert!(parsed.is_none_or(|(_, name, _)| !name.is_empty()));
     }
     let _ = parse_xdp(bytes);
     if let Some(all) = std::str::from_utf8(bytes).ok().and_then(|text| parse(text).ok()) {

@@ -20,7 +20,7 @@ const OWN: &str = "/proc/self/ns/net";
 pub struct NetnsLinks {
     pub links: Vec<link::Link>,
     /// The number by which that namespace tells of this process's own: an interface below one of them may be there.
-    pub own: Option<i32>,
+    pub own_id: Option<i32>,
 }
 
 /// The interfaces of the network namespace of that file, which a thread enters that does nothing else and ends.
@@ -29,19 +29,19 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty())
     };
-    let (there, own) = (open(file)?, open(Path::new(OWN))?);
-    let look = || {
-        move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let (netns, own_netns) = (open(file)?, open(Path::new(OWN))?);
+    let read = || {
+        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
         let socket = NetlinkSocket::open(None)?;
         // The kernel numbers the namespaces below interfaces when it lists these.
         let links = socket.list(link::GET, &link::dump_payload(), &link::parse)?;
-        let number = link::namespace_id_payload(own.as_fd());
-        let own = socket.get(link::GET_NAMESPACE, &number, &link::parse_namespace_number)?;
-        Ok(NetnsLinks { links, own })
+        let number = link::namespace_id_payload(own_netns.as_fd());
+        let own_id = socket.get(link::GET_NAMESPACE, &number, &link::parse_namespace_number)?;
+        Ok(NetnsLinks { links, own_id })
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, look)?;
+        let thread = thread.spawn_scoped(scope, read)?;
         let died = |_| Err(io::Error::other("its thread has died"));
         thread.join().unwrap_or_else(died)
     })
@@ -66,8 +66,8 @@ pub(crate) fn read() -> io::Result<NetworkState> {
 
 /// None without a name.
 fn parse_link(payload: &[u8]) -> Option<NetworkLink> {
-    let found = NetworkLink::from(&link::parse(payload)?);
-    (!found.name.is_empty()).then_some(found)
+    let network_link = NetworkLink::from(&link::parse(payload)?);
+    (!network_link.name.is_empty()).then_some(network_link)
 }
 
 #[cfg(fuzzing)]

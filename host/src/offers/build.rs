@@ -27,18 +27,18 @@ pub fn build_offers(
     pools: &PoolSet,
     leases: &[LeaseEntry],
 ) -> Vec<HostDevice> {
-    let offering = OfferBuilder {
+    let builder = OfferBuilder {
         inventory,
-        places: FunctionIndex::from_inventory(inventory),
-        published: SpecDevices::new(specs),
-        absence: ExclusionReasons::new(inventory),
+        function_index: FunctionIndex::from_inventory(inventory),
+        spec_devices: SpecDevices::new(specs),
+        exclusion_reasons: ExclusionReasons::new(inventory),
         nodes: CurrentNodes::new(inventory),
         leases: by_device(leases),
         memberships: pool_memberships(pools),
         pools,
     };
     let classes = Class::ALL.into_iter();
-    classes.flat_map(|class| offering.build_class(class)).collect()
+    classes.flat_map(|class| builder.build_class(class)).collect()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,13 +50,13 @@ struct PoolMembership {
 
 fn pool_memberships(pools: &PoolSet) -> BTreeMap<(Class, &str), PoolMembership> {
     let mut memberships: BTreeMap<(Class, &str), PoolMembership> = BTreeMap::new();
-    let named = pools.offered.iter().chain(&pools.drained);
-    for named in named.filter(|named| named.name.as_str() != ANY) {
-        let share = Some(named.pool.share).filter(|share| *share != UNCOUNTED);
-        for member in &named.pool.members {
-            let key = (named.class, member.name.as_str());
+    let named_pools = pools.offered.iter().chain(&pools.drained);
+    for named_pool in named_pools.filter(|named_pool| named_pool.name.as_str() != ANY) {
+        let share = Some(named_pool.pool.share).filter(|share| *share != UNCOUNTED);
+        for member in &named_pool.pool.members {
+            let key = (named_pool.class, member.name.as_str());
             let membership = memberships.entry(key).or_default();
-            membership.pools.push(named.name.to_string());
+            membership.pools.push(named_pool.name.to_string());
             membership.share = min_share(membership.share, share);
         }
     }
@@ -72,29 +72,29 @@ fn min_share(one: Option<u32>, other: Option<u32>) -> Option<u32> {
 
 fn by_device(leases: &[LeaseEntry]) -> BTreeMap<(Class, &str), Vec<&LeaseEntry>> {
     let mut by_device: BTreeMap<(Class, &str), Vec<&LeaseEntry>> = BTreeMap::new();
-    for listed in leases.iter().filter(|listed| !listed.is_over) {
-        let key = (listed.device.class, listed.device.name.as_str());
-        by_device.entry(key).or_default().push(listed);
+    for entry in leases.iter().filter(|entry| !entry.has_ended) {
+        let key = (entry.device.class, entry.device.name.as_str());
+        by_device.entry(key).or_default().push(entry);
     }
     by_device
 }
 
-fn device_lease(listed: &LeaseEntry) -> DeviceLease {
+fn device_lease(entry: &LeaseEntry) -> DeviceLease {
     DeviceLease {
-        slot: listed.slot,
-        lease: listed.lease.as_ref().ok().cloned(),
-        text: match &listed.lease {
+        slot: entry.slot,
+        lease: entry.lease.as_ref().ok().cloned(),
+        text: match &entry.lease {
             Ok(lease) => lease.to_string(),
-            Err(why) => format!("an unknown container ({why})"),
+            Err(reason) => format!("an unknown container ({reason})"),
         },
     }
 }
 
 struct OfferBuilder<'a> {
     inventory: &'a Inventory,
-    places: FunctionIndex<'a>,
-    published: SpecDevices<'a>,
-    absence: ExclusionReasons<'a>,
+    function_index: FunctionIndex<'a>,
+    spec_devices: SpecDevices<'a>,
+    exclusion_reasons: ExclusionReasons<'a>,
     nodes: CurrentNodes,
     /// Those that are not over, by what they name.
     leases: BTreeMap<(Class, &'a str), Vec<&'a LeaseEntry>>,
@@ -104,31 +104,33 @@ struct OfferBuilder<'a> {
 
 impl OfferBuilder<'_> {
     fn build_class(&self, class: Class) -> Vec<HostDevice> {
-        let here = self.inventory.with_drained();
-        let here: Vec<&HostDevice> = here.filter(|device| device.class == class).collect();
-        let known: BTreeSet<&str> = here.iter().map(|device| device.name.as_str()).collect();
-        let names = self.published.names(class);
+        let host_devices = self.inventory.with_drained();
+        let host_devices: Vec<&HostDevice> =
+            host_devices.filter(|device| device.class == class).collect();
+        let known: BTreeSet<&str> =
+            host_devices.iter().map(|device| device.name.as_str()).collect();
+        let names = self.spec_devices.names(class);
         let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_gpu_name(name);
-        let gone = names.filter(|name| !known.contains(name) && !is_other_name(name));
-        let gone: Vec<HostDevice> =
-            gone.filter_map(|name| self.missing_device(class, name)).collect();
-        let mut all = group_inseparable(here.into_iter());
-        all.extend(gone.iter().map(|device| vec![device]));
-        let mut offers: Vec<HostDevice> =
+        let missing = names.filter(|name| !known.contains(name) && !is_other_name(name));
+        let missing: Vec<HostDevice> =
+            missing.filter_map(|name| self.missing_device(class, name)).collect();
+        let mut all = group_inseparable(host_devices.into_iter());
+        all.extend(missing.iter().map(|device| vec![device]));
+        let mut devices: Vec<HostDevice> =
             all.iter().filter_map(|devices| self.build(devices)).collect();
-        offers.sort_by(|one, other| one.name.cmp(&other.name));
-        offers
+        devices.sort_by(|one, other| one.name.cmp(&other.name));
+        devices
     }
 
     fn missing_device(&self, class: Class, name: &str) -> Option<HostDevice> {
-        let nothing = || {
+        let gone_reason = || {
             let reason = "this host has no such device any more; bring it back, or";
             (!self.is_away(class, name)).then(|| format!("{reason} {GENERATE}"))
         };
-        let trouble = self.absence.find(class, name).or_else(nothing);
+        let trouble = self.exclusion_reasons.find(class, name).or_else(gone_reason);
         Some(HostDevice {
             health: Health::from_trouble(trouble),
-            ..missing_device(class, name, &self.places)?
+            ..missing_device(class, name, &self.function_index)?
         })
     }
 
@@ -143,8 +145,8 @@ impl OfferBuilder<'_> {
         let class = first.class;
         let membership = self.memberships.get(&(class, first.name.as_str()));
         let membership = membership.cloned().unwrap_or_default();
-        let most = min_share(self.pools.shares.share(class), membership.share);
-        let is_exclusive = most == Some(1) || self.is_per_namespace(class);
+        let max = min_share(self.pools.shares.share(class), membership.share);
+        let is_exclusive = max == Some(1) || self.is_per_namespace(class);
         let aliases: Vec<String> = devices
             .iter()
             .flat_map(|device| device.aliases.iter().map(ToString::to_string))
@@ -152,24 +154,24 @@ impl OfferBuilder<'_> {
         let names = devices.iter().map(|device| device.name.as_str());
         let by_alias = aliases.iter().map(String::as_str);
         let by_name = names.clone().chain(by_alias);
-        let found = by_name.filter_map(|name| self.leases.get(&(class, name)));
+        let entries = by_name.filter_map(|name| self.leases.get(&(class, name)));
         let mut leases: Vec<DeviceLease> =
-            found.flatten().map(|listed| device_lease(listed)).collect();
-        leases.sort_by_key(|held| held.slot);
+            entries.flatten().map(|entry| device_lease(entry)).collect();
+        leases.sort_by_key(|lease| lease.slot);
         let kind = class.cdi_kind();
-        let published = names.clone().filter(|name| self.published.has(class, name));
-        let mut offer = first.clone();
-        offer.nodes = Vec::new();
-        offer.attributes = attributes(first, &self.places);
-        offer.cdi = published.map(|name| format!("{kind}={name}")).collect();
-        offer.pools = membership.pools;
-        offer.health = self.judge_health(first, names);
-        offer.slots = most.filter(|_| !is_exclusive);
+        let published_names = names.clone().filter(|name| self.spec_devices.has(class, name));
+        let mut device = first.clone();
+        device.nodes = Vec::new();
+        device.attributes = attributes(first, &self.function_index);
+        device.cdi = published_names.map(|name| format!("{kind}={name}")).collect();
+        device.pools = membership.pools;
+        device.health = self.judge_health(first, names);
+        device.slots = max.filter(|_| !is_exclusive);
         if is_exclusive {
-            offer.sharing = Sharing::Exclusive;
+            device.sharing = Sharing::Exclusive;
         }
-        offer.leases = leases;
-        Some(offer)
+        device.leases = leases;
+        Some(device)
     }
 
     /// One network namespace has each of them at a time.
@@ -187,11 +189,12 @@ impl OfferBuilder<'_> {
         if device.health != Health::Healthy {
             return device.health.clone();
         }
-        let unpublished = names.clone().find_map(|name| self.published.missing_reason(class, name));
+        let unpublished =
+            names.clone().find_map(|name| self.spec_devices.missing_reason(class, name));
         let stale = || {
             let mut names = names;
             names.find_map(|name| {
-                self.nodes.stale_reason(&self.published.device_expectations(class, name))
+                self.nodes.stale_reason(&self.spec_devices.device_expectations(class, name))
             })
         };
         Health::from_trouble(unpublished.or_else(stale))

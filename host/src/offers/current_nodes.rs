@@ -21,7 +21,7 @@ pub(super) struct CurrentNodes {
 struct CurrentNode {
     device: ExpectedDevice,
     name: String,
-    numbers: DeviceNumber,
+    number: DeviceNumber,
 }
 
 impl CurrentNodes {
@@ -32,15 +32,15 @@ impl CurrentNodes {
         nodes
     }
 
-    fn add(&mut self, of: &OfferedNode) {
-        let (name, node) = (file_name(&of.node.path), &of.node);
-        for device in &of.expected {
-            let of_device = self.by_device.entry(node_key(device, name)).or_default();
+    fn add(&mut self, offered: &OfferedNode) {
+        let (name, node) = (file_name(&offered.node.path), &offered.node);
+        for device in &offered.expected {
+            let device_nodes = self.by_device.entry(node_key(device, name)).or_default();
             // Devices share nodes.
-            if of_device.iter().all(|seen| seen.name != name) {
-                of_device.push(CurrentNode {
+            if device_nodes.iter().all(|current| current.name != name) {
+                device_nodes.push(CurrentNode {
                     name: name.to_owned(),
-                    numbers: node.numbers,
+                    number: node.number,
                     device: device.clone(),
                 });
             }
@@ -50,22 +50,22 @@ impl CurrentNodes {
     /// Why the hook would refuse a container, if it would. A device without nodes of that kind is not
     /// judged: the configuration may have changed what is offered of it.
     pub(super) fn stale_reason(&self, expected: &[Expectation]) -> Option<String> {
-        let wrong = expected.iter().find(|expect| {
-            let name = file_name(&expect.node);
-            let now = self.by_device.get(&node_key(&expect.device, name));
-            now.is_some_and(|now| !now.iter().any(|seen| seen.matches(expect, name)))
+        let stale = expected.iter().find(|expectation| {
+            let name = file_name(&expectation.node);
+            let now = self.by_device.get(&node_key(&expectation.device, name));
+            now.is_some_and(|now| !now.iter().any(|current| current.matches(expectation, name)))
         })?;
         Some(format!(
             "its specification was written for another {}: devices have been renumbered since; {GENERATE}",
-            wrong.node
+            stale.node
         ))
     }
 }
 
 impl CurrentNode {
-    fn matches(&self, expect: &Expectation, name: &str) -> bool {
-        let is_numbered = expect.written.is_none_or(|written| written == self.numbers);
-        self.device == expect.device && self.name == name && is_numbered
+    fn matches(&self, expectation: &Expectation, name: &str) -> bool {
+        let is_numbered = expectation.number.is_none_or(|written| written == self.number);
+        self.device == expectation.device && self.name == name && is_numbered
     }
 }
 

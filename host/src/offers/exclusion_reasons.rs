@@ -22,10 +22,10 @@ pub(super) struct ExclusionReasons<'i> {
 impl<'i> ExclusionReasons<'i> {
     pub(super) fn new(inventory: &'i Inventory) -> ExclusionReasons<'i> {
         let mut reasons: BTreeMap<(Class, &str), Vec<&str>> = BTreeMap::new();
-        for entry in &inventory.not_offered {
-            if let ExclusionSubject::Device(class) = entry.kind {
-                let key = (class, entry.name.as_str());
-                reasons.entry(key).or_default().push(&entry.reason);
+        for exclusion in &inventory.not_offered {
+            if let ExclusionSubject::Device(class) = exclusion.kind {
+                let key = (class, exclusion.name.as_str());
+                reasons.entry(key).or_default().push(&exclusion.reason);
             }
         }
         let aliases = inventory.with_drained().flat_map(|device| {
@@ -77,8 +77,8 @@ impl<'i> ExclusionReasons<'i> {
     }
 
     fn find_by_alias(&self, class: Class, name: &str) -> Option<String> {
-        let by = self.aliases.get(&(class, name.parse().ok()?))?;
-        Some(format!("it is in the IOMMU group of {by}, and offered with it; {GENERATE}"))
+        let device_name = self.aliases.get(&(class, name.parse().ok()?))?;
+        Some(format!("it is in the IOMMU group of {device_name}, and offered with it; {GENERATE}"))
     }
 
     fn find_unread(&self, class: Class) -> Option<String> {

@@ -34,15 +34,15 @@ impl<'r> SpecDevices<'r> {
         let classes = BTreeMap::from(classes);
         let mut devices: BTreeMap<Class, BTreeMap<&str, ResolvedDevice<'_>>> = BTreeMap::new();
         let mut common = BTreeMap::new();
-        for found in registry.devices() {
-            let name = found.name.device().as_str();
-            let class = classes.get(found.name.kind().as_str());
-            let Some(class) = class.filter(|_| !is_several(name, &found)) else {
+        for resolved in registry.devices() {
+            let name = resolved.name.device().as_str();
+            let class = classes.get(resolved.name.kind().as_str());
+            let Some(class) = class.filter(|_| !is_several(name, &resolved)) else {
                 continue;
             };
-            devices.entry(*class).or_default().insert(name, found);
-            let expected = || expectations(&found.spec.container_edits);
-            common.entry(found.path).or_insert_with(expected);
+            devices.entry(*class).or_default().insert(name, resolved);
+            let expected = || expectations(&resolved.spec.container_edits);
+            common.entry(resolved.path).or_insert_with(expected);
         }
         let conflicts = registry.conflicts().iter().filter_map(|conflict| {
             let class = classes.get(conflict.name.kind().as_str())?;
@@ -64,11 +64,11 @@ impl<'r> SpecDevices<'r> {
 
     pub(super) fn device_expectations(&self, class: Class, name: &str) -> Vec<Expectation> {
         let devices = self.devices.get(&class);
-        let Some(found) = devices.and_then(|devices| devices.get(name)) else {
+        let Some(resolved) = devices.and_then(|devices| devices.get(name)) else {
             return Vec::new();
         };
-        let mut expected = expectations(&found.device.container_edits);
-        expected.extend(self.common.get(found.path).into_iter().flatten().cloned());
+        let mut expected = expectations(&resolved.device.container_edits);
+        expected.extend(self.common.get(resolved.path).into_iter().flatten().cloned());
         expected
     }
 
@@ -102,7 +102,7 @@ impl<'r> SpecDevices<'r> {
 
     fn find_broken(&self, class: Class) -> Option<(&'r Path, &'r RegistryError)> {
         let prefix = format!("{FILE_PREFIX}{class}.");
-        let is_its = |path: &Path| {
+        let is_of_class = |path: &Path| {
             let name = path.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| name.starts_with(&prefix))
         };
@@ -114,13 +114,13 @@ impl<'r> SpecDevices<'r> {
         errors.find(|(path, error)| match error {
             RegistryError::Directory(_) => true,
             RegistryError::Conflict { .. } => false,
-            _ => is_its(path),
+            _ => is_of_class(path),
         })
     }
 }
 
-fn is_several(name: &str, found: &ResolvedDevice<'_>) -> bool {
-    let annotations = &found.device.annotations;
+fn is_several(name: &str, resolved: &ResolvedDevice<'_>) -> bool {
+    let annotations = &resolved.device.annotations;
     let is_pool = [MEMBERS, SHARE].iter().any(|key| annotations.contains_key(*key));
     is_pool || SEVERAL.contains(&name)
 }

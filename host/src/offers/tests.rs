@@ -34,8 +34,8 @@ struct Given {
     leases: Vec<LeaseEntry>,
 }
 
-fn holders(offer: &Offer) -> Vec<&str> {
-    let leases = offer.leases.iter();
+fn holders(device: &Offer) -> Vec<&str> {
+    let leases = device.leases.iter();
     leases.map(|held| held.text.as_str()).collect()
 }
 
@@ -64,9 +64,9 @@ impl Given {
 
     fn generate(&mut self) {
         self.make_devices();
-        let surroundings = InstalledFiles { hook: true, ..InstalledFiles::default() };
+        let installed = InstalledFiles { hook: true, ..InstalledFiles::default() };
         let pools = resolve(&self.inventory, &self.config).offered;
-        let specs = generate(&self.inventory, &pools, &self.config, surroundings).unwrap();
+        let specs = generate(&self.inventory, &pools, &self.config, installed).unwrap();
         let files = specs.into_iter();
         let files = files.map(|(name, spec)| (path(&name.to_string()), Ok(spec)));
         self.files = files.collect();
@@ -121,7 +121,7 @@ impl Given {
             device: device.parse().unwrap(),
             slot,
             lease: Ok(lease),
-            is_over: false,
+            has_ended: false,
             is_returning: false,
         });
         self.leases.last_mut().unwrap()
@@ -136,23 +136,23 @@ fn unhealthy(reason: &str) -> Health {
     Health::Unhealthy(reason.to_owned())
 }
 
-fn text(offer: &Offer, key: &str) -> String {
-    match offer.attributes.get(key) {
+fn text(device: &Offer, key: &str) -> String {
+    match device.attributes.get(key) {
         Some(Attribute::Text(text)) => text.clone(),
-        other => panic!("{key} of {}: {other:?}", offer.name),
+        other => panic!("{key} of {}: {other:?}", device.name),
     }
 }
 
-fn row(offer: &Offer) -> String {
-    let numa_node = offer.numa_node.map_or("-".to_owned(), |node| node.to_string());
-    let pci = offer.pci.map_or("-".to_owned(), |pci| pci.to_string());
-    let root = offer.pcie_root.as_deref().unwrap_or("-");
-    assert_eq!(offer.health, Health::Healthy, "{}", offer.name);
-    let sharing = match offer.sharing {
+fn row(device: &Offer) -> String {
+    let numa_node = device.numa_node.map_or("-".to_owned(), |node| node.to_string());
+    let pci = device.pci.map_or("-".to_owned(), |pci| pci.to_string());
+    let root = device.pcie_root.as_deref().unwrap_or("-");
+    assert_eq!(device.health, Health::Healthy, "{}", device.name);
+    let sharing = match device.sharing {
         Sharing::Exclusive => "one",
         Sharing::Shared => "shared",
     };
-    format!("{} {pci} {root} {numa_node} {sharing}", offer.cdi.join(" "))
+    format!("{} {pci} {root} {numa_node} {sharing}", device.cdi.join(" "))
 }
 
 #[test]
@@ -540,7 +540,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     // The same name with another number, another name, and the name with another device behind it.
     let mut given = Given::sample(CAPTURED, "");
     let node = Arc::make_mut(&mut given.inventory.rdma[0].nodes[0]);
-    node.node.numbers.minor += 1;
+    node.node.number.minor += 1;
     assert_eq!(given.health("rdma=rxe0"), why("/dev/infiniband/uverbs0"));
     let mut given = Given::sample(CAPTURED, "");
     let node = Arc::make_mut(&mut given.inventory.vfio[0].nodes[1]);
@@ -558,7 +558,7 @@ fn nodes_that_were_renumbered_make_a_device_unhealthy() {
     // What all devices of a class share.
     let mut given = Given::sample(CAPTURED, "");
     let onload = given.inventory.onload.as_mut().unwrap();
-    Arc::make_mut(&mut onload.nodes[0]).node.numbers.major += 1;
+    Arc::make_mut(&mut onload.nodes[0]).node.number.major += 1;
     assert_eq!(given.health("nic=loopback"), why("/dev/onload"));
     // A node that is no longer offered is no renumbered one.
     let umad = "[discover]\noffer-umad = true\n";
@@ -592,7 +592,7 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
 #[test]
 fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     let mut given = Given::sample(CAPTURED, "");
-    given.lease("vfio:0000:81:10.0", 0, "web").is_over = true;
+    given.lease("vfio:0000:81:10.0", 0, "web").has_ended = true;
     given.lease("vfio:0000:81:10.2", 0, "web").lease = Err("it is no lease".to_owned());
     let offers = given.offers();
     let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);

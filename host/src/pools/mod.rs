@@ -30,7 +30,7 @@ pub struct NamedPool {
     pub class: Class,
     pub name: DeviceName,
     pub pool: Pool,
-    pub near: Nearness,
+    pub nearness: Nearness,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,21 +56,21 @@ pub fn discover_with_pools(host: &Host, config: &Config) -> (Inventory, PoolSet)
 }
 
 pub fn resolve(inventory: &Inventory, config: &Config) -> PoolSet {
-    let places = FunctionIndex::from_inventory(inventory);
-    let near = GpuNicMap::from_inventory(inventory);
+    let function_index = FunctionIndex::from_inventory(inventory);
+    let gpu_nics = GpuNicMap::from_inventory(inventory);
     let pooled = config.pools.values().map(|pool| pool.class);
     let leased = Class::ALL.into_iter();
     let shares = class_shares(inventory, config);
     let leased = leased.filter(|class| shares.share(*class).is_some());
-    let near_gpus = (!near.gpus.is_empty()).then_some(Class::Rdma);
+    let near_gpus = (!gpu_nics.gpus.is_empty()).then_some(Class::Rdma);
     let classes: BTreeSet<Class> = pooled.chain(leased).chain(near_gpus).collect();
     let mut pools = PoolSet { shares: shares.clone(), ..PoolSet::default() };
     for class in classes {
         let devices = ClassDevices {
             class,
             candidates: pool_candidates(inventory, class),
-            near: &near,
-            places: &places,
+            gpu_nics: &gpu_nics,
+            function_index: &function_index,
             inventory,
             config,
             shares: &shares,
@@ -116,10 +116,10 @@ impl PoolSet {
         let names: Vec<String> =
             left_out.iter().map(|pool| format!("{}={}", pool.class, pool.name)).collect();
         self.warnings.push(format!("pools are left out ({}): {reason}", ShortList(&names)));
-        let refusals = left_out.iter();
-        let refusals =
-            refusals.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
-        self.not_offered.extend(refusals);
+        let exclusions = left_out.iter();
+        let exclusions =
+            exclusions.map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
+        self.not_offered.extend(exclusions);
     }
 }
 
@@ -127,8 +127,8 @@ struct ClassDevices<'i> {
     class: Class,
     /// What containers get together, by the first.
     candidates: Vec<Vec<&'i HostDevice>>,
-    near: &'i GpuNicMap<'i>,
-    places: &'i FunctionIndex<'i>,
+    gpu_nics: &'i GpuNicMap<'i>,
+    function_index: &'i FunctionIndex<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
     shares: &'i LeasesConfig,
@@ -137,8 +137,8 @@ struct ClassDevices<'i> {
 impl ClassDevices<'_> {
     fn add_pools(&self, pools: &mut PoolSet) {
         let (class, any) = (self.class, DeviceName::try_from(ANY));
-        let mut found = Vec::new();
-        let is_near_gpus = class == Class::Rdma && !self.near.gpus.is_empty();
+        let mut named_pools = Vec::new();
+        let is_near_gpus = class == Class::Rdma && !self.gpu_nics.gpus.is_empty();
         let share = self.shares.share(class);
         let share = share.or(is_near_gpus.then_some(UNCOUNTED));
         if let (Some(share), Ok(name)) = (share, any)
@@ -146,19 +146,21 @@ impl ClassDevices<'_> {
         {
             let all = self.candidates.iter().collect();
             match self.build_pool(name, all, share, pools) {
-                Ok(pool) => found.push(pool),
+                Ok(pool) => named_pools.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
             }
         }
         let taken = self.names();
-        let ours = self.config.pools.iter();
-        for (name, pool) in ours.filter(|(_, pool)| pool.class == class) {
-            let named = self.check_pool_name(name, &taken);
-            let made = named.and_then(|name| self.make(name, pool, pools));
-            match made {
-                Ok(pool) => found.push(pool),
+        let pool_configs = self.config.pools.iter();
+        for (name, pool) in pool_configs.filter(|(_, pool)| pool.class == class) {
+            let pool_name = self.check_pool_name(name, &taken);
+            let result = pool_name.and_then(|name| self.make(name, pool, pools));
+            match result {
+                Ok(pool) => named_pools.push(pool),
                 Err(reason) => {
-                    let is_drained = |of: &NamedPool| of.class == class && of.name.as_str() == name;
+                    let is_drained = |drained_pool: &NamedPool| {
+                        drained_pool.class == class && drained_pool.name.as_str() == name
+                    };
                     if !pools.drained.iter().any(is_drained) {
                         pools
                             .warnings
@@ -168,21 +170,22 @@ impl ClassDevices<'_> {
                 }
             }
         }
-        pools.warnings.extend(find_overlaps(&found));
-        pools.warnings.extend(self.mixed_warning(&found));
-        found.sort_by(|one, other| one.name.cmp(&other.name));
-        pools.offered.append(&mut found);
+        pools.warnings.extend(find_overlaps(&named_pools));
+        pools.warnings.extend(self.mixed_warning(&named_pools));
+        named_pools.sort_by(|one, other| one.name.cmp(&other.name));
+        pools.offered.append(&mut named_pools);
     }
 
     /// That who asks for any function that vfio holds may get something else than a NIC: what no pool of the operator's
     /// has is told apart by nothing.
-    fn mixed_warning(&self, found: &[NamedPool]) -> Option<String> {
+    fn mixed_warning(&self, named_pools: &[NamedPool]) -> Option<String> {
         let class = self.class;
-        let own = found.iter().filter(|pool| pool.name.as_str() != ANY);
-        let own = own.flat_map(|pool| &pool.pool.members);
-        let own: BTreeSet<&str> = own.map(|member| member.name.as_str()).collect();
-        let open = self.candidates.iter().filter_map(|each| each.first());
-        let open = open.filter(|one| !one.is_drained && !own.contains(one.name.as_str()));
+        let own_pools = named_pools.iter().filter(|pool| pool.name.as_str() != ANY);
+        let own_members = own_pools.flat_map(|pool| &pool.pool.members);
+        let own_names: BTreeSet<&str> = own_members.map(|member| member.name.as_str()).collect();
+        let unpooled = self.candidates.iter().filter_map(|each| each.first());
+        let unpooled =
+            unpooled.filter(|one| !one.is_drained && !own_names.contains(one.name.as_str()));
         let is_nic = |device: &&&HostDevice| {
             let mut functions = device.pci.iter().chain(&device.aliases);
             functions.any(|pci| {
@@ -190,9 +193,10 @@ impl ClassDevices<'_> {
                 function.is_some_and(PciFunction::is_network)
             })
         };
-        let (nics, others): (Vec<&&HostDevice>, Vec<&&HostDevice>) = open.partition(is_nic);
-        let first = others.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
-        let names: Vec<String> = others.iter().map(|one| one.name.to_string()).collect();
+        let (nics, other_devices): (Vec<&&HostDevice>, Vec<&&HostDevice>) =
+            unpooled.partition(is_nic);
+        let first = other_devices.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
+        let names: Vec<String> = other_devices.iter().map(|one| one.name.to_string()).collect();
         Some(format!(
             "{class}=any gives NICs, and what is no NIC like one: {}; take such functions from a pool of their own, or run \"onload-ctk drain {class}={}\"",
             ShortList(&names),
@@ -201,8 +205,8 @@ impl ClassDevices<'_> {
     }
 
     fn refuse(&self, name: &str, reason: String, pools: &mut PoolSet) {
-        let entry = Exclusion::new(self.class, name, reason);
-        pools.not_offered.push(entry);
+        let exclusion = Exclusion::new(self.class, name, reason);
+        pools.not_offered.push(exclusion);
     }
 
     /// The names of the devices of the class, and of the interfaces, which may be offered tomorrow.
@@ -226,28 +230,33 @@ impl ClassDevices<'_> {
     fn build_pool(
         &self,
         name: DeviceName,
-        of: Vec<&Vec<&HostDevice>>,
+        candidates: Vec<&Vec<&HostDevice>>,
         share: u32,
         pools: &mut PoolSet,
     ) -> Result<NamedPool, String> {
         let class = self.class;
         let is_drained = |candidate: &&Vec<&HostDevice>| candidate.iter().any(|one| one.is_drained);
-        let (drained, offered): (Vec<_>, Vec<_>) = of.into_iter().partition(is_drained);
+        let (drained, offered): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_drained);
         let (drained, offered) = (first_devices(drained), first_devices(offered));
-        let members = |of: &[&HostDevice]| of.iter().copied().map(to_member).collect();
+        let members = |devices: &[&HostDevice]| devices.iter().copied().map(to_member).collect();
         if !drained.is_empty() {
             pools.drained.push(NamedPool {
                 class,
                 name: name.clone(),
                 pool: Pool { members: members(&drained), share },
-                near: Nearness::default(),
+                nearness: Nearness::default(),
             });
         }
         match self.drained_reason(&drained).filter(|_| offered.is_empty()) {
-            Some(why) => Err(why),
+            Some(reason) => Err(reason),
             None => {
                 let members = members(&offered);
-                check_size(class, name, Pool { members, share }, pool_nearness(self.near, &offered))
+                check_size(
+                    class,
+                    name,
+                    Pool { members, share },
+                    pool_nearness(self.gpu_nics, &offered),
+                )
             }
         }
     }
@@ -259,7 +268,8 @@ impl ClassDevices<'_> {
         pools: &mut PoolSet,
     ) -> Result<NamedPool, String> {
         let class = self.class;
-        let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
+        let Selection { chosen, unmatched } =
+            select(&self.candidates, &pool.select, self.function_index);
         let candidates = self.candidates.iter().zip(chosen);
         let chosen = candidates.filter(|(_, chosen)| *chosen);
         let chosen: Vec<&Vec<&HostDevice>> = chosen.map(|(each, _)| each).collect();
@@ -267,11 +277,11 @@ impl ClassDevices<'_> {
             return Err(self.empty_reason(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
-        let of_class = self.shares.share(class);
+        let class_share = self.shares.share(class);
         let share = if self.inventory.is_rdma_exclusive() && class == Class::Rdma {
-            of_class
+            class_share
         } else {
-            share.or(of_class)
+            share.or(class_share)
         };
         let share = share.unwrap_or(UNCOUNTED);
         if !unmatched.is_empty() {
@@ -285,8 +295,8 @@ impl ClassDevices<'_> {
 
     fn drained_reason(&self, drained: &[&HostDevice]) -> Option<String> {
         let name = &drained.first()?.name;
-        let why = self.inventory.drain.find(self.class, name.as_str())?;
-        Some(format!("all of its devices are drained; {name} is {why}"))
+        let reason = self.inventory.drain.find(self.class, name.as_str())?;
+        Some(format!("all of its devices are drained; {name} is {reason}"))
     }
 
     fn empty_reason(&self, name: &DeviceName, unmatched: &[String]) -> String {
@@ -317,7 +327,7 @@ fn check_size(
     class: Class,
     name: DeviceName,
     pool: Pool,
-    near: Nearness,
+    nearness: Nearness,
 ) -> Result<NamedPool, String> {
     let count = pool.members.len();
     let bytes = annotation_bytes(&pool.to_annotations());
@@ -328,7 +338,7 @@ fn check_size(
         ));
     }
     let room = MAX_ANNOTATION_BYTES - bytes;
-    Ok(NamedPool { class, name, pool, near: truncate(near, room) })
+    Ok(NamedPool { class, name, pool, nearness: truncate(nearness, room) })
 }
 
 fn annotation_bytes(annotations: &BTreeMap<String, String>) -> usize {
@@ -337,20 +347,20 @@ fn annotation_bytes(annotations: &BTreeMap<String, String>) -> usize {
 }
 
 /// What a specification can say in so many bytes.
-fn truncate(near: Nearness, room: usize) -> Nearness {
-    let fits = |near: &Nearness| annotation_bytes(&near.to_annotations()) <= room;
-    if fits(&near) {
-        return near;
+fn truncate(nearness: Nearness, room: usize) -> Nearness {
+    let fits = |nearness: &Nearness| annotation_bytes(&nearness.to_annotations()) <= room;
+    if fits(&nearness) {
+        return nearness;
     }
-    let gpus = near.gpus.into_iter();
+    let gpus = nearness.gpus.into_iter();
     let gpus = gpus.map(|(address, GpuNearness { index, .. })| {
         let nics = Vec::new();
         (address, GpuNearness { index, nics })
     });
-    let why =
+    let reason =
         "its NICs take more bytes than a specification has for them; make pools of fewer devices";
     let without =
-        Nearness { nics: Vec::new(), gpus: gpus.collect(), unknown: Some(why.to_owned()) };
+        Nearness { nics: Vec::new(), gpus: gpus.collect(), unknown: Some(reason.to_owned()) };
     Some(without).filter(fits).unwrap_or_default()
 }
 
@@ -359,22 +369,22 @@ fn truncate(near: Nearness, room: usize) -> Nearness {
 fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
     let exclusive: Vec<&NamedPool> =
         pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY).collect();
-    let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut pools_by_member: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, pool) in exclusive.iter().enumerate() {
         for member in &pool.pool.members {
-            holders.entry(member.name.as_str()).or_default().push(index);
+            pools_by_member.entry(member.name.as_str()).or_default().push(index);
         }
     }
     let mut common: BTreeMap<(usize, usize), Vec<String>> = BTreeMap::new();
-    for (member, pools) in &holders {
-        for (at, one) in pools.iter().enumerate() {
-            for other in &pools[at + 1..] {
+    for (member, pools) in &pools_by_member {
+        for (index, one) in pools.iter().enumerate() {
+            for other in &pools[index + 1..] {
                 let list = common.entry((*one, *other)).or_default();
                 list.push((*member).to_owned());
             }
         }
     }
-    let said = common.into_iter().filter_map(|((one, other), members)| {
+    let warnings = common.into_iter().filter_map(|((one, other), members)| {
         let (one, other) = (exclusive.get(one)?, exclusive.get(other)?);
         let (class, members) = (one.class, ShortList(&members));
         Some(format!(
@@ -382,7 +392,7 @@ fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
             one.name, other.name
         ))
     });
-    said.collect()
+    warnings.collect()
 }
 
 #[cfg(test)]

@@ -94,20 +94,20 @@ impl SpecDir {
     /// The outer `None` if nothing is there, the inner one if it is not a regular file.
     fn read(&self, name: &str) -> anyhow::Result<Option<Option<Vec<u8>>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let reading = || format!("reading {}", self.path.join(name).display());
+        let read_context = || format!("reading {}", self.path.join(name).display());
         let file = match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
             Ok(descriptor) => File::from(descriptor),
             Err(Errno::NOENT) => return Ok(None),
             // A symbolic link or a socket.
             Err(Errno::LOOP | Errno::NXIO) => return Ok(Some(None)),
-            Err(error) => return Err(error).with_context(reading),
+            Err(error) => return Err(error).with_context(read_context),
         };
-        let metadata = file.metadata().with_context(reading)?;
+        let metadata = file.metadata().with_context(read_context)?;
         if !metadata.is_file() || metadata.len() > FILE_LIMIT {
             return Ok(Some(None));
         }
         let mut content = Vec::new();
-        file.take(FILE_LIMIT).read_to_end(&mut content).with_context(reading)?;
+        file.take(FILE_LIMIT).read_to_end(&mut content).with_context(read_context)?;
         Ok(Some(Some(content)))
     }
 
@@ -138,26 +138,26 @@ impl SpecDir {
 
     fn write(&self, name: &str, content: &[u8]) -> anyhow::Result<()> {
         atomic::write_atomic(&self.directory, OsStr::new(name), content, FILE_MODE)
-            .map_err(|failed| self.write_error("writing", name, failed))
+            .map_err(|error| self.write_error("writing", name, error))
     }
 
     fn remove(&self, name: &str) -> anyhow::Result<()> {
         atomic::remove(&self.directory, OsStr::new(name))
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|failed| self.write_error("removing", name, failed))
+            .map_err(|error| self.write_error("removing", name, error))
     }
 
     /// Removes temporary files of a killed run. The lock guarantees that no other run has any; those of the claims of
     /// Kubernetes stay while they are written.
     fn remove_leftovers(&self) -> anyhow::Result<()> {
-        let listing = || directory_context("listing", &self.path);
-        let entries = rustix::fs::Dir::read_from(&self.directory).with_context(listing)?;
+        let list_context = || directory_context("listing", &self.path);
+        let entries = rustix::fs::Dir::read_from(&self.directory).with_context(list_context)?;
         for entry in entries {
-            let entry = entry.with_context(listing)?;
+            let entry = entry.with_context(list_context)?;
             let name = entry.file_name().to_str().unwrap_or_default();
             if atomic::is_temporary_name(OsStr::new(name)) {
                 atomic::remove_leftover(&self.directory, OsStr::new(name))
-                    .map_err(|failed| self.write_error("removing", name, failed))?;
+                    .map_err(|error| self.write_error("removing", name, error))?;
             }
         }
         Ok(())
@@ -165,8 +165,13 @@ impl SpecDir {
 
     /// Names the file; of one that is there for us alone its directory, but where something else stands
     /// in its place.
-    fn write_error(&self, action: &'static str, name: &str, failed: WriteError) -> anyhow::Error {
-        let error = failed.source;
+    fn write_error(
+        &self,
+        action: &'static str,
+        name: &str,
+        write_error: WriteError,
+    ) -> anyhow::Error {
+        let error = write_error.source;
         let is_other = error.kind() == std::io::ErrorKind::IsADirectory;
         let what = if name.starts_with(OWN_PREFIX) && !is_other {
             directory_context("writing to", &self.path)

@@ -23,18 +23,18 @@ pub fn engine_dirs(host: &Host) -> Result<Vec<PathBuf>, HostError> {
     dirs.collect()
 }
 
-pub fn resolve_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
-    match given {
+pub fn resolve_dirs(host: &Host, dirs: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
+    match dirs {
         [] => engine_dirs(host),
-        given => Ok(given.to_vec()),
+        dirs => Ok(dirs.to_vec()),
     }
 }
 
 /// Where a path leads, or will when it exists: links of what exists are followed. `/var/run` is one to `/run`, and
 /// outside of the host that is another directory.
 fn resolve_path(host: &Host, path: &Path, links: u32) -> Result<PathBuf, HostError> {
-    if let Some(place) = host.resolve(path)? {
-        return Ok(place);
+    if let Some(resolved) = host.resolve(path)? {
+        return Ok(resolved);
     }
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(path.to_owned());

@@ -89,8 +89,8 @@ impl Manifest {
 
     pub(crate) fn owns(&self, name: &str, content: &[u8]) -> bool {
         let hash = sha256(content);
-        let written = self.files.get(name);
-        written.is_some_and(|written| written.sha256.contains(&hash))
+        let hashes = self.files.get(name);
+        hashes.is_some_and(|hashes| hashes.sha256.contains(&hash))
     }
 }
 

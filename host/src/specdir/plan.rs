@@ -16,7 +16,7 @@ pub struct DesiredSpecs {
     /// The classes for which not everything could be read: a device that is missing from their new
     /// file may exist all the same.
     pub undecided: BTreeSet<Class>,
-    pub asked: Manifest,
+    pub manifest: Manifest,
     /// Whether to replace or remove a file with one of our names that onload-ctk did not write.
     pub force: bool,
 }
@@ -68,31 +68,31 @@ impl SpecPlan {
 
     fn files_with(&self, action: FileAction) -> impl Iterator<Item = &str> {
         let steps = self.steps.iter();
-        let named = steps.filter(move |step| step.action == action);
-        named.map(|step| step.name.as_str())
+        let matching = steps.filter(move |step| step.action == action);
+        matching.map(|step| step.name.as_str())
     }
 }
 
 /// Decides. `existing` has the files with our names; a name that does not lead to a regular file
 /// has no content. `manifest` is the directory's own, if it has one.
 pub fn plan(
-    wanted: &DesiredSpecs,
+    desired: &DesiredSpecs,
     existing: &BTreeMap<String, Option<Vec<u8>>>,
     manifest: Option<&Manifest>,
 ) -> SpecPlan {
     let known = manifest.cloned().unwrap_or_default();
     let mut steps = Vec::new();
     let mut after =
-        Manifest { files: files_out_of_scope(&known, &wanted.scope), ..wanted.asked.clone() };
+        Manifest { files: files_out_of_scope(&known, &desired.scope), ..desired.manifest.clone() };
     let mut before = known.clone();
-    let held = held_classes(wanted, existing, &known);
-    let specs = wanted.scope.iter().copied().flat_map(SpecName::for_class);
+    let held = held_classes(desired, existing, &known);
+    let specs = desired.scope.iter().copied().flat_map(SpecName::for_class);
     for (spec, format) in specs.flat_map(|spec| SpecFormat::ALL.map(|format| (spec, format))) {
         let name = format.file_name(spec);
-        let content = wanted.files.get(&spec).filter(|_| format == wanted.format);
+        let content = desired.files.get(&spec).filter(|_| format == desired.format);
         let old = existing.get(&name);
         let may_change = |old: &Option<Vec<u8>>| {
-            wanted.force || old.as_ref().is_some_and(|old| known.owns(&name, old))
+            desired.force || old.as_ref().is_some_and(|old| known.owns(&name, old))
         };
         let is_held = held.contains(&spec.class);
         let Some(action) = decide(content, old, may_change, is_held) else {
@@ -101,9 +101,9 @@ pub fn plan(
         match (&action, content) {
             // A file that onload-ctk once wrote there is still its own if somebody restores it.
             (FileAction::Undecided, _) | (FileAction::Leave, Some(_)) => {
-                let written = known.files.get(&name).cloned();
-                let written = written.map(|written| (name.clone(), written));
-                after.files.extend(written);
+                let hashes = known.files.get(&name).cloned();
+                let hashes = hashes.map(|hashes| (name.clone(), hashes));
+                after.files.extend(hashes);
             }
             (FileAction::Write(_) | FileAction::Keep, Some(content)) => {
                 let hash = sha256(content);
@@ -127,19 +127,19 @@ pub fn plan(
 /// lack only because something could not be read. The pools of a class list its devices, so that both files
 /// stay.
 fn held_classes(
-    wanted: &DesiredSpecs,
+    desired: &DesiredSpecs,
     existing: &BTreeMap<String, Option<Vec<u8>>>,
     known: &Manifest,
 ) -> BTreeSet<Class> {
     let loses = |spec: SpecName| {
-        let new = wanted.files.get(&spec).map(|new| (wanted.format, &**new));
+        let new = desired.files.get(&spec).map(|new| (desired.format, &**new));
         SpecFormat::ALL.into_iter().any(|format| {
             let name = format.file_name(spec);
             let old = existing.get(&name).and_then(Option::as_deref);
             old.is_some_and(|old| known.owns(&name, old) && loses_devices((format, old), new))
         })
     };
-    let undecided = wanted.undecided.iter().filter(|_| !wanted.force);
+    let undecided = desired.undecided.iter().filter(|_| !desired.force);
     let loses = |class: &&Class| SpecName::for_class(**class).into_iter().any(loses);
     undecided.filter(loses).copied().collect()
 }
@@ -150,17 +150,17 @@ fn files_out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Fil
         names.any(|other| other == *name)
     };
     let kept = known.files.iter().filter(|(name, _)| !touched(name));
-    kept.map(|(name, written)| (name.clone(), written.clone())).collect()
+    kept.map(|(name, hashes)| (name.clone(), hashes.clone())).collect()
 }
 
 /// None where nothing is there and nothing is to be written.
 fn decide(
-    wanted: Option<&Vec<u8>>,
+    desired: Option<&Vec<u8>>,
     existing: Option<&Option<Vec<u8>>>,
     may_change: impl Fn(&Option<Vec<u8>>) -> bool,
     is_held: bool,
 ) -> Option<FileAction> {
-    match (wanted, existing) {
+    match (desired, existing) {
         (None, None) => None,
         (Some(content), Some(Some(old))) if content == old => Some(FileAction::Keep),
         (_, Some(old)) if !may_change(old) => Some(FileAction::Leave),
@@ -189,7 +189,7 @@ mod tests {
             files: files.collect(),
             format: SpecFormat::Json,
             undecided: BTreeSet::new(),
-            asked: Manifest { kinds: Class::ALL.to_vec(), ..Manifest::default() },
+            manifest: Manifest { kinds: Class::ALL.to_vec(), ..Manifest::default() },
             force: false,
         }
     }

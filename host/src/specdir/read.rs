@@ -21,6 +21,6 @@ pub(super) fn loses_devices(old: (SpecFormat, &[u8]), new: Option<(SpecFormat, &
         let devices = devices.into_iter().flatten();
         devices.map(|device| device.name.to_string()).collect()
     };
-    let kept = new.map(names).unwrap_or_default();
-    !names(old).is_subset(&kept)
+    let new_names = new.map(names).unwrap_or_default();
+    !names(old).is_subset(&new_names)
 }

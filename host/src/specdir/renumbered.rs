@@ -35,24 +35,24 @@ pub fn find_renumbered(format: SpecFormat, old: &[u8], new: &[u8]) -> Option<Vec
 type CheckedNumbers = Vec<(String, Option<DeviceNumber>)>;
 
 fn strip_numbers(mut spec: Spec) -> (Spec, CheckedNumbers) {
-    let mut seen = CheckedNumbers::new();
+    let mut numbers = CheckedNumbers::new();
     let devices = spec.devices.iter_mut();
     let edits = devices.map(|device| &mut device.container_edits);
     for edits in edits.chain([&mut spec.container_edits]) {
-        remove_numbers(edits, &mut seen);
+        remove_numbers(edits, &mut numbers);
     }
-    (spec, seen)
+    (spec, numbers)
 }
 
-fn remove_numbers(edits: &mut ContainerEdits, seen: &mut CheckedNumbers) {
+fn remove_numbers(edits: &mut ContainerEdits, numbers: &mut CheckedNumbers) {
     let hooks = edits.hooks.iter_mut();
     for arg in hooks.flat_map(|hook: &mut Hook| &mut hook.args) {
-        let Ok(mut expect) = arg.parse::<Expectation>() else {
+        let Ok(mut expectation) = arg.parse::<Expectation>() else {
             continue;
         };
-        let numbers = expect.written.take();
-        *arg = expect.to_string();
-        seen.push((expect.node, numbers));
+        let number = expectation.number.take();
+        *arg = expectation.to_string();
+        numbers.push((expectation.node, number));
     }
 }
 

@@ -10,13 +10,13 @@ const FIRST_PID: &str = "pid:[4026531836]";
 
 /// Why some events do not come; none where all do, or where nothing tells.
 pub(super) fn missing_events_reason() -> Option<String> {
-    let of = |process: &str, kind: &str| {
+    let namespace_of = |process: &str, kind: &str| {
         let link = Path::new("/proc").join(process).join("ns").join(kind);
         let target = fs::read_link(link).ok()?;
         Some(target.to_string_lossy().into_owned())
     };
-    let (user, pid) = (of("self", "user"), of("self", "pid"));
-    let (network, first) = (of("self", "net"), of("1", "net"));
+    let (user, pid) = (namespace_of("self", "user"), namespace_of("self", "pid"));
+    let (network, first) = (namespace_of("self", "net"), namespace_of("1", "net"));
     let (network, first) = (network.as_deref(), first.as_deref());
     judge(user.as_deref(), pid.as_deref(), network, first).map(str::to_owned)
 }

@@ -40,17 +40,17 @@ fn parse(bytes: &[u8]) -> Option<(&str, &str)> {
     let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
     let mut parts = text.split('\0');
     let (action, path) = parts.next()?.split_once('@')?;
-    let (mut said_action, mut said_path, mut subsystem) = (None, None, None);
+    let (mut reported_action, mut reported_path, mut subsystem) = (None, None, None);
     for part in parts {
         let (key, value) = part.split_once('=')?;
         match key {
-            "ACTION" => said_action = Some(value),
-            "DEVPATH" => said_path = Some(value),
+            "ACTION" => reported_action = Some(value),
+            "DEVPATH" => reported_path = Some(value),
             "SUBSYSTEM" => subsystem = Some(value),
             _ => {}
         }
     }
-    let is_right = said_action == Some(action) && said_path == Some(path);
+    let is_right = reported_action == Some(action) && reported_path == Some(path);
     let subsystem = subsystem.filter(|_| is_right && path.starts_with('/'))?;
     Some((path, subsystem))
 }

@@ -18,7 +18,7 @@ use crate::host::Host;
 
 /// The least time between two answers that tell of links alone. Whoever can change a link may change it all the time,
 /// and each answer is a look at the whole host.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchSources {
@@ -128,9 +128,9 @@ impl Watcher {
 
     pub fn missing_sources(&self) -> Vec<String> {
         let directories = self.directories.iter().flat_map(DirectoryWatches::missing_sources);
-        let mut without = self.missing_sources.clone();
-        without.extend(directories.map(str::to_owned));
-        without
+        let mut missing = self.missing_sources.clone();
+        missing.extend(directories.map(str::to_owned));
+        missing
     }
 
     pub fn waker(&self) -> Waker {
@@ -146,40 +146,40 @@ impl Watcher {
     }
 
     /// What comes until then, and until it has been quiet for a while.
-    fn wait_for_events(&mut self, until: Instant) -> io::Result<PendingEvents> {
-        let mut news = PendingEvents::default();
+    fn wait_for_events(&mut self, deadline: Instant) -> io::Result<PendingEvents> {
+        let mut events = PendingEvents::default();
         let mut burst: Option<Burst> = None;
         loop {
-            let end = burst.map_or(until, |burst| self.end(burst, news));
+            let end = burst.map_or(deadline, |burst| self.end(burst, events));
             self.poll(end.saturating_duration_since(Instant::now()))?;
             let read = self.read()?;
             let now = Instant::now();
             if read != PendingEvents::default() {
                 burst.get_or_insert(Burst::begin(now)).extend(now);
             }
-            news.links |= read.links;
-            news.woken |= read.woken;
-            news.more |= read.more;
-            let end = burst.map_or(until, |burst| self.end(burst, news));
-            if news.woken || now >= end {
+            events.links |= read.links;
+            events.woken |= read.woken;
+            events.more |= read.more;
+            let end = burst.map_or(deadline, |burst| self.end(burst, events));
+            if events.woken || now >= end {
                 break;
             }
         }
-        if news.links {
-            self.links_after = Some(deadline_after(Instant::now(), LEAST));
+        if events.links {
+            self.links_after = Some(deadline_after(Instant::now(), MIN_PAUSE));
         }
-        Ok(news)
+        Ok(events)
     }
 
-    fn end(&self, burst: Burst, news: PendingEvents) -> Instant {
+    fn end(&self, burst: Burst, events: PendingEvents) -> Instant {
         let end = burst.end(self.damping);
         match self.links_after {
-            Some(least) if !news.more => end.max(least),
+            Some(earliest) if !events.more => end.max(earliest),
             _ => end,
         }
     }
 
-    fn poll(&self, patience: Duration) -> io::Result<()> {
+    fn poll(&self, timeout: Duration) -> io::Result<()> {
         let directories = self.directories.iter().map(AsFd::as_fd);
         let sockets = self.uevents.iter().chain(&self.links);
         let descriptors = directories.chain(sockets.map(AsFd::as_fd));
@@ -187,8 +187,8 @@ impl Watcher {
         let mut polled: Vec<PollFd<'_>> = descriptors
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
-        let patience = Timespec::try_from(patience).ok();
-        match poll(&mut polled, patience.as_ref()) {
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -310,7 +310,7 @@ mod tests {
         watcher.links_after = None;
         feed(&interfaces, &link::tests::of_device());
         assert!(news(&mut watcher).links);
-        assert!(watcher.links_after.unwrap() > now + LEAST);
+        assert!(watcher.links_after.unwrap() > now + MIN_PAUSE);
     }
 
     #[test]

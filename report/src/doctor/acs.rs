@@ -94,9 +94,9 @@ struct AcsPort {
     now: u16,
 }
 
-pub(super) fn check_ports(examined: &CheckContext<'_>) -> Findings {
-    let near = GpuNicMap::from_inventory(examined.inventory);
-    let AcsPorts { ports, hidden } = AcsPorts::find(examined, &near)?;
+pub(super) fn check_ports(context: &CheckContext<'_>) -> Findings {
+    let gpu_nics = GpuNicMap::from_inventory(context.inventory);
+    let AcsPorts { ports, hidden } = AcsPorts::find(context, &gpu_nics)?;
     if let Some(first) = hidden.first() {
         let text = format!(
             "what the ports between GPUs and their NICs redirect is not known: only root reads all of {}",
@@ -105,10 +105,10 @@ pub(super) fn check_ports(examined: &CheckContext<'_>) -> Findings {
         let finding = Finding::unknown(text, as_root());
         return Ok(vec![finding.with_path(config_path(*first))]);
     }
-    if near.pairs().next().is_none() {
+    if gpu_nics.pairs().next().is_none() {
         return Ok(Vec::new());
     }
-    judge(examined, &ports)
+    judge(context, &ports)
 }
 
 fn as_root() -> Remedy {
@@ -122,21 +122,21 @@ struct AcsPorts {
 }
 
 impl AcsPorts {
-    fn find(examined: &CheckContext<'_>, near: &GpuNicMap<'_>) -> Result<AcsPorts, HostError> {
+    fn find(context: &CheckContext<'_>, gpu_nics: &GpuNicMap<'_>) -> Result<AcsPorts, HostError> {
         let mut needs: BTreeMap<PciAddress, PortNeed> = BTreeMap::new();
         let mut hidden = Vec::new();
-        for (gpu, nic) in near.pairs() {
-            let config = read_config_space(examined, nic)?;
+        for (gpu, nic) in gpu_nics.pairs() {
+            let config = read_config_space(context, nic)?;
             let has_ats = config.as_deref().is_some_and(has_ats);
-            let between = ports_between(near, examined, (gpu, nic), has_ats);
+            let port_needs = ports_between(gpu_nics, context, (gpu, nic), has_ats);
             match config {
-                None if !between.is_empty() => hidden.push(nic),
-                _ => needs.extend(between),
+                None if !port_needs.is_empty() => hidden.push(nic),
+                _ => needs.extend(port_needs),
             }
         }
         let mut ports = Vec::new();
         for (address, need) in needs {
-            match read_config_space(examined, address)? {
+            match read_config_space(context, address)? {
                 Some(config) => {
                     let now = find_control(&config, ACS);
                     ports.extend(now.map(|now| AcsPort { address, need, now }));
@@ -150,13 +150,13 @@ impl AcsPorts {
 
 /// The ports that decide where data goes between a GPU and its NIC. None where that passes the CPU in any case.
 fn ports_between(
-    near: &GpuNicMap<'_>,
-    examined: &CheckContext<'_>,
+    gpu_nics: &GpuNicMap<'_>,
+    context: &CheckContext<'_>,
     (gpu, nic): (PciAddress, PciAddress),
     has_ats: bool,
 ) -> Vec<(PciAddress, PortNeed)> {
-    let functions = &examined.inventory.functions;
-    let [_, end] = near.data_functions(gpu, nic);
+    let functions = &context.inventory.functions;
+    let [_, end] = gpu_nics.data_functions(gpu, nic);
     let [above_gpu, above_nic] = bridges_between(functions, gpu, end);
     let above_both = functions.bridges(gpu).len() - above_gpu.len();
     if above_both == 0 {
@@ -178,15 +178,15 @@ fn ports_between(
     ports.filter_map(|(port, need)| Some((*port?, need))).collect()
 }
 
-fn judge(examined: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
+fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
     let is_wrong = |port: &&AcsPort| port.need.required_control(port.now) != port.now;
     let wrong: Vec<&AcsPort> = ports.iter().filter(is_wrong).collect();
     let Some(need) = wrong.iter().map(|port| port.need).max() else {
         let text = match ports.len() {
             0 => "no port between a GPU and its NIC has ACS".to_owned(),
             count => {
-                let one = "port between GPUs and their NICs does";
-                let ports = format_count(count, one, "ports between GPUs and their NICs do");
+                let singular = "port between GPUs and their NICs does";
+                let ports = format_count(count, singular, "ports between GPUs and their NICs do");
                 format!("{ports} with ACS what GPUDirect RDMA needs")
             }
         };
@@ -198,15 +198,15 @@ fn judge(examined: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
         ShortList(&names)
     );
     let words = kernel_words(ports, need);
-    let is_too_old = need != PortNeed::NoRedirect && has_no_config_acs(examined)?;
-    let finding = if matches!(need, PortNeed::DataDirect(..)) || !examined.inventory.vfio.is_empty()
+    let is_too_old = need != PortNeed::NoRedirect && has_no_config_acs(context)?;
+    let finding = if matches!(need, PortNeed::DataDirect(..)) || !context.inventory.vfio.is_empty()
     {
         // At once it would leave the IOMMU groups as they are, by which vfio devices are given away.
         if is_too_old {
             Finding::warn(text, newer_kernel_remedy())
         } else {
-            let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
-            kernel_line::with_reboot(examined, finding)?
+            let finding = Finding::warn(text, kernel_line::write(context, &words)?);
+            kernel_line::with_reboot(context, finding)?
         }
     } else {
         let mut commands = wrong.iter().map(|port| Remedy::run(set(port)));
@@ -214,20 +214,20 @@ fn judge(examined: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
             return Ok(Vec::new());
         };
         let finding = commands.fold(Finding::warn(text, first), Finding::with_remedy);
-        let finding = finding.with_first_remedy(examined.install_remedy("setpci")?);
+        let finding = finding.with_first_remedy(context.install_remedy("setpci")?);
         if is_too_old {
             finding.with_remedy(newer_kernel_remedy())
         } else {
-            kernel_line::with_kernel_line(examined, finding, &words)?
+            kernel_line::with_kernel_line(context, finding, &words)?
         }
     };
-    let at = wrong.iter().map(|port| config_path(port.address));
-    Ok(vec![at.fold(finding, Finding::with_path)])
+    let paths = wrong.iter().map(|port| config_path(port.address));
+    Ok(vec![paths.fold(finding, Finding::with_path)])
 }
 
 /// Older kernels pass over `pci=config_acs=` without a word.
-fn has_no_config_acs(examined: &CheckContext<'_>) -> Result<bool, HostError> {
-    let kernel = examined.kernel_version()?;
+fn has_no_config_acs(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    let kernel = context.kernel_version()?;
     Ok(kernel.is_some_and(|kernel| kernel < FIRST_CONFIG_ACS))
 }
 
@@ -239,8 +239,8 @@ fn newer_kernel_remedy() -> Remedy {
 
 /// At once, and until the next boot.
 fn set(port: &AcsPort) -> String {
-    let (address, wanted) = (port.address, port.need.required_control(port.now));
-    format!("setpci -s {address} ECAP_ACS+0x6.w={wanted:04x}")
+    let (address, required) = (port.address, port.need.required_control(port.now));
+    format!("setpci -s {address} ECAP_ACS+0x6.w={required:04x}")
 }
 
 /// The words of the kernel's line that do it at boot, for all ports: a second one of a kind replaces the first. Their
@@ -265,20 +265,20 @@ fn kernel_words(ports: &[AcsPort], need: PortNeed) -> String {
 
 /// A finding whose remedy puts the IOMMU groups of Data Direct right at the next boot, by the words that [`check_ports()`] has.
 pub(super) fn group_finding(
-    examined: &CheckContext<'_>,
-    near: &GpuNicMap<'_>,
+    context: &CheckContext<'_>,
+    gpu_nics: &GpuNicMap<'_>,
     text: String,
 ) -> Result<Finding, HostError> {
-    if has_no_config_acs(examined)? {
+    if has_no_config_acs(context)? {
         return Ok(Finding::warn(text, newer_kernel_remedy()));
     }
-    let AcsPorts { ports, hidden } = AcsPorts::find(examined, near)?;
+    let AcsPorts { ports, hidden } = AcsPorts::find(context, gpu_nics)?;
     if !hidden.is_empty() {
         return Ok(Finding::warn(text, as_root()));
     }
     let words = kernel_words(&ports, ROOT_PORT);
-    let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
-    kernel_line::with_reboot(examined, finding)
+    let finding = Finding::warn(text, kernel_line::write(context, &words)?);
+    kernel_line::with_reboot(context, finding)
 }
 
 fn config_path(address: PciAddress) -> PathBuf {
@@ -287,19 +287,19 @@ fn config_path(address: PciAddress) -> PathBuf {
 
 /// None where not all of it is shown.
 fn read_config_space(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     address: PciAddress,
 ) -> Result<Option<Vec<u8>>, HostError> {
-    let bytes = examined.host.bytes(&config_path(address), CONFIG_SPACE)?;
+    let bytes = context.host.bytes(&config_path(address), CONFIG_SPACE)?;
     Ok(bytes.filter(|bytes| bytes.len() >= EXTENDED))
 }
 
 /// Whether a NIC translates addresses itself, now.
 pub(super) fn has_ats_enabled(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     nic: PciAddress,
 ) -> Result<bool, HostError> {
-    Ok(read_config_space(examined, nic)?.is_some_and(|config| has_ats(&config)))
+    Ok(read_config_space(context, nic)?.is_some_and(|config| has_ats(&config)))
 }
 
 fn has_ats(config: &[u8]) -> bool {
@@ -314,19 +314,19 @@ fn find_control(config: &[u8], id: u16) -> Option<u16> {
 
 /// The configuration space from an extended capability on.
 fn find_capability(config: &[u8], id: u16) -> Option<&[u8]> {
-    let mut at = EXTENDED;
+    let mut offset = EXTENDED;
     // As many as there can be: a list may lead back.
     for _ in 0..config.len() / LEAST_CAPABILITY {
-        let header = config.get(at..at + LEAST_CAPABILITY)?;
+        let header = config.get(offset..offset + LEAST_CAPABILITY)?;
         let header = u32::from_le_bytes(header.try_into().ok()?);
         if header == 0 || header == u32::MAX {
             return None;
         }
         if header & 0xffff == u32::from(id) {
-            return config.get(at..);
+            return config.get(offset..);
         }
-        at = usize::try_from(header >> 20 & 0xffc).ok()?;
-        if at < EXTENDED {
+        offset = usize::try_from(header >> 20 & 0xffc).ok()?;
+        if offset < EXTENDED {
             return None;
         }
     }
@@ -340,12 +340,12 @@ mod tests {
     /// A configuration space with these capabilities, at their places, each with two words of 16 bits.
     fn space(capabilities: &[(usize, u16, usize, [u16; 2])]) -> Vec<u8> {
         let mut config = vec![0; 4096];
-        for (at, id, next, words) in capabilities {
+        for (offset, id, next, words) in capabilities {
             let next = u32::try_from(*next).unwrap();
             let header = u32::from(*id) | 1 << 16 | next << 20;
-            config[*at..at + 4].copy_from_slice(&header.to_le_bytes());
-            for (word, place) in words.iter().zip([at + 4, at + 6]) {
-                config[place..place + 2].copy_from_slice(&word.to_le_bytes());
+            config[*offset..offset + 4].copy_from_slice(&header.to_le_bytes());
+            for (word, index) in words.iter().zip([offset + 4, offset + 6]) {
+                config[index..index + 2].copy_from_slice(&word.to_le_bytes());
             }
         }
         config

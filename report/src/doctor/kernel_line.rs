@@ -12,18 +12,18 @@ const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
 pub(super) const SHOWN: &str = "/proc/cmdline";
 
-fn is_ostree(examined: &CheckContext<'_>) -> Result<bool, HostError> {
-    Ok(Distribution::detect(examined.host)? == Distribution::RpmOstree)
+fn is_ostree(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    Ok(Distribution::detect(context.host)? == Distribution::RpmOstree)
 }
 
-pub(super) fn write(examined: &CheckContext<'_>, words: &str) -> Result<Remedy, HostError> {
-    Ok(if is_ostree(examined)? {
+pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, HostError> {
+    Ok(if is_ostree(context)? {
         let words = words.split_ascii_whitespace();
         let words: String = words.map(|word| format!(" --append=\"{word}\"")).collect();
         Remedy::run(format!("rpm-ostree kargs{words}"))
-    } else if examined.is_file(GRUBBY)? {
+    } else if context.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --args=\"{words}\""))
-    } else if examined.is_file(GRUB)? {
+    } else if context.is_file(GRUB)? {
         // Added, and not written, since it keeps the words of the line before it.
         let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
         Remedy::run(format!("echo '{line}' >> {GRUB}"))
@@ -31,7 +31,7 @@ pub(super) fn write(examined: &CheckContext<'_>, words: &str) -> Result<Remedy, 
         // The quotes are for GRUB, which reads entries that are edited by hand as a script too; masked, they are for a shell
         // before it. The kernel removes only those that a value begins with (next_arg in lib/cmdline.c).
         let is_script = words.contains('"')
-            && (examined.exists("/boot/grub2")? || examined.exists("/boot/grub")?);
+            && (context.exists("/boot/grub2")? || context.exists("/boot/grub")?);
         let not_read: &[char] = if is_script { &['\\'] } else { &['\\', '"'] };
         Remedy::KernelLine { kernel_line: words.replace(not_read, ""), replaces: None }
     })
@@ -40,10 +40,10 @@ pub(super) fn write(examined: &CheckContext<'_>, words: &str) -> Result<Remedy, 
 /// The first word of the kernel's line that begins so. What stands behind `--` is for init, and a word with
 /// other characters than settings have is none that a command could name.
 pub(super) fn find_word(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     start: &str,
 ) -> Result<Option<String>, HostError> {
-    let line = examined.attribute(SHOWN)?.unwrap_or_default();
+    let line = context.attribute(SHOWN)?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/-".contains(c);
     let words = line.split_ascii_whitespace();
     let mut words = words.take_while(|word| *word != "--");
@@ -53,15 +53,15 @@ pub(super) fn find_word(
 
 /// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
 pub(super) fn replace(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     old: &str,
     new: &str,
 ) -> Result<Remedy, HostError> {
-    Ok(if is_ostree(examined)? {
+    Ok(if is_ostree(context)? {
         Remedy::run(format!("rpm-ostree kargs --delete={old} --append={new}"))
-    } else if examined.is_file(GRUBBY)? {
+    } else if context.is_file(GRUBBY)? {
         Remedy::run(format!("grubby --update-kernel=ALL --remove-args={old} --args={new}"))
-    } else if examined.is_file(GRUB)? {
+    } else if context.is_file(GRUB)? {
         Remedy::run(format!("sed -i 's|{old}|{new}|' {GRUB}"))
     } else {
         Remedy::KernelLine { kernel_line: new.to_owned(), replaces: Some(old.to_owned()) }
@@ -70,21 +70,21 @@ pub(super) fn replace(
 
 /// A finding with steps that work at once, and those that keep it so after the next boot.
 pub(super) fn with_kernel_line(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     finding: Finding,
     words: &str,
 ) -> Result<Finding, HostError> {
-    let finding = finding.with_remedy(write(examined, words)?);
-    with_bootloader_update(examined, finding)
+    let finding = finding.with_remedy(write(context, words)?);
+    with_bootloader_update(context, finding)
 }
 
 fn with_bootloader_update(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     finding: Finding,
 ) -> Result<Finding, HostError> {
-    let distribution = Distribution::detect(examined.host)?;
-    let is_told = distribution == Distribution::RpmOstree || examined.is_file(GRUBBY)?;
-    Ok(if is_told || !examined.is_file(GRUB)? {
+    let distribution = Distribution::detect(context.host)?;
+    let has_tool = distribution == Distribution::RpmOstree || context.is_file(GRUBBY)?;
+    Ok(if has_tool || !context.is_file(GRUB)? {
         finding
     } else {
         finding.with_remedy(Remedy::run(distribution.update_grub()))
@@ -93,10 +93,10 @@ fn with_bootloader_update(
 
 /// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
 pub(super) fn with_reboot(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     finding: Finding,
 ) -> Result<Finding, HostError> {
-    let finding = with_bootloader_update(examined, finding)?;
-    let reboot = Distribution::detect(examined.host)?.reboot_command();
+    let finding = with_bootloader_update(context, finding)?;
+    let reboot = Distribution::detect(context.host)?.reboot_command();
     Ok(finding.with_remedy(Remedy::run(reboot)))
 }

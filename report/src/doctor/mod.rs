@@ -89,42 +89,42 @@ const OF_ENGINES: &[(&str, EnginesCheck)] = &[
 ];
 
 pub fn list_check_names() -> impl Iterator<Item = &'static str> {
-    let of_host = OF_HOST.iter().map(|(_, name, _)| *name);
-    let of_engines = OF_ENGINES.iter().map(|(name, _)| *name);
-    of_host.chain([ENGINE]).chain(of_engines)
+    let host_names = OF_HOST.iter().map(|(_, name, _)| *name);
+    let engine_names = OF_ENGINES.iter().map(|(name, _)| *name);
+    host_names.chain([ENGINE]).chain(engine_names)
 }
 
-pub fn run_checks(examined: &CheckContext<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
+pub fn run_checks(context: &CheckContext<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
     let mut checks = Vec::new();
-    let mut add = |family, name, found: Findings| {
-        let findings = found.unwrap_or_else(|error| vec![unread_finding(&error)]);
+    let mut add = |family, name, result: Findings| {
+        let findings = result.unwrap_or_else(|error| vec![unread_finding(&error)]);
         checks.extend(findings.into_iter().map(|finding| Check { family, name, finding }));
     };
-    for (family, name, look) in OF_HOST {
+    for (family, name, check) in OF_HOST {
         begin(name);
-        add(*family, name, look(examined));
+        add(*family, name, check(context));
     }
     // Programs are asked for their versions, which takes its time.
     begin(ENGINE);
-    let mut engines = engines::find_engines(examined);
-    let of_engines =
-        |look: EnginesCheck, engines: &Result<Vec<InstalledEngine>, HostError>| match engines {
-            Ok(engines) => look(examined, engines),
+    let mut engines = engines::find_engines(context);
+    let check_engines =
+        |check: EnginesCheck, engines: &Result<Vec<InstalledEngine>, HostError>| match engines {
+            Ok(engines) => check(context, engines),
             Err(error) => Ok(vec![unread_finding(error)]),
         };
-    add(CheckFamily::Engines, ENGINE, of_engines(engines::check_installed, &engines));
+    add(CheckFamily::Engines, ENGINE, check_engines(engines::check_installed, &engines));
     if let Ok(engines) = &mut engines {
         engines.retain(|engine| engine.is_used);
     }
-    for (name, look) in OF_ENGINES {
+    for (name, check) in OF_ENGINES {
         begin(name);
-        add(CheckFamily::Engines, name, of_engines(*look, &engines));
+        add(CheckFamily::Engines, name, check_engines(*check, &engines));
     }
     checks
 }
 
 fn unread_finding(error: &HostError) -> Finding {
-    let again = Remedy::run("sudo onload-ctk doctor");
-    let finding = Finding::unknown(ErrorChain(error).to_string(), again);
+    let retry = Remedy::run("sudo onload-ctk doctor");
+    let finding = Finding::unknown(ErrorChain(error).to_string(), retry);
     error.unread_path().iter().fold(finding, Finding::with_path)
 }

@@ -11,20 +11,20 @@ use onload_sys::pci::PciAddress;
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 
-pub(super) fn check_links(examined: &CheckContext<'_>) -> Findings {
+pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
-    for address in offered_cards(examined) {
+    for address in offered_cards(context) {
         let directory = Path::new(DEVICES).join(address.to_string());
-        let Some(now) = pcie_link::read(examined.host, &directory, "current")? else {
+        let Some(now) = pcie_link::read(context.host, &directory, "current")? else {
             continue;
         };
-        let Some(card) = pcie_link::read(examined.host, &directory, "max")? else {
+        let Some(card) = pcie_link::read(context.host, &directory, "max")? else {
             continue;
         };
-        let above = examined.host.resolve(&directory)?;
-        let above = above.as_deref().and_then(Path::parent);
-        let slot = match above {
-            Some(above) => pcie_link::read(examined.host, above, "max")?,
+        let parent = context.host.resolve(&directory)?;
+        let parent = parent.as_deref().and_then(Path::parent);
+        let slot = match parent {
+            Some(parent) => pcie_link::read(context.host, parent, "max")?,
             None => None,
         };
         let best = slot.map_or(card, |slot| card.with(slot));
@@ -35,7 +35,7 @@ pub(super) fn check_links(examined: &CheckContext<'_>) -> Findings {
                 ),
                 Remedy::run(format!("lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\"")),
             )
-            .with_first_remedy(examined.install_remedy("lspci")?)
+            .with_first_remedy(context.install_remedy("lspci")?)
         } else {
             Finding::pass(format!("the link runs at {now}"))
         };
@@ -46,8 +46,8 @@ pub(super) fn check_links(examined: &CheckContext<'_>) -> Findings {
 }
 
 /// The physical functions of what is offered; a virtual one has no link of its own.
-fn offered_cards(examined: &CheckContext<'_>) -> BTreeSet<PciAddress> {
-    let inventory = examined.inventory;
+fn offered_cards(context: &CheckContext<'_>) -> BTreeSet<PciAddress> {
+    let inventory = context.inventory;
     let nics = inventory.nics.iter().filter_map(|nic| nic.pci_address);
     let rdma = inventory.rdma.iter().filter_map(|device| device.pci_address);
     let vfio = inventory.vfio.iter().map(|device| device.pci_address);

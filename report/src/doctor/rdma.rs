@@ -19,12 +19,12 @@ const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
 /// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
-pub(super) fn check_netns_mode(examined: &CheckContext<'_>) -> Findings {
-    let Some(mode) = examined.inventory.rdma_netns_mode else {
+pub(super) fn check_netns_mode(context: &CheckContext<'_>) -> Findings {
+    let Some(mode) = context.inventory.rdma_netns_mode else {
         return Ok(Vec::new());
     };
-    let wanted = examined.config.host.rdma_netns.unwrap_or(mode);
-    let finding = match (mode, wanted) {
+    let configured = context.config.host.rdma_netns.unwrap_or(mode);
+    let finding = match (mode, configured) {
         (RdmaNetns::Shared, RdmaNetns::Shared) => {
             Finding::pass("every network namespace sees the devices (shared)")
         }
@@ -46,9 +46,9 @@ pub(super) fn check_netns_mode(examined: &CheckContext<'_>) -> Findings {
 }
 
 /// Without it librdmacm finds no device.
-pub(super) fn check_connection_manager(examined: &CheckContext<'_>) -> Findings {
+pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
     // One that is in a container has nothing here.
-    let mut devices = examined.inventory.rdma.iter();
+    let mut devices = context.inventory.rdma.iter();
     let Some(device) = devices.find(|device| !device.nodes.is_empty()) else {
         return Ok(Vec::new());
     };
@@ -64,29 +64,29 @@ pub(super) fn check_connection_manager(examined: &CheckContext<'_>) -> Findings 
 }
 
 /// Whether the host's provider libraries serve its devices, so that images without any can be given them.
-pub(super) fn check_libraries(examined: &CheckContext<'_>) -> Findings {
+pub(super) fn check_libraries(context: &CheckContext<'_>) -> Findings {
     // A capture has no libraries, and a host of musl none that images with glibc could load.
-    let has_libraries = examined.exists("/etc/ld.so.cache")?;
-    if examined.config.cdi.rdma_libraries != RdmaLibraries::Auto || !has_libraries {
+    let has_libraries = context.exists("/etc/ld.so.cache")?;
+    if context.config.cdi.rdma_libraries != RdmaLibraries::Auto || !has_libraries {
         return Ok(Vec::new());
     }
-    let distribution = Distribution::detect(examined.host)?;
+    let distribution = Distribution::detect(context.host)?;
     let install =
         |library: &str| Remedy::run(distribution.install(distribution.package_for(library)));
-    let sysfs = examined.host.outside_path(Path::new("/sys"));
-    let host = examined.host.trusted();
-    let devices = examined.inventory.rdma.iter();
+    let sysfs = context.host.outside_path(Path::new("/sys"));
+    let host = context.host.trusted();
+    let devices = context.inventory.rdma.iter();
     let devices = devices.filter(|device| !device.nodes.is_empty());
     let findings = devices.filter_map(|device| {
         let name = &device.name;
         let known = VerbsDevice::read(&sysfs, name)?;
-        let judged = match &host {
+        let result = match &host {
             Ok(host) => {
                 library_finding(host, &known, &install).map_err(|error| format!("{error:#}"))
             }
             Err(error) => Err(error.to_string()),
         };
-        let finding = judged.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
+        let finding = result.unwrap_or_else(|error| Finding::unknown(error, install(LIBIBVERBS)));
         Some(finding.with_subject(name))
     });
     Ok(findings.collect())
@@ -98,23 +98,23 @@ fn library_finding(
     device: &VerbsDevice,
     install: &dyn Fn(&str) -> Remedy,
 ) -> onload_sys::error::Result<Finding> {
-    let its_own = |whose: &str| {
+    let driver_library = |suffix: &str| {
         let library =
-            format!("the provider library that belongs to the driver {}{whose}", device.driver);
+            format!("the provider library that belongs to the driver {}{suffix}", device.driver);
         Remedy::install(library, "where the driver comes from")
     };
     if !device.has_known_driver() {
         let finding = "which provider library its driver needs is not known, so images are given none of the host's";
-        return Ok(Finding::unknown(finding, its_own(" in the images")));
+        return Ok(Finding::unknown(finding, driver_library(" in the images")));
     }
     let devices = slice::from_ref(device);
     Ok(
-        if let Some(LibraryMisfit { why, is_there, .. }) =
+        if let Some(LibraryMisfit { reason: why, is_present: is_there, .. }) =
             find_misfit(host, "the host", None, devices)?
         {
             Finding::warn(
                 format!("{why}: only images with provider libraries of their own can use it"),
-                if is_there { its_own("") } else { install(LIBIBVERBS) },
+                if is_there { driver_library("") } else { install(LIBIBVERBS) },
             )
         } else if is_rdmacm_missing(host, None)? {
             Finding::warn(

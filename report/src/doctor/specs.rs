@@ -19,8 +19,8 @@ const MOST_DRAINED: usize = 16;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
-fn write_anew(examined: &CheckContext<'_>) -> Result<Remedy, HostError> {
-    Ok(Remedy::run(if examined.has_units()? {
+fn write_anew(context: &CheckContext<'_>) -> Result<Remedy, HostError> {
+    Ok(Remedy::run(if context.has_units()? {
         "systemctl start onload-cdi.service"
     } else {
         "onload-ctk cdi generate"
@@ -28,47 +28,49 @@ fn write_anew(examined: &CheckContext<'_>) -> Result<Remedy, HostError> {
 }
 
 /// So that nobody forgets it.
-pub(super) fn check_drained(examined: &CheckContext<'_>) -> Findings {
-    let drain = &examined.inventory.drain;
+pub(super) fn check_drained(context: &CheckContext<'_>) -> Findings {
+    let drain = &context.inventory.drain;
     if drain.is_empty() {
         return Ok(vec![Finding::pass("nothing is drained").with_path(DRAIN_PATH)]);
     }
     let all = drain.iter().take(MOST_DRAINED);
-    let findings = all.map(|drained| {
-        let target = drained.target.to_string();
-        let again = format!("onload-ctk undrain {}", quote_for_shell(target.clone()));
-        let finding = format!("drained {}: no container gets it", drained.describe());
-        let finding = Finding::warn(finding, Remedy::run(again));
+    let findings = all.map(|entry| {
+        let target = entry.target.to_string();
+        let undrain = format!("onload-ctk undrain {}", quote_for_shell(target.clone()));
+        let finding = format!("drained {}: no container gets it", entry.describe());
+        let finding = Finding::warn(finding, Remedy::run(undrain));
         finding.with_subject(target).with_path(DRAIN_PATH)
     });
     Ok(findings.collect())
 }
 
-pub(super) fn check_up_to_date(examined: &CheckContext<'_>) -> Findings {
+pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
     let output = Path::new(OUTPUT_DIR);
-    let shown = examined.host.outside_path(output);
-    let again = Remedy::run("onload-ctk cdi check");
-    let directory = examined.host.directory(output)?;
+    let shown = context.host.outside_path(output);
+    let recheck = Remedy::run("onload-ctk cdi check");
+    let directory = context.host.directory(output)?;
     let directory = directory.map(|open| SpecDir::new(shown, open));
     let (existing, manifest) = match directory.as_ref().map(read) {
         None => Default::default(),
         Some(Ok(read)) => read,
-        Some(Err(why)) => return Ok(vec![Finding::unknown(why, again).with_path(OUTPUT_DIR)]),
+        Some(Err(reason)) => {
+            return Ok(vec![Finding::unknown(reason, recheck).with_path(OUTPUT_DIR)]);
+        }
     };
-    let compared = find_drift(DriftInput {
+    let result = find_drift(DriftInput {
         existing: &existing,
         manifest: manifest.as_ref(),
-        inventory: examined.inventory,
-        pools: examined.pools,
-        config: examined.config,
-        surroundings: InstalledFiles::read(examined.host, examined.config)?,
+        inventory: context.inventory,
+        pools: context.pools,
+        config: context.config,
+        installed: InstalledFiles::read(context.host, context.config)?,
     });
-    let drift = match compared {
+    let drift = match result {
         Ok(drift) => drift,
         Err(error) => {
-            let why = format!("{error:#}");
+            let reason = format!("{error:#}");
             let generate = Remedy::run("onload-ctk cdi generate");
-            return Ok(vec![Finding::fail(why, generate).with_path(OUTPUT_DIR)]);
+            return Ok(vec![Finding::fail(reason, generate).with_path(OUTPUT_DIR)]);
         }
     };
     let stale = drift.plan.steps.iter();
@@ -86,11 +88,11 @@ pub(super) fn check_up_to_date(examined: &CheckContext<'_>) -> Findings {
             Remedy::run("onload-ctk cdi generate --force"),
         ),
         (stale, _) if existing.is_empty() && manifest.is_none() => {
-            Finding::fail(format!("not written yet: {}", stale.join(", ")), write_anew(examined)?)
+            Finding::fail(format!("not written yet: {}", stale.join(", ")), write_anew(context)?)
         }
         (stale, _) => Finding::fail(
             format!("not as the host is now: {}", stale.join(", ")),
-            write_anew(examined)?,
+            write_anew(context)?,
         ),
     };
     Ok(vec![finding.with_path(OUTPUT_DIR)])
@@ -99,16 +101,16 @@ pub(super) fn check_up_to_date(examined: &CheckContext<'_>) -> Findings {
 type SpecDirContent = (BTreeMap<String, Option<Vec<u8>>>, Option<Manifest>);
 
 fn read(directory: &SpecDir) -> Result<SpecDirContent, String> {
-    let why = |error: anyhow::Error| format!("{error:#}");
-    let existing = directory.read_files().map_err(why)?;
-    let manifest = directory.read_manifest().map_err(why)??;
+    let to_reason = |error: anyhow::Error| format!("{error:#}");
+    let existing = directory.read_files().map_err(to_reason)?;
+    let manifest = directory.read_manifest().map_err(to_reason)??;
     Ok((existing, manifest))
 }
 
-pub(super) fn check_valid(examined: &CheckContext<'_>) -> Findings {
-    let conflicts = examined.specs.conflicts();
+pub(super) fn check_valid(context: &CheckContext<'_>) -> Findings {
+    let conflicts = context.specs.conflicts();
     let in_conflict = |path: &PathBuf| conflicts.iter().any(|c| c.paths.contains(path));
-    let errors = examined.specs.errors().iter();
+    let errors = context.specs.errors().iter();
     // Of those there is a check of its own.
     let errors = errors.filter(|(path, _)| !in_conflict(path));
     let findings = errors.filter_map(|(path, errors)| {
@@ -121,7 +123,7 @@ pub(super) fn check_valid(examined: &CheckContext<'_>) -> Findings {
         Some(finding.with_subject(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
-    let files = examined.specs.paths().len();
+    let files = context.specs.paths().len();
     if findings.is_empty() && files > 0 {
         findings.push(
             Finding::pass(format_count(files, "file is valid", "files are valid"))
@@ -132,10 +134,10 @@ pub(super) fn check_valid(examined: &CheckContext<'_>) -> Findings {
 }
 
 /// Whether a device is offered twice, so that engines give nobody either, or by a file that hides another.
-pub(super) fn check_conflicts(examined: &CheckContext<'_>) -> Findings {
+pub(super) fn check_conflicts(context: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
     let mut files: BTreeSet<Vec<PathBuf>> = BTreeSet::new();
-    for conflict in examined.specs.conflicts() {
+    for conflict in context.specs.conflicts() {
         let Some(last) = conflict.paths.last().filter(|_| files.insert(conflict.paths.clone()))
         else {
             continue;
@@ -146,20 +148,21 @@ pub(super) fn check_conflicts(examined: &CheckContext<'_>) -> Findings {
         findings.push(finding.with_subject(last.display().to_string()));
     }
     let mut hidden: BTreeSet<&Path> = BTreeSet::new();
-    for shadowed in examined.specs.shadowed() {
+    for shadowed in context.specs.shadowed() {
         if !hidden.insert(&shadowed.path) {
             continue;
         }
-        let by = shadowed.by.display();
-        let text = format!("its {} has no effect: {by} takes precedence", shadowed.name);
+        let shadowing_path = shadowed.by.display();
+        let text =
+            format!("its {} has no effect: {shadowing_path} takes precedence", shadowed.name);
         let finding = Finding::warn(text, Remedy::run(rename_command(&shadowed.path)));
         let finding = finding.with_path(&shadowed.path).with_path(&shadowed.by);
         findings.push(finding.with_subject(shadowed.path.display().to_string()));
     }
-    if findings.is_empty() && examined.specs.devices().next().is_some() {
-        let count = examined.specs.devices().count();
-        let one = "device name, no duplicates";
-        let text = format_count(count, one, "device names, no duplicates");
+    if findings.is_empty() && context.specs.devices().next().is_some() {
+        let count = context.specs.devices().count();
+        let singular = "device name, no duplicates";
+        let text = format_count(count, singular, "device names, no duplicates");
         findings.push(Finding::pass(text).with_path(OUTPUT_DIR));
     }
     Ok(findings)
@@ -173,22 +176,22 @@ fn rename_command(path: &Path) -> String {
 }
 
 /// Whether users other than root can read the files, as rootless engines do.
-pub(super) fn check_readable(examined: &CheckContext<'_>) -> Findings {
-    let paths = examined.specs.paths();
-    let mut places = BTreeSet::new();
+pub(super) fn check_readable(context: &CheckContext<'_>) -> Findings {
+    let paths = context.specs.paths();
+    let mut requirements = BTreeSet::new();
     for path in &paths {
-        places.insert((*path, OTHERS_READ, "o+r"));
-        places.extend(path.parent().map(|parent| (parent, OTHERS_SEARCH, "o+rx")));
+        requirements.insert((*path, OTHERS_READ, "o+r"));
+        requirements.extend(path.parent().map(|parent| (parent, OTHERS_SEARCH, "o+rx")));
     }
     if paths.is_empty() {
         return Ok(Vec::new());
     }
-    let findings = places.into_iter().filter_map(|(path, wanted, change)| {
+    let findings = requirements.into_iter().filter_map(|(path, required, change)| {
         // A file that has gone meanwhile keeps nobody out.
         let mode = fs::metadata(path).ok()?.permissions().mode();
         let open = Remedy::run(format!("chmod {change} {}", quote_for_shell(path)));
         let finding = Finding::warn("rootless engines cannot read it", open).with_path(path);
-        (mode & wanted != wanted).then(|| finding.with_subject(path.display().to_string()))
+        (mode & required != required).then(|| finding.with_subject(path.display().to_string()))
     });
     let mut findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {

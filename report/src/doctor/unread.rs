@@ -6,23 +6,23 @@ use onload_host::discover::nic::absent_warnings;
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 
-pub(super) fn check_configuration(examined: &CheckContext<'_>) -> Findings {
+pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     let edit = || Remedy::run(format!("${{EDITOR:-vi}} {CONFIG_PATH}"));
-    let problems = examined.config_problems.iter().map(|problem| {
+    let problems = context.config_problems.iter().map(|problem| {
         let text = format!("{problem:#}; correct that line: until then onload-ctk cdi generate, and others that use the file whole, refuse it");
         Finding::fail(text, edit()).with_path(CONFIG_PATH)
     });
-    let inventory = examined.inventory;
-    let ignored = &examined.config.discover.ignored_interfaces;
+    let inventory = context.inventory;
+    let ignored = &context.config.discover.ignored_interfaces;
     // What could not be read may have it.
-    let absent =
+    let warnings =
         absent_warnings(&inventory.interfaces, ignored).filter(|_| inventory.unread.is_empty());
-    let absent = absent.map(|text| Finding::warn(text, edit()).with_path(CONFIG_PATH));
-    Ok(problems.chain(absent).collect())
+    let warnings = warnings.map(|text| Finding::warn(text, edit()).with_path(CONFIG_PATH));
+    Ok(problems.chain(warnings).collect())
 }
 
-pub(super) fn check_discovery(examined: &CheckContext<'_>) -> Findings {
-    let unread = &examined.inventory.unread;
+pub(super) fn check_discovery(context: &CheckContext<'_>) -> Findings {
+    let unread = &context.inventory.unread;
     let finding = match unread.first() {
         None => Finding::pass("everything needed was readable"),
         Some(first) => {

@@ -20,7 +20,7 @@ use family::{MetricFamily, MetricKind, render};
 pub struct MetricsInput<'m> {
     pub host: &'m Host,
     pub inventory: &'m Inventory,
-    pub offers: &'m [Offer],
+    pub devices: &'m [Offer],
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'m [LeaseEntry]>,
     pub grantees: Option<&'m [ContainerGrants]>,
@@ -28,9 +28,9 @@ pub struct MetricsInput<'m> {
 }
 
 /// In the text format of OpenMetrics 1.0, which readers of Prometheus's older text format take too.
-pub fn render_openmetrics(measured: MetricsInput<'_>) -> Result<String, HostError> {
-    let (host, inventory) = (measured.host, measured.inventory);
-    let [devices, held, unhealthy] = offers::device_families(measured.offers);
+pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> {
+    let (host, inventory) = (input.host, input.inventory);
+    let [devices, held, unhealthy] = offers::device_families(input.devices);
     let [up, statistics] = kernel::interface_families(host, inventory);
     let version = vec![("version", inventory.version.to_owned())];
     let mut families = vec![
@@ -47,7 +47,7 @@ pub fn render_openmetrics(measured: MetricsInput<'_>) -> Result<String, HostErro
     ];
     if !inventory.drain.is_empty() {
         families.extend([
-            offers::drained_family(measured.offers),
+            offers::drained_family(input.devices),
             offers::drained_since_family(inventory),
         ]);
     }
@@ -62,19 +62,19 @@ pub fn render_openmetrics(measured: MetricsInput<'_>) -> Result<String, HostErro
             "last_run_timestamp",
             "When this was written",
             MetricKind::Timestamp,
-            [(Vec::new(), seconds(measured.now))],
+            [(Vec::new(), seconds(input.now))],
         ),
     ]);
-    families.extend(measured.grantees.map(offers::container_family));
-    if let Some(leases) = measured.leases {
+    families.extend(input.grantees.map(offers::container_family));
+    if let Some(leases) = input.leases {
         families.extend([held, offers::lease_family(leases)]);
     }
     Ok(render(families))
 }
 
 fn seconds(time: SystemTime) -> f64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_secs_f64().floor()
+    let elapsed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    elapsed.as_secs_f64().floor()
 }
 
 fn undecided_family(inventory: &Inventory) -> MetricFamily {
@@ -121,8 +121,8 @@ fn spec_family(host: &Host) -> Result<MetricFamily, HostError> {
     let names = host.list(directory)?.names;
     let mut samples = Vec::new();
     for name in names.into_iter().filter(|name| name.starts_with(FILE_PREFIX)) {
-        if let Some(written) = host.modified(&directory.join(&name))? {
-            samples.push((vec![("file", name)], seconds(written)));
+        if let Some(modified) = host.modified(&directory.join(&name))? {
+            samples.push((vec![("file", name)], seconds(modified)));
         }
     }
     Ok(MetricFamily::new(

@@ -18,30 +18,30 @@ const REASON: usize = 160;
 
 type ClassCounts = BTreeMap<(Class, &'static str), usize>;
 
-pub(super) fn device_families(offers: &[Offer]) -> [MetricFamily; 3] {
+pub(super) fn device_families(devices: &[Offer]) -> [MetricFamily; 3] {
     let mut counts = ClassCounts::new();
     let mut reasons = Vec::new();
-    for offer in offers {
+    for device in devices {
         for health in ["healthy", "unhealthy"] {
-            counts.entry((offer.class, health)).or_default();
+            counts.entry((device.class, health)).or_default();
         }
-        let health = match &offer.health {
+        let health = match &device.health {
             Health::Healthy => "healthy",
             Health::Unhealthy(reason) => {
                 let labels = vec![
-                    ("class", offer.class.to_string()),
-                    ("device", offer.name.as_str().to_owned()),
+                    ("class", device.class.to_string()),
+                    ("device", device.name.as_str().to_owned()),
                     ("reason", reason.chars().take(REASON).collect()),
                 ];
                 reasons.push((labels, 1.0));
                 "unhealthy"
             }
         };
-        *counts.entry((offer.class, health)).or_default() += 1;
+        *counts.entry((device.class, health)).or_default() += 1;
     }
     reasons.truncate(MOST_REASONS);
-    let held = offers.iter();
-    let held = held.map(|offer| (offer.class, usize::from(!offer.leases.is_empty())));
+    let held = devices.iter();
+    let held = held.map(|device| (device.class, usize::from(!device.leases.is_empty())));
     let counts = counts.into_iter().map(|((class, health), number)| {
         let labels = vec![("class", class.to_string()), ("health", health.to_owned())];
         (labels, count(number))
@@ -67,21 +67,21 @@ pub(super) fn device_families(offers: &[Offer]) -> [MetricFamily; 3] {
     ]
 }
 
-pub(super) fn drained_family(offers: &[Offer]) -> MetricFamily {
-    let offers = offers.iter();
+pub(super) fn drained_family(devices: &[Offer]) -> MetricFamily {
+    let devices = devices.iter();
     class_family(
         "devices_drained",
         "Devices that are drained, so that no container gets them any more",
-        offers.map(|offer| (offer.class, usize::from(offer.is_drained))),
+        devices.map(|device| (device.class, usize::from(device.is_drained))),
     )
 }
 
 /// Of each class that which was drained first.
 pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
     let mut since: BTreeMap<Class, u64> = BTreeMap::new();
-    for drained in inventory.drain.iter() {
-        let first = since.entry(drained.target.class()).or_insert(u64::MAX);
-        *first = drained.describe.min(*first);
+    for entry in inventory.drain.iter() {
+        let first = since.entry(entry.target.class()).or_insert(u64::MAX);
+        *first = entry.since.min(*first);
     }
     let since = since.into_iter().map(|(class, since)| {
         // Exact until long after the year 9999.
@@ -96,7 +96,7 @@ pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
 }
 
 pub(super) fn lease_family(leases: &[LeaseEntry]) -> MetricFamily {
-    let live = leases.iter().filter(|lease| !lease.is_over);
+    let live = leases.iter().filter(|lease| !lease.has_ended);
     let classes = live.map(|lease| (lease.device.class, 1));
     class_family("leases", "Leases of containers that live", classes)
 }

@@ -65,13 +65,13 @@ pub(super) fn last_part(table: &[u8]) -> Option<String> {
 
 fn parse_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<CgroupContainer> {
     let parts: Vec<&str> = path.split('/').collect();
-    let mut found = parts.iter().enumerate().filter_map(|(index, part)| {
+    let mut containers = parts.iter().enumerate().filter_map(|(index, part)| {
         let before = parts.get(..index).unwrap_or_default();
         Some((index, parse_part(part, before, is_task)?))
     });
-    let outermost = found.next()?;
+    let outermost = containers.next()?;
     let outer = parts.get(..=outermost.0)?.join("/");
-    let (index, (engine, id)) = found.last().unwrap_or(outermost);
+    let (index, (engine, id)) = containers.last().unwrap_or(outermost);
     // A container may have a cgroup below its own that is called as a slice is.
     let user = parts.iter().take(index).find_map(|part| {
         let user = part.strip_prefix("user-")?.strip_suffix(".slice")?;

@@ -30,7 +30,7 @@ const LIBRARY: &str = "libonload.so";
 const STACKS: &str = "/proc/driver/onload/stacks";
 
 pub(super) struct ContainerReader<'l> {
-    looked: StatusInput<'l>,
+    input: StatusInput<'l>,
     reader: ProcessReader<'l>,
     names: ContainerNames<'l>,
     mounts: Mounts<'l>,
@@ -39,30 +39,30 @@ pub(super) struct ContainerReader<'l> {
     /// The interfaces of a network namespace; none where they are not known. A pod has one for its containers.
     networks: BTreeMap<PathBuf, Option<Vec<ContainerInterface>>>,
     /// The processes that have made a stack of Onload. A stack may have none left, and another process its number.
-    with_stacks: BTreeSet<u32>,
-    by_kernel: KernelSocketReader<'l>,
+    stack_pids: BTreeSet<u32>,
+    kernel_sockets: KernelSocketReader<'l>,
 }
 
 impl<'l> ContainerReader<'l> {
-    pub(super) fn new(looked: StatusInput<'l>, host_facts: HostFacts) -> Self {
-        let host = looked.host;
-        let onload = looked.inventory.onload.as_ref();
+    pub(super) fn new(input: StatusInput<'l>, host_facts: HostFacts) -> Self {
+        let host = input.host;
+        let onload = input.inventory.onload.as_ref();
         let library = onload.and_then(|onload| onload.library_dir());
         let library = library.map(|directory| host.outside_path(&directory.join(LIBRARY)));
         let library = library.and_then(|path| rustix::fs::stat(path).ok());
         ContainerReader {
-            looked,
+            input,
             reader: ProcessReader::new(host, library.map(|stat| stat.st_ino)),
             names: ContainerNames::new(host),
             mounts: Mounts::of(host),
             own_network: process::host_namespace(host, "net"),
             accelerators: AcceleratedInterfaces::new(
-                &looked,
+                &input,
                 host_facts.accelerates_veth == Some(true),
             ),
             networks: BTreeMap::new(),
-            with_stacks: pids_with_stacks(host),
-            by_kernel: KernelSocketReader::new(looked),
+            stack_pids: pids_with_stacks(host),
+            kernel_sockets: KernelSocketReader::new(input),
         }
     }
 
@@ -76,28 +76,28 @@ impl<'l> ContainerReader<'l> {
         let mut processes = self.read_processes(&group, budget);
         // The first of its pid namespace comes first.
         processes.sort_by_key(|process| !process.is_init);
-        let unseen = processes.iter().filter(|one| one.open.is_none()).count();
+        let unseen = processes.iter().filter(|process| process.open.is_none()).count();
         let Some(first) = processes.first() else {
             return (None, 0);
         };
         let network = processes.iter().find_map(|process| process.network.clone());
         let has_host_network = network.zip(self.own_network.as_ref());
-        let has_host_network = has_host_network.map(|(its, own)| its == *own);
-        let leases = container_leases(self.looked.leases.unwrap_or_default(), &group);
-        let leased = leases.iter().map(|listed| &listed.device);
+        let has_host_network = has_host_network.map(|(container, host)| container == *host);
+        let leases = container_leases(self.input.leases.unwrap_or_default(), &group);
+        let leased = leases.iter().map(|entry| &entry.device);
         let names = leased.map(|device| (device.class, device.name.to_string()));
         let lost = leases.iter().filter(|_| has_host_network == Some(false));
-        let lost = lost.filter_map(|listed| {
-            let why = devices::lost_reason(listed, self.looked.inventory)?;
-            Some((listed.device.name.to_string(), why))
+        let lost = lost.filter_map(|entry| {
+            let reason = devices::lost_reason(entry, self.input.inventory)?;
+            Some((entry.device.name.to_string(), reason))
         });
-        let (within, is_stuck) = self.read_root(&processes, budget);
+        let (root, is_stuck) = self.read_root(&processes, budget);
         // Below their own slice users call cgroups after containers of root.
         let config = || self.names.read_config(group.engine, &group.id);
         let config = group.is_of_root().then(config).flatten();
         let grants = self.read_grants(&group, config.as_ref(), first, budget);
         let name = match group.engine {
-            ContainerEngine::Unknown => process::read_cgroup(self.looked.host, first.pid)
+            ContainerEngine::Unknown => process::read_cgroup(self.input.host, first.pid)
                 .and_then(|table| cgroup::last_part(&table)),
             engine => {
                 let config = config.as_ref();
@@ -108,11 +108,11 @@ impl<'l> ContainerReader<'l> {
             group,
             name,
             processes,
-            is_seen: within.is_some(),
+            is_seen: root.is_some(),
             // Without patience its environment was not asked for.
             is_stuck: is_stuck || budget.waiting.is_zero(),
             is_configured: config.is_some(),
-            within: within.unwrap_or_default(),
+            root: root.unwrap_or_default(),
             has_host_network,
             lost: lost.collect(),
             leases: names.collect(),
@@ -121,7 +121,7 @@ impl<'l> ContainerReader<'l> {
         };
         if !facts.is_relevant() {
             // What a sandbox of some program shows is the host's.
-            facts.within.nodes.clear();
+            facts.root.nodes.clear();
             facts.unanswered = config.and_then(|config| self.unanswered_verdict(&facts, &config));
             return (Some(facts), unseen);
         }
@@ -136,7 +136,7 @@ impl<'l> ContainerReader<'l> {
             for process in &mut facts.processes {
                 process.has_stack = self.has_stack(process, config.as_ref(), budget);
             }
-            self.by_kernel.read(&mut facts, config.as_ref(), &self.accelerators, budget);
+            self.kernel_sockets.read(&mut facts, config.as_ref(), &self.accelerators, budget);
         } else if facts.has_node("/dev/onload") {
             facts.start = self.start(&facts, config.as_ref(), budget);
         }
@@ -145,7 +145,7 @@ impl<'l> ContainerReader<'l> {
 
     /// Decides what only all of them together tell.
     pub(super) fn decide_shared_causes(&self, all: &mut [ContainerFacts]) {
-        self.by_kernel.assign_logged_causes(all);
+        self.kernel_sockets.assign_logged_causes(all);
     }
 
     /// The devices that it was given: as its bundle says or, where nobody but its user has that, its environment.
@@ -163,7 +163,7 @@ impl<'l> ContainerReader<'l> {
         if !group.is_named || first.open.is_none() {
             return Vec::new();
         }
-        let read = budget.wait(|_| facts::read_environment(&self.looked, first.pid));
+        let read = budget.wait(|_| facts::read_environment(&self.input, first.pid));
         let bytes = read.flatten().unwrap_or_default();
         let variables = bytes.split(|byte| *byte == 0);
         let variables = variables.filter_map(|variable| std::str::from_utf8(variable).ok());
@@ -178,8 +178,8 @@ impl<'l> ContainerReader<'l> {
         config: &ContainerConfig,
     ) -> Option<Verdict> {
         let ContainerGroup { engine, id, .. } = &facts.group;
-        let given = Path::new(RUN_DIR).join(id);
-        if !matches!(self.looked.host.entry(&given), Ok(None)) {
+        let container_dir = Path::new(RUN_DIR).join(id);
+        if !matches!(self.input.host.entry(&container_dir), Ok(None)) {
             return None;
         }
         let labels = self.names.labels(*engine, id);
@@ -199,8 +199,8 @@ impl<'l> ContainerReader<'l> {
         config: Option<&ContainerConfig>,
         budget: &mut Budget,
     ) -> bool {
-        let is_listed = self.with_stacks.contains(&process.pid);
-        let variables = || facts::start_environment(&self.looked, process, config, budget);
+        let is_listed = self.stack_pids.contains(&process.pid);
+        let variables = || facts::start_environment(&self.input, process, config, budget);
         stack::has_stack(process, is_listed, variables)
     }
 
@@ -211,22 +211,23 @@ impl<'l> ContainerReader<'l> {
         budget: &mut Budget,
     ) -> Option<Vec<ContainerInterface>> {
         let mut found = processes.iter();
-        let (pid, namespace) = found.find_map(|one| Some((one.pid, one.network.clone()?)))?;
+        let (pid, namespace) =
+            found.find_map(|process| Some((process.pid, process.network.clone()?)))?;
         if let Some(known) = self.networks.get(&namespace) {
             return known.clone();
         }
-        let network = budget.wait(|_| (self.looked.networks)(pid)).flatten();
+        let network = budget.wait(|_| (self.input.networks)(pid)).flatten();
         let interfaces = network.and_then(|network| self.accelerators.interfaces(&network));
         self.networks.insert(namespace, interfaces.clone());
         interfaces
     }
 
     fn accelerated_interfaces(&self, facts: &ContainerFacts) -> Vec<String> {
-        let own = facts.interfaces.iter().flatten();
-        let own = own.filter(|interface| interface.is_accelerated == Some(true));
+        let accelerated = facts.interfaces.iter().flatten();
+        let accelerated = accelerated.filter(|interface| interface.is_accelerated == Some(true));
         match facts.has_host_network {
-            Some(true) => self.looked.inventory.attached.clone(),
-            _ => own.map(|interface| interface.name.clone()).collect(),
+            Some(true) => self.input.inventory.attached.clone(),
+            _ => accelerated.map(|interface| interface.name.clone()).collect(),
         }
     }
 
@@ -246,10 +247,11 @@ impl<'l> ContainerReader<'l> {
                 _ => return (None, true),
             }
             let pid = process.pid;
-            let look = move |host: &Host| facts::read_root(host, pid);
-            let found = budget.wait(|left| patiently(self.looked.host, PATIENCE.min(left), look));
-            match found.flatten() {
-                Some(Some(within)) => return (Some(within), false),
+            let read = move |host: &Host| facts::read_root(host, pid);
+            let result =
+                budget.wait(|remaining| patiently(self.input.host, PATIENCE.min(remaining), read));
+            match result.flatten() {
+                Some(Some(root)) => return (Some(root), false),
                 Some(None) => {}
                 None => return (None, true),
             }
@@ -262,27 +264,27 @@ impl<'l> ContainerReader<'l> {
         let users = facts.processes.iter();
         let mut users = users.filter(|process| process.has_open(rdma::NODES));
         if let Some(user) = users.next() {
-            return rdma::loaded_libraries(self.looked.host, user.pid, budget);
+            return rdma::loaded_libraries(self.input.host, user.pid, budget);
         }
         let Some(first) = facts.processes.first().filter(|_| !facts.is_stuck) else {
             return LibraryUse::default();
         };
-        let host = self.looked.host;
-        let variables = budget.wait(|_| facts::read_environment(&self.looked, first.pid));
+        let host = self.input.host;
+        let variables = budget.wait(|_| facts::read_environment(&self.input, first.pid));
         let variables = variables.flatten().unwrap_or_default();
         let path = facts::find_variable(&variables, "LD_LIBRARY_PATH");
         let path = path.map(|path| String::from_utf8_lossy(path).into_owned());
-        let nodes = facts.within.nodes.iter();
+        let nodes = facts.root.nodes.iter();
         let nodes = nodes.filter(|node| node.path.starts_with(rdma::NODES));
         let nodes: Vec<String> = nodes.map(|node| node.path.clone()).collect();
         let pid = first.pid;
-        let look = move |host: &Host| rdma::judge_libraries(host, pid, path.as_deref(), &nodes);
-        let judged = budget.wait(|left| patiently(host, PATIENCE.min(left), look));
-        let judged = judged.flatten().unwrap_or_default();
+        let judge = move |host: &Host| rdma::judge_libraries(host, pid, path.as_deref(), &nodes);
+        let library_use = budget.wait(|remaining| patiently(host, PATIENCE.min(remaining), judge));
+        let library_use = library_use.flatten().unwrap_or_default();
         if facts.group.user.is_some() {
-            return judged;
+            return library_use;
         }
-        rdma::prefer_recorded(judged, host, &facts.group.id, &facts.processes)
+        rdma::prefer_recorded(library_use, host, &facts.group.id, &facts.processes)
     }
 
     fn start(
@@ -298,7 +300,7 @@ impl<'l> ContainerReader<'l> {
         };
         let has_preload_file = processes.any(&mut has_file);
         ProgramStart {
-            was_given: config.map(ContainerConfig::has_preload),
+            is_preload_configured: config.map(ContainerConfig::has_preload),
             has_preload_file,
             ..self.preload_start(&facts.processes, budget)
         }
@@ -307,34 +309,34 @@ impl<'l> ContainerReader<'l> {
     /// The program that was to have the library: the first one, but for a static one that starts others
     /// (`docker run --init`).
     fn preload_start(&self, processes: &[ContainerProcess], budget: &mut Budget) -> ProgramStart {
-        let mut found: Option<ProgramStart> = None;
+        let mut static_start: Option<ProgramStart> = None;
         for process in processes {
             let Some(start) = budget.wait(|_| self.start_of(process)) else {
                 break;
             };
-            let was_told = found.is_some_and(|before| before.is_told);
-            match (start.program, found) {
-                (ProgramLinkage::Static, None) => found = Some(start),
+            let had_variables = static_start.is_some_and(|before| before.has_our_variables);
+            match (start.program, static_start) {
+                (ProgramLinkage::Static, None) => static_start = Some(start),
                 (ProgramLinkage::Static, Some(_)) => {}
                 _ => {
-                    let is_told = was_told || start.is_told;
-                    return ProgramStart { is_told, ..start };
+                    let has_our_variables = had_variables || start.has_our_variables;
+                    return ProgramStart { has_our_variables, ..start };
                 }
             }
         }
-        found.unwrap_or_default()
+        static_start.unwrap_or_default()
     }
 
     fn start_of(&self, process: &ContainerProcess) -> ProgramStart {
-        let variables = facts::read_environment(&self.looked, process.pid);
+        let variables = facts::read_environment(&self.input, process.pid);
         let variables = variables.as_deref();
         let environment =
             variables.map_or(PreloadEnvironment::Unknown, PreloadEnvironment::from_variables);
         ProgramStart {
-            program: facts::read_linkage(&self.looked, process.pid),
+            program: facts::read_linkage(&self.input, process.pid),
             environment,
             is_secure: process.is_secure,
-            is_told: environment == PreloadEnvironment::Ours
+            has_our_variables: environment == PreloadEnvironment::Ours
                 || variables.is_some_and(facts::has_nic_variable),
             ..ProgramStart::default()
         }

@@ -36,14 +36,14 @@ pub(super) struct ContainerFacts {
     pub(super) is_stuck: bool,
     /// Whether the configuration is known that root's engine made it with.
     pub(super) is_configured: bool,
-    pub(super) within: RootFacts,
+    pub(super) root: RootFacts,
     /// None where that is not known.
     pub(super) has_host_network: Option<bool>,
     /// Without the loopback; none where they are not known.
     pub(super) interfaces: Option<Vec<ContainerInterface>>,
     /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
     pub(super) accelerated: Vec<String>,
-    pub(super) by_kernel: Vec<KernelSocketProgram>,
+    pub(super) kernel_socket_programs: Vec<KernelSocketProgram>,
     pub(super) start: ProgramStart,
     pub(super) rdma: LibraryUse,
     pub(super) leases: Vec<(Class, String)>,
@@ -89,9 +89,9 @@ pub(super) struct ProgramStart {
     pub(super) environment: PreloadEnvironment,
     pub(super) is_secure: bool,
     /// Whether its environment, or that of a program before it, has words of ours.
-    pub(super) is_told: bool,
+    pub(super) has_our_variables: bool,
     /// None where that is not known.
-    pub(super) was_given: Option<bool>,
+    pub(super) is_preload_configured: Option<bool>,
     /// Whether /etc/ld.so.preload names the library for it.
     pub(super) has_preload_file: bool,
 }
@@ -158,26 +158,26 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn read_nodes(host: &Host, inside: &ContainerView<'_>) -> Vec<NodeFact> {
-    let listed = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
-        let names = inside.list_names(Path::new(directory), MOST_NAMES).into_iter();
+fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
+    let list_paths = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let names = view.list_names(Path::new(directory), MOST_NAMES).into_iter();
         let names = names.filter(|name| is_ours(name));
         names.map(|name| format!("{directory}/{name}")).collect()
     };
-    let mut paths = listed("/dev", &|name| {
+    let mut paths = list_paths("/dev", &|name| {
         ["onload", "onload_epoll", "sfc_char"].contains(&name)
             || is_numbered(name, "ptp")
             || is_numbered(name, "pps")
     });
-    paths.extend(listed("/dev/infiniband", &|name| {
-        let is_one = |prefix| is_numbered(name, prefix);
-        name == "rdma_cm" || ["uverbs", "umad", "issm"].into_iter().any(is_one)
+    paths.extend(list_paths("/dev/infiniband", &|name| {
+        let has_prefix = |prefix| is_numbered(name, prefix);
+        name == "rdma_cm" || ["uverbs", "umad", "issm"].into_iter().any(has_prefix)
     }));
-    paths.extend(listed("/dev/vfio", &|name| {
+    paths.extend(list_paths("/dev/vfio", &|name| {
         name == "vfio" || is_numbered(name, "") || is_numbered(name, "noiommu-")
     }));
     let facts = paths.into_iter().filter_map(|path| {
-        let was = inside.node_number(Path::new(&path))?;
+        let was = view.node_number(Path::new(&path))?;
         let state = node_state(host, &path, was)?;
         Some(NodeFact { path, state })
     });
@@ -206,19 +206,19 @@ pub(super) struct RootFacts {
 /// Looks into the root directory of a process; none where it has ended, or it is not ours to see.
 pub(super) fn read_root(host: &Host, pid: u32) -> Option<RootFacts> {
     let directory = process::proc_dir(pid);
-    let inside = container_view::open(host, directory.join("root"))?;
+    let view = container_view::open(host, directory.join("root"))?;
     let table = host.bytes(&directory.join("net/dev"), TABLE).ok().flatten();
-    let shows_network = table.is_some_and(|table| inside.shows_network(&table, MOST_NAMES));
+    let shows_network = table.is_some_and(|table| view.shows_network(&table, MOST_NAMES));
     let rdma = Path::new("/sys/class/infiniband");
     Some(RootFacts {
-        nodes: read_nodes(host, &inside),
-        has_rdma: shows_network.then(|| !inside.list_names(rdma, MOST_NAMES).is_empty()),
-        has_own_devices: inside.has_own_devices(),
+        nodes: read_nodes(host, &view),
+        has_rdma: shows_network.then(|| !view.list_names(rdma, MOST_NAMES).is_empty()),
+        has_own_devices: view.has_own_devices(),
     })
 }
 
-pub(super) fn read_linkage(looked: &StatusInput<'_>, pid: u32) -> ProgramLinkage {
-    let head = looked.read_guarded(pid, "exe", HEAD);
+pub(super) fn read_linkage(input: &StatusInput<'_>, pid: u32) -> ProgramLinkage {
+    let head = input.read_guarded(pid, "exe", HEAD);
     match head.as_deref().map(parse_interpreter) {
         Some(Ok(None)) => ProgramLinkage::Static,
         Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => ProgramLinkage::Musl,
@@ -229,27 +229,27 @@ pub(super) fn read_linkage(looked: &StatusInput<'_>, pid: u32) -> ProgramLinkage
 
 /// What a program was started with; none where that is not known. One that shows a title of its own (setproctitle, as
 /// redis-server does) writes zeros or the title over its variables, and one that was started without any has no bytes.
-pub(super) fn read_environment(looked: &StatusInput<'_>, pid: u32) -> Option<Vec<u8>> {
-    let all = looked.read_guarded(pid, "environ", ENVIRONMENT)?;
-    (all.is_empty() || all.contains(&b'=')).then_some(all)
+pub(super) fn read_environment(input: &StatusInput<'_>, pid: u32) -> Option<Vec<u8>> {
+    let environment = input.read_guarded(pid, "environ", ENVIRONMENT)?;
+    (environment.is_empty() || environment.contains(&b'=')).then_some(environment)
 }
 
 /// The same, or nothing. Those of the container's first program are in its configuration too.
 pub(super) fn start_environment(
-    looked: &StatusInput<'_>,
+    input: &StatusInput<'_>,
     process: &ContainerProcess,
     config: Option<&ContainerConfig>,
     budget: &mut Budget,
 ) -> Vec<u8> {
-    let own = budget.wait(|_| read_environment(looked, process.pid));
-    let given = config.filter(|_| process.is_init);
-    let given = || given.map(|config| config.process.env.join("\0").into_bytes());
-    own.flatten().or_else(given).unwrap_or_default()
+    let environment = budget.wait(|_| read_environment(input, process.pid));
+    let configured = config.filter(|_| process.is_init);
+    let configured = || configured.map(|config| config.process.env.join("\0").into_bytes());
+    environment.flatten().or_else(configured).unwrap_or_default()
 }
 
 pub(super) fn find_variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {
-    let mut all = variables.split(|byte| *byte == 0);
-    all.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    let mut assignments = variables.split(|byte| *byte == 0);
+    assignments.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 impl PreloadEnvironment {
@@ -266,8 +266,8 @@ impl PreloadEnvironment {
 
 /// Whether they name an interface that the library was given for.
 pub(super) fn has_nic_variable(variables: &[u8]) -> bool {
-    let mut all = variables.split(|byte| *byte == 0);
-    all.any(|variable| {
+    let mut assignments = variables.split(|byte| *byte == 0);
+    assignments.any(|variable| {
         let name = variable.strip_prefix(VARIABLE.as_bytes());
         name.is_some_and(|name| !name.starts_with(b"PLAIN_") && !name.starts_with(b"NODES_"))
     })
@@ -278,11 +278,11 @@ impl ContainerFacts {
         let is_in_use =
             self.maps_library() || self.has_open("/dev/onload") || !self.leases.is_empty();
         // A sandbox of some program shows the host's /dev.
-        let is_container = self.group.is_named || self.within.has_own_devices;
+        let is_container = self.group.is_named || self.root.has_own_devices;
         is_in_use
             || self.has_open("/dev/infiniband")
             || self.has_open("/dev/vfio")
-            || is_container && !self.within.nodes.is_empty()
+            || is_container && !self.root.nodes.is_empty()
             || !self.grants.is_empty()
     }
 
@@ -299,7 +299,7 @@ impl ContainerFacts {
     /// How many processes map the library so.
     pub(super) fn count_mapping(&self, preload: LibraryMapping) -> usize {
         let preloads = self.processes.iter().map(|process| process.preload);
-        preloads.filter(|found| *found == Some(preload)).count()
+        preloads.filter(|mapping| *mapping == Some(preload)).count()
     }
 
     /// Descriptors of all processes that lead below a path.
@@ -307,8 +307,8 @@ impl ContainerFacts {
         let open = self.processes.iter().filter_map(|process| process.open.as_ref());
         let open = open.flatten();
         open.filter(|target| {
-            let below = target.strip_prefix(path);
-            below.is_some_and(|below| below.is_empty() || below.starts_with(['/', '_']))
+            let rest = target.strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '_']))
         })
         .count()
     }
@@ -329,7 +329,7 @@ impl ContainerFacts {
     }
 
     pub(super) fn has_node(&self, start: &str) -> bool {
-        self.within.nodes.iter().any(|node| node.path.starts_with(start))
+        self.root.nodes.iter().any(|node| node.path.starts_with(start))
     }
 
     /// The smallest limit of the processes that have a device open that pins memory, or else that of the first process.

@@ -47,8 +47,9 @@ impl<'h> ContainerdTasks<'h> {
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
     fn has(&self, namespace: &str, id: &str) -> bool {
         let directories = self.directories.iter();
-        let mut own = directories.filter(|one| one.file_name() == Some(OsStr::new(namespace)));
-        own.any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
+        let mut matching =
+            directories.filter(|directory| directory.file_name() == Some(OsStr::new(namespace)));
+        matching.any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
     }
 }
 
@@ -59,7 +60,7 @@ pub(super) fn group_processes(
 ) -> Result<(Vec<ContainerGroup>, usize), HostError> {
     let names = host.list(Path::new("/proc"))?.names;
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
-    let own = process::host_namespace(host, "pid");
+    let host_namespace = process::host_namespace(host, "pid");
     let holders = containers_by_pid(leases);
     // The other processes of a pid namespace are of the container whose lease its first one has.
     let mut leased = BTreeMap::new();
@@ -74,22 +75,22 @@ pub(super) fn group_processes(
         let Some(table) = process::read_cgroup(host, pid) else {
             continue;
         };
-        if let Some(named) =
+        if let Some(container) =
             cgroup::parse_container(&table, &|namespace, id| tasks.has(namespace, id))
         {
-            let group = groups.entry(named.path).or_insert_with(|| ContainerGroup {
-                engine: named.engine,
-                outer: named.outer,
-                id: named.id,
-                user: named.user,
+            let group = groups.entry(container.path).or_insert_with(|| ContainerGroup {
+                engine: container.engine,
+                outer: container.outer,
+                id: container.id,
+                user: container.user,
                 is_named: true,
                 pids: Vec::new(),
             });
             group.pids.push(pid);
             continue;
         }
-        match (process::namespace_link(host, pid, "pid"), &own) {
-            (Some(namespace), Some(own)) if namespace != *own => {
+        match (process::namespace_link(host, pid, "pid"), &host_namespace) {
+            (Some(namespace), Some(host_namespace)) if namespace != *host_namespace => {
                 let lease = holders.get(&pid).or(leased.get(&namespace).copied());
                 // No path of a cgroup is called as an id is.
                 let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
@@ -119,8 +120,8 @@ fn namespace_id(namespace: &Path) -> String {
 }
 
 fn containers_by_pid(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
-    let live = leases.iter().filter(|listed| !listed.is_over);
-    let live = live.filter_map(|listed| listed.lease.as_ref().ok());
+    let live = leases.iter().filter(|entry| !entry.has_ended);
+    let live = live.filter_map(|entry| entry.lease.as_ref().ok());
     let holder = |lease: &Lease| match &lease.holder {
         Holder::Init { process, .. } => Some((process.pid, lease.container.to_string())),
         Holder::Reservation { .. } => None,
@@ -133,9 +134,9 @@ pub(super) fn container_leases<'l>(
     leases: &'l [LeaseEntry],
     group: &ContainerGroup,
 ) -> Vec<&'l LeaseEntry> {
-    let live = leases.iter().filter(|listed| !listed.is_over);
-    let own = live.filter(|listed| {
-        let lease = listed.lease.as_ref().ok();
+    let live = leases.iter().filter(|entry| !entry.has_ended);
+    let group_leases = live.filter(|entry| {
+        let lease = entry.lease.as_ref().ok();
         lease.is_some_and(|lease| match &lease.holder {
             Holder::Init { process, .. } => group.pids.contains(&process.pid),
             Holder::Reservation { .. } => {
@@ -143,8 +144,8 @@ pub(super) fn container_leases<'l>(
             }
         })
     });
-    let mut own: Vec<&LeaseEntry> = own.collect();
-    own.sort_by(|one, other| one.device.cmp(&other.device));
-    own.dedup_by(|one, other| one.device == other.device);
-    own
+    let mut group_leases: Vec<&LeaseEntry> = group_leases.collect();
+    group_leases.sort_by(|one, other| one.device.cmp(&other.device));
+    group_leases.dedup_by(|one, other| one.device == other.device);
+    group_leases
 }

@@ -21,14 +21,14 @@ pub struct StatusInput<'l> {
     pub inventory: &'l Inventory,
     /// Its leases; none where they are not ours to see.
     pub leases: Option<&'l [LeaseEntry]>,
-    pub read_guarded: GuardedRead<'l>,
+    pub guarded: GuardedRead<'l>,
     pub networks: NetworkLookup<'l>,
 }
 
 impl StatusInput<'_> {
     /// A file of a process, read so.
-    pub(super) fn read_guarded(&self, pid: u32, name: &str, most: usize) -> Option<Vec<u8>> {
+    pub(super) fn read_guarded(&self, pid: u32, name: &str, max: usize) -> Option<Vec<u8>> {
         let path = proc_dir(pid).join(name);
-        (self.read_guarded)(&self.host.outside_path(&path), most)
+        (self.guarded)(&self.host.outside_path(&path), max)
     }
 }

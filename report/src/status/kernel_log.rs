@@ -19,7 +19,7 @@ const NAME: usize = 15;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StackFailure {
     /// Hundredths of a second since boot.
-    at: u64,
+    time: u64,
     /// Its number in its own pid namespace.
     pid: u32,
     name: String,
@@ -41,7 +41,7 @@ impl StackFailure {
         let short = |name: &str| name.chars().take(NAME).collect::<String>();
         let mut names = [Some(process.name.as_str()), file].into_iter().flatten();
         Some(self.pid) == process.own_pid
-            && self.at + time_slack(self.at) >= process.started
+            && self.time + time_slack(self.time) >= process.start_time
             && names.any(|name| short(&self.name) == short(name))
     }
 }
@@ -49,8 +49,8 @@ impl StackFailure {
 /// How much earlier a program's line may seem to be than the program, in hundredths of a second. The log has the processor's
 /// clock (`local_clock` in kernel/printk/printk.c), which nobody sets right as the clock of process starts is by NTP: after
 /// days the two are seconds apart. 200 ppm, and a second.
-fn time_slack(at: u64) -> u64 {
-    at / 5_000 + 100
+fn time_slack(time: u64) -> u64 {
+    time / 5_000 + 100
 }
 
 /// The programs that got none, the latest last; empty where the log is not there or not ours to read.
@@ -58,17 +58,17 @@ pub(super) fn read_failures(host: &Host) -> Vec<StackFailure> {
     let Ok(Some(mut file)) = host.file(Path::new(LOG)) else {
         return Vec::new();
     };
-    let (mut record, mut all) = (vec![0; RECORD], Vec::new());
-    while all.len() < LIMIT {
+    let (mut record, mut log) = (vec![0; RECORD], Vec::new());
+    while log.len() < LIMIT {
         match file.read(&mut record) {
             Ok(0) => break,
-            Ok(length) => all.extend(record.iter().take(length)),
+            Ok(length) => log.extend(record.iter().take(length)),
             // It has been overwritten meanwhile: the next one is still there.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(_) => break,
         }
     }
-    let lines = all.split(|byte| *byte == b'\n');
+    let lines = log.split(|byte| *byte == b'\n');
     lines.filter_map(parse_failure).collect()
 }
 
@@ -86,7 +86,7 @@ fn parse_failure(line: &[u8]) -> Option<StackFailure> {
         None => return None,
     };
     Some(StackFailure {
-        at: microseconds / 10_000,
+        time: microseconds / 10_000,
         pid: pid.parse().ok()?,
         name: name.to_owned(),
         error,
@@ -102,14 +102,14 @@ mod tests {
         let day = 24 * 60 * 60 * 100;
         let is_of = |at, started| {
             let failure = StackFailure {
-                at,
+                time: at,
                 pid: 7,
                 name: "redis".to_owned(),
                 error: StackError::NoInterface,
             };
             let process = ContainerProcess {
                 own_pid: Some(7),
-                started,
+                start_time: started,
                 name: "redis".to_owned(),
                 ..ContainerProcess::default()
             };
@@ -133,18 +133,18 @@ mod tests {
             "[onload] oo:redis-server[7]: netif_tcp_helper_alloc_u: ERROR: Failed to allocate stack (rc=-16)",
         );
         let found = found.unwrap();
-        assert_eq!((found.at, found.pid, found.error), (9327, 7, StackError::Refused(-16)));
+        assert_eq!((found.time, found.pid, found.error), (9327, 7, StackError::Refused(-16)));
         let mut process = ContainerProcess {
             own_pid: Some(7),
-            started: 9000,
+            start_time: 9000,
             name: "redis-server".to_owned(),
             ..ContainerProcess::default()
         };
         assert!(found.matches_process(&process, None));
         // Another one that has had its number before.
-        process.started = 9500;
+        process.start_time = 9500;
         assert!(!found.matches_process(&process, None));
-        process.started = 9000;
+        process.start_time = 9000;
         process.name = "main".to_owned();
         assert!(found.matches_process(&process, Some("redis-server")));
         assert!(!found.matches_process(&process, Some("redis-check-rdb")));

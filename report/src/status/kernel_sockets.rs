@@ -28,13 +28,13 @@ const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 const INODE: usize = 9;
 
 pub(super) struct KernelSocketReader<'l> {
-    looked: StatusInput<'l>,
+    input: StatusInput<'l>,
     failures: OnceCell<Vec<StackFailure>>,
 }
 
 impl<'l> KernelSocketReader<'l> {
-    pub(super) fn new(looked: StatusInput<'l>) -> Self {
-        KernelSocketReader { looked, failures: OnceCell::new() }
+    pub(super) fn new(input: StatusInput<'l>) -> Self {
+        KernelSocketReader { input, failures: OnceCell::new() }
     }
 
     pub(super) fn read(
@@ -46,24 +46,25 @@ impl<'l> KernelSocketReader<'l> {
     ) {
         self.find_sockets(&mut facts.processes, budget);
         let interfaces = match facts.has_host_network {
-            Some(true) => Some(&accelerators.hosts),
+            Some(true) => Some(&accelerators.host_interfaces),
             _ => facts.interfaces.as_ref(),
         };
         let interfaces = interfaces.map_or(&[][..], Vec::as_slice);
         let network = (interfaces, facts.has_host_network == Some(false));
-        let found = facts.processes.iter();
-        let found = found.filter(|one| one.has_kernel_socket == Some(true) && !one.has_stack);
-        let mut by_kernel = Vec::new();
-        for (at, process) in found.enumerate() {
+        let candidates = facts.processes.iter();
+        let candidates = candidates
+            .filter(|process| process.has_kernel_socket == Some(true) && !process.has_stack);
+        let mut programs = Vec::new();
+        for (index, process) in candidates.enumerate() {
             let has_library = process.preload.is_some_and(|preload| preload != LibraryMapping::No);
-            let is_asked = has_library && at < MOST;
-            let (cause, logged) = if is_asked {
-                let variables = start_environment(&self.looked, process, config, budget);
+            let is_inspected = has_library && index < MOST;
+            let (cause, logged) = if is_inspected {
+                let variables = start_environment(&self.input, process, config, budget);
                 self.find_cause(process, &variables, network)
             } else {
                 (KernelSocketCause::Unknown, None)
             };
-            by_kernel.push(KernelSocketProgram {
+            programs.push(KernelSocketProgram {
                 pid: process.pid,
                 name: process.name.clone(),
                 has_library,
@@ -71,28 +72,34 @@ impl<'l> KernelSocketReader<'l> {
                 logged,
             });
         }
-        facts.by_kernel = by_kernel;
+        facts.kernel_socket_programs = programs;
     }
 
     fn find_sockets(&self, processes: &mut [ContainerProcess], budget: &mut Budget) {
-        let networks: BTreeSet<_> = processes.iter().map(|one| one.network.clone()).collect();
+        let networks: BTreeSet<_> =
+            processes.iter().map(|process| process.network.clone()).collect();
         for network in networks {
-            let own = processes.iter_mut();
-            let mut own: Vec<_> = own
-                .filter(|one| one.network == network && !one.has_stack && !one.sockets.is_empty())
+            let network_processes = processes.iter_mut();
+            let mut network_processes: Vec<_> = network_processes
+                .filter(|process| {
+                    process.network == network && !process.has_stack && !process.sockets.is_empty()
+                })
                 .collect();
-            let Some(pid) = own.first().map(|process| process.pid) else {
+            let Some(pid) = network_processes.first().map(|process| process.pid) else {
                 continue;
             };
-            let sockets = own.iter().flat_map(|process| process.sockets.iter().copied());
+            let sockets =
+                network_processes.iter().flat_map(|process| process.sockets.iter().copied());
             let sockets: BTreeSet<u64> = sockets.collect();
-            let look = move |host: &Host| kernel_sockets(host, pid, &sockets);
-            let found = budget.wait(|left| patiently(self.looked.host, PATIENCE.min(left), look));
-            let found = found.flatten().flatten();
-            for process in &mut own {
-                let has =
-                    |found: &BTreeSet<u64>| process.sockets.iter().any(|one| found.contains(one));
-                process.has_kernel_socket = found.as_ref().map(has);
+            let read = move |host: &Host| kernel_sockets(host, pid, &sockets);
+            let inodes =
+                budget.wait(|remaining| patiently(self.input.host, PATIENCE.min(remaining), read));
+            let inodes = inodes.flatten().flatten();
+            for process in &mut network_processes {
+                let has = |inodes: &BTreeSet<u64>| {
+                    process.sockets.iter().any(|socket| inodes.contains(socket))
+                };
+                process.has_kernel_socket = inodes.as_ref().map(has);
             }
         }
     }
@@ -101,19 +108,21 @@ impl<'l> KernelSocketReader<'l> {
     /// several containers may be called the same, and have the same number in each.
     pub(super) fn assign_logged_causes(&self, all: &mut [ContainerFacts]) {
         let programs = all.iter().flat_map(|facts| &facts.processes);
-        let programs =
-            programs.filter(|one| one.preload != Some(LibraryMapping::No) && !one.has_stack);
-        let programs: Vec<_> = programs.map(|one| (one, self.program_file(one))).collect();
+        let programs = programs
+            .filter(|process| process.preload != Some(LibraryMapping::No) && !process.has_stack);
+        let programs: Vec<_> =
+            programs.map(|process| (process, self.program_file(process))).collect();
         let is_of_one = |failure: &StackFailure| {
             let mut all = programs.iter();
-            let mut next = || all.find(|(one, file)| failure.matches_process(one, file.as_deref()));
+            let mut next =
+                || all.find(|(process, file)| failure.matches_process(process, file.as_deref()));
             next().and_then(|_| next()).is_none()
         };
-        let lines = all.iter().flat_map(|facts| &facts.by_kernel);
-        let lines = lines.filter_map(|one| Some(one.logged.as_ref()?.0));
+        let lines = all.iter().flat_map(|facts| &facts.kernel_socket_programs);
+        let lines = lines.filter_map(|program| Some(program.logged.as_ref()?.0));
         let mut lines: BTreeSet<usize> = lines.collect();
         lines.retain(|line| self.failures().get(*line).is_some_and(is_of_one));
-        for program in all.iter_mut().flat_map(|facts| &mut facts.by_kernel) {
+        for program in all.iter_mut().flat_map(|facts| &mut facts.kernel_socket_programs) {
             if let Some((line, cause)) = program.logged.take()
                 && lines.contains(&line)
             {
@@ -123,12 +132,12 @@ impl<'l> KernelSocketReader<'l> {
     }
 
     fn failures(&self) -> &[StackFailure] {
-        self.failures.get_or_init(|| read_failures(self.looked.host))
+        self.failures.get_or_init(|| read_failures(self.input.host))
     }
 
     /// The name of the file that it runs.
     fn program_file(&self, process: &ContainerProcess) -> Option<String> {
-        let file = self.looked.host.link(&proc_dir(process.pid).join("exe"));
+        let file = self.input.host.link(&proc_dir(process.pid).join("exe"));
         let file = file.ok()??;
         Some(file.file_name()?.to_string_lossy().into_owned())
     }
@@ -146,15 +155,16 @@ impl<'l> KernelSocketReader<'l> {
         }
         let file = self.program_file(process);
         let mut failures = self.failures().iter().enumerate();
-        let failure = failures.rfind(|(_, one)| one.matches_process(process, file.as_deref()));
-        let failure = failure.map(|(line, one)| (line, one.error));
+        let failure =
+            failures.rfind(|(_, record)| record.matches_process(process, file.as_deref()));
+        let failure = failure.map(|(line, record)| (line, record.error));
         match (failure, allowed_interfaces(variables, network)) {
             (Some((line, error @ StackError::Refused(_))), AllowedInterfaces::Nothing(cause)) => {
                 (cause, Some((line, KernelSocketCause::Failed(error))))
             }
             (_, AllowedInterfaces::Nothing(cause)) => (cause, None),
-            (failure, left) => {
-                let logged = failure.map(|(line, error)| match (error, left) {
+            (failure, allowed) => {
+                let logged = failure.map(|(line, error)| match (error, allowed) {
                     (StackError::NoInterface, AllowedInterfaces::NotKnown(cause)) => (line, cause),
                     _ => (line, KernelSocketCause::Failed(error)),
                 });
@@ -190,40 +200,43 @@ fn allowed_interfaces(
         let text = String::from_utf8_lossy(find_variable(variables, name)?).into_owned();
         (!text.trim().is_empty()).then_some((name, text))
     };
-    let listed = |text: &str| {
+    let parse_list = |text: &str| {
         let (mut ports, mut is_known) = (BTreeSet::new(), true);
         for name in text.split_ascii_whitespace() {
             let mut all = interfaces.iter();
-            let found = all
-                .find(|one| one.name == name || one.other_names.iter().any(|other| other == name));
-            is_known &= found.map_or(are_all_names, |found| found.is_accelerated.is_some());
-            ports.extend(found.into_iter().flat_map(|found| found.ports.iter().copied()));
+            let matching = all.find(|interface| {
+                interface.name == name || interface.other_names.iter().any(|other| other == name)
+            });
+            is_known &=
+                matching.map_or(are_all_names, |interface| interface.is_accelerated.is_some());
+            ports
+                .extend(matching.into_iter().flat_map(|interface| interface.ports.iter().copied()));
         }
         (ports, is_known)
     };
-    let mut left: BTreeSet<PortId> =
-        interfaces.iter().flat_map(|one| one.ports.iter().copied()).collect();
-    if left.is_empty() {
+    let mut allowed: BTreeSet<PortId> =
+        interfaces.iter().flat_map(|interface| interface.ports.iter().copied()).collect();
+    if allowed.is_empty() {
         return AllowedInterfaces::Something;
     }
-    let mut is_known = interfaces.iter().all(|one| one.is_accelerated.is_some());
-    for (list, is_left) in
+    let mut is_known = interfaces.iter().all(|interface| interface.is_accelerated.is_some());
+    for (list, is_allow_list) in
         [(list("EF_INTERFACE_WHITELIST"), true), (list("EF_INTERFACE_BLACKLIST"), false)]
     {
         let Some((variable, text)) = list else {
             continue;
         };
-        let (ports, are_known) = listed(&text);
-        left.retain(|port| ports.contains(port) == is_left);
+        let (ports, are_known) = parse_list(&text);
+        allowed.retain(|port| ports.contains(port) == is_allow_list);
         let value = text.chars().take(SHOWN).collect();
         let cause = KernelSocketCause::Interfaces { variable, value };
         // Names that are not known may leave more by the one list, and less by the other.
-        match (left.is_empty(), are_known) {
-            (true, _) if is_known && (are_known || !is_left) => {
+        match (allowed.is_empty(), are_known) {
+            (true, _) if is_known && (are_known || !is_allow_list) => {
                 return AllowedInterfaces::Nothing(cause);
             }
             (true, _) => return AllowedInterfaces::NotKnown(cause),
-            (false, false) if !is_left => return AllowedInterfaces::NotKnown(cause),
+            (false, false) if !is_allow_list => return AllowedInterfaces::NotKnown(cause),
             (false, _) => is_known &= are_known,
         }
     }
@@ -245,13 +258,13 @@ pub fn has_kernel_socket(host: &Host, pid: u32) -> Option<bool> {
 /// read. Those that Onload has taken over are in no table under a descriptor of the program.
 fn kernel_sockets(host: &Host, pid: u32, inodes: &BTreeSet<u64>) -> Option<BTreeSet<u64>> {
     let inode = |line: &[u8]| parse_column(line, INODE);
-    let mut found = BTreeSet::new();
+    let mut sockets = BTreeSet::new();
     for table in TABLES {
-        let wanted = |line: &[u8]| inode(line).is_some_and(|inode| inodes.contains(&inode));
+        let has_inode = |line: &[u8]| inode(line).is_some_and(|inode| inodes.contains(&inode));
         let path = proc_dir(pid).join("net").join(table);
         // A kernel without IPv6 has no tables of it.
-        let lines = host.lines(&path, &wanted).ok()?.unwrap_or_default();
-        found.extend(lines.split(|byte| *byte == b'\n').filter_map(inode));
+        let lines = host.lines(&path, &has_inode).ok()?.unwrap_or_default();
+        sockets.extend(lines.split(|byte| *byte == b'\n').filter_map(inode));
     }
-    Some(found)
+    Some(sockets)
 }

@@ -55,7 +55,7 @@ impl Acceleration {
     /// None unless it is accelerated.
     pub(super) fn ports(self) -> BTreeSet<PortId> {
         match self {
-            Acceleration::Yes(carried) => carried.ports,
+            Acceleration::Yes(path) => path.ports,
             Acceleration::No | Acceleration::Unknown => BTreeSet::new(),
         }
     }
@@ -77,12 +77,12 @@ pub(super) fn judge_links(
         links: links.iter().map(|link| (link.index, link)).collect(),
         members,
         base,
-        judged: BTreeMap::new(),
+        results: BTreeMap::new(),
     };
     for link in links {
         judge.judge(DEPTH, link);
     }
-    judge.judged
+    judge.results
 }
 
 /// Judges each once: who owns a network can make bonds of thousands of members, and thousands on each of them.
@@ -90,27 +90,28 @@ struct LinkJudge<'n> {
     links: BTreeMap<u32, &'n Link>,
     members: BTreeMap<u32, Vec<&'n Link>>,
     base: &'n dyn Fn(&Link) -> Acceleration,
-    judged: BTreeMap<u32, Acceleration>,
+    results: BTreeMap<u32, Acceleration>,
 }
 
 impl LinkJudge<'_> {
     fn judge(&mut self, depth: usize, link: &Link) -> Acceleration {
-        if let Some(judged) = self.judged.get(&link.index) {
-            return judged.clone();
+        if let Some(acceleration) = self.results.get(&link.index) {
+            return acceleration.clone();
         }
         let Some(depth) = depth.checked_sub(1) else {
             return Acceleration::Unknown;
         };
         // In a list that was read while it changed, one may be below itself.
-        self.judged.insert(link.index, Acceleration::Unknown);
-        let judged = self.judge_first(depth, link);
-        self.judged.insert(link.index, judged.clone());
-        judged
+        self.results.insert(link.index, Acceleration::Unknown);
+        let acceleration = self.judge_first(depth, link);
+        self.results.insert(link.index, acceleration.clone());
+        acceleration
     }
 
     fn judge_first(&mut self, depth: usize, link: &Link) -> Acceleration {
         let is_vlan = link.kind == b"vlan";
-        let is_taken = |variants: &[u16]| link.variant.is_none_or(|own| variants.contains(&own));
+        let is_taken =
+            |variants: &[u16]| link.variant.is_none_or(|variant| variants.contains(&variant));
         match link.kind.as_slice() {
             b"bond" if !is_taken(&BONDS) => Acceleration::No,
             b"ipvlan" if !is_taken(&[L2]) => Acceleration::No,
@@ -121,14 +122,14 @@ impl LinkJudge<'_> {
             }
             b"macvlan" | b"ipvlan" | b"vlan" => {
                 let lower = link.lower.filter(|_| link.lower_namespace.is_none());
-                let below = match lower.and_then(|lower| self.links.get(&lower).copied()) {
+                let acceleration = match lower.and_then(|lower| self.links.get(&lower).copied()) {
                     Some(lower) => self.judge(depth, lower),
                     None => (self.base)(link),
                 };
-                match below {
-                    Acceleration::Yes(below) if is_vlan && below.by_vlan => Acceleration::No,
-                    Acceleration::Yes(below) => {
-                        Acceleration::Yes(LowerPath { by_vlan: is_vlan || below.by_vlan, ..below })
+                match acceleration {
+                    Acceleration::Yes(path) if is_vlan && path.by_vlan => Acceleration::No,
+                    Acceleration::Yes(path) => {
+                        Acceleration::Yes(LowerPath { by_vlan: is_vlan || path.by_vlan, ..path })
                     }
                     other => other,
                 }
@@ -145,8 +146,8 @@ fn judge_bond(members: impl Iterator<Item = Acceleration>) -> Acceleration {
     for member in members {
         match member {
             Acceleration::No => return Acceleration::No,
-            Acceleration::Yes(below) if below.by_vlan || below.by_bond => return Acceleration::No,
-            Acceleration::Yes(below) => ports.extend(below.ports),
+            Acceleration::Yes(path) if path.by_vlan || path.by_bond => return Acceleration::No,
+            Acceleration::Yes(path) => ports.extend(path.ports),
             Acceleration::Unknown => is_known = false,
         }
     }
@@ -164,7 +165,7 @@ pub(super) fn with_uppers(
     numbers: &BTreeSet<u32>,
     links: &[usage::NetworkLink],
 ) -> BTreeMap<u32, LowerPath> {
-    let seen = |link: &usage::NetworkLink| Link {
+    let to_link = |link: &usage::NetworkLink| Link {
         index: link.index,
         kind: link.kind.clone().unwrap_or_default().into(),
         variant: link.variant,
@@ -172,21 +173,21 @@ pub(super) fn with_uppers(
         lower: link.lower,
         ..Link::default()
     };
-    let links: Vec<Link> = links.iter().map(seen).collect();
+    let links: Vec<Link> = links.iter().map(to_link).collect();
     let ports = |number| BTreeSet::from([(true, number)]);
     let base = |link: &Link| {
         Acceleration::from_known(Some(numbers.contains(&link.index)), ports(link.index))
     };
-    let judged = judge_links(&links, &base).into_iter();
-    let on_them = judged.filter_map(|(number, judged)| match judged {
-        Acceleration::Yes(below) => Some((number, below)),
+    let accelerations = judge_links(&links, &base).into_iter();
+    let upper_paths = accelerations.filter_map(|(number, acceleration)| match acceleration {
+        Acceleration::Yes(path) => Some((number, path)),
         Acceleration::No | Acceleration::Unknown => None,
     });
-    let own = numbers.iter().map(|number| {
+    let own_paths = numbers.iter().map(|number| {
         let ports = ports(*number);
         (*number, LowerPath { ports, ..LowerPath::default() })
     });
-    own.chain(on_them).collect()
+    own_paths.chain(upper_paths).collect()
 }
 
 #[cfg(test)]

@@ -109,31 +109,31 @@ impl ContainerStatus {
     }
 }
 
-pub fn read_status(looked: StatusInput<'_>) -> Result<StatusReport, HostError> {
-    let (groups, mut unseen) = group_processes(looked.host, looked.leases.unwrap_or_default())?;
-    let host_facts = read_host_facts(&looked);
-    let mut look = ContainerReader::new(looked, host_facts);
-    let (mut of_strangers, mut of_root) = (Budget::WHOLE, BTreeMap::new());
+pub fn read_status(input: StatusInput<'_>) -> Result<StatusReport, HostError> {
+    let (groups, mut unseen) = group_processes(input.host, input.leases.unwrap_or_default())?;
+    let host_facts = read_host_facts(&input);
+    let mut reader = ContainerReader::new(input, host_facts);
+    let (mut user_budget, mut root_budgets) = (Budget::WHOLE, BTreeMap::new());
     let mut all = Vec::new();
     for group in groups {
         let budget = if group.is_of_root() {
-            let own = of_root.entry(group.outer.clone());
-            own.or_insert(Budget::WHOLE)
+            let entry = root_budgets.entry(group.outer.clone());
+            entry.or_insert(Budget::WHOLE)
         } else {
-            &mut of_strangers
+            &mut user_budget
         };
-        let (facts, missed) = look.read_facts(group, budget);
+        let (facts, missed) = reader.read_facts(group, budget);
         unseen += missed;
         all.extend(facts);
     }
-    look.decide_shared_causes(&mut all);
-    let (shown, others): (Vec<ContainerFacts>, Vec<ContainerFacts>) =
+    reader.decide_shared_causes(&mut all);
+    let (relevant, others): (Vec<ContainerFacts>, Vec<ContainerFacts>) =
         all.into_iter().partition(|facts| facts.is_relevant() || facts.unanswered.is_some());
-    let judged = |facts: Vec<ContainerFacts>| {
-        let judged = facts.into_iter().map(|facts| container_status(facts, host_facts));
-        judged.collect::<Vec<ContainerStatus>>()
+    let to_statuses = |facts: Vec<ContainerFacts>| {
+        let statuses = facts.into_iter().map(|facts| container_status(facts, host_facts));
+        statuses.collect::<Vec<ContainerStatus>>()
     };
-    let (mut containers, others) = (judged(shown), judged(others));
+    let (mut containers, others) = (to_statuses(relevant), to_statuses(others));
     containers.sort();
     Ok(StatusReport { containers, others, unseen })
 }
@@ -182,7 +182,7 @@ fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {
     let open = facts.processes.iter().flat_map(|process| process.open.iter().flatten());
     let open = open.filter(|target| target.starts_with("/dev/"));
     let open = open.cloned().collect();
-    let nodes = facts.within.nodes.into_iter();
+    let nodes = facts.root.nodes.into_iter();
     let leases = facts.leases.iter();
     let processes = facts.processes.into_iter();
     ContainerStatus {
@@ -196,13 +196,13 @@ fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {
         hidden,
         leases: leases.map(|(class, name)| format!("{class}={name}")).collect(),
         devices: facts.grants,
-        processes: processes.map(|one| (one.pid, one.name)).collect(),
+        processes: processes.map(|process| (process.pid, process.name)).collect(),
     }
 }
 
-fn read_host_facts(looked: &StatusInput<'_>) -> HostFacts {
-    let inventory = looked.inventory;
-    let veth = looked.host.attribute(Path::new(VETH)).ok().flatten();
+fn read_host_facts(input: &StatusInput<'_>) -> HostFacts {
+    let inventory = input.inventory;
+    let veth = input.host.attribute(Path::new(VETH)).ok().flatten();
     HostFacts {
         has_nic: !inventory.attached.is_empty(),
         library_matches: inventory.onload.as_ref().and_then(|onload| onload.library_matches),

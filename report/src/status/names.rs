@@ -200,8 +200,8 @@ fn pod_name(config: &ContainerConfig, id: &str) -> Option<String> {
 fn read_podman_names(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
     let lists: Vec<Vec<u8>> = match user {
         None => {
-            let of_root = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
-            PODMAN.into_iter().filter_map(of_root).collect()
+            let read_list = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
+            PODMAN.into_iter().filter_map(read_list).collect()
         }
         Some(user) => {
             let home = host.resolve(&home_dir(host, user)?).ok()??;
@@ -211,17 +211,17 @@ fn read_podman_names(host: &Host, user: Option<u32>) -> Option<HashMap<String, S
             let lists: Vec<&str> = lists.collect();
             // It may be slow all the same.
             patiently(host, PATIENCE, move |host| {
-                let of_user = |list| read_in_home(host, &home, list);
-                lists.into_iter().filter_map(of_user).collect()
+                let read_list = |list| read_in_home(host, &home, list);
+                lists.into_iter().filter_map(read_list).collect()
             })?
         }
     };
     let lists = lists.into_iter();
     let stored =
         lists.filter_map(|bytes| serde_json::from_slice::<Vec<StoredContainer>>(&bytes).ok());
-    let named =
+    let names =
         stored.flatten().filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
-    Some(named.collect())
+    Some(names.collect())
 }
 
 fn home_dir(host: &Host, user: u32) -> Option<PathBuf> {
@@ -237,11 +237,11 @@ fn read_in_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
     let directory = host.directory(home).ok()??;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let path = Path::new(SHARE).join(list);
-    let found = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
-    let stat = rustix::fs::fstat(&found).ok()?;
+    let descriptor = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
+    let stat = rustix::fs::fstat(&descriptor).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let mut bytes = Vec::new();
-    let file = is_file.then(|| File::from(found))?;
+    let file = is_file.then(|| File::from(descriptor))?;
     file.take(LIMIT).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

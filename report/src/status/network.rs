@@ -22,11 +22,11 @@ const LOWER_UP: u32 = 0x1_0000;
 const LOOPBACK: u32 = 0x8;
 /// None where the kernel does not say.
 pub fn read_network(host: &Host, pid: u32) -> Option<Network> {
-    let look = move |host: &Host| {
+    let list = move |host: &Host| {
         let file = proc_dir(pid).join("ns/net");
         host.is_running().then(|| list_links(&file).ok()).flatten()
     };
-    patiently(host, PATIENCE, look).flatten()
+    patiently(host, PATIENCE, list).flatten()
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,39 +48,40 @@ pub(super) struct ContainerInterface {
 pub(super) struct AcceleratedInterfaces<'l> {
     functions: &'l PciFunctions,
     /// The host's accelerated interfaces, and what is on them, by their numbers.
-    own: BTreeMap<u32, LowerPath>,
+    host_paths: BTreeMap<u32, LowerPath>,
     /// The host's interfaces, of which only names and ports are known, and of other names nothing.
-    pub(super) hosts: Vec<ContainerInterface>,
+    pub(super) host_interfaces: Vec<ContainerInterface>,
     /// What Onload has attached to, in whatever network; none where that is not known.
     attached: Option<Vec<nic::DebugfsNic>>,
-    with_veth: bool,
+    accelerates_veth: bool,
 }
 
 impl<'l> AcceleratedInterfaces<'l> {
-    pub(super) fn new(looked: &StatusInput<'l>, with_veth: bool) -> Self {
-        let host = looked.host;
+    pub(super) fn new(input: &StatusInput<'l>, accelerates_veth: bool) -> Self {
+        let host = input.host;
         let number = |name: &String| {
             let text = host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("ifindex"));
             Some((name.clone(), text.ok()??.parse().ok()?))
         };
-        let here = looked.inventory.attached.iter();
-        let here: BTreeMap<String, u32> = here.filter_map(number).collect();
+        let index_by_name = input.inventory.attached.iter();
+        let index_by_name: BTreeMap<String, u32> = index_by_name.filter_map(number).collect();
         let links = host.network().ok().flatten();
         let links = links.map(|all| all.links).unwrap_or_default();
-        let own = with_uppers(&here.values().copied().collect(), &links);
+        let host_paths = with_uppers(&index_by_name.values().copied().collect(), &links);
         let links = links.into_iter().map(|link| (link.name, link.index));
-        let hosts = here.into_iter().chain(links).map(|(name, number)| ContainerInterface {
-            name,
-            is_accelerated: Some(own.contains_key(&number)),
-            ports: own.get(&number).map(|own| own.ports.clone()).unwrap_or_default(),
-            ..ContainerInterface::default()
-        });
+        let host_interfaces =
+            index_by_name.into_iter().chain(links).map(|(name, number)| ContainerInterface {
+                name,
+                is_accelerated: Some(host_paths.contains_key(&number)),
+                ports: host_paths.get(&number).map(|path| path.ports.clone()).unwrap_or_default(),
+                ..ContainerInterface::default()
+            });
         AcceleratedInterfaces {
-            functions: &looked.inventory.functions,
-            hosts: hosts.collect(),
-            own,
+            functions: &input.inventory.functions,
+            host_interfaces: host_interfaces.collect(),
+            host_paths,
             attached: read_attached(host),
-            with_veth,
+            accelerates_veth,
         }
     }
 
@@ -91,16 +92,16 @@ impl<'l> AcceleratedInterfaces<'l> {
         }
         let links = network.links.iter();
         let links = links.filter(|link| link.flags & LOOPBACK == 0);
-        let shown = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
-        let judged = judge_links(&network.links, &|link| self.judge_base(network, link));
+        let to_text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+        let accelerations = judge_links(&network.links, &|link| self.judge_base(network, link));
         let interfaces = links.map(|link| {
-            let judged = judged.get(&link.index).cloned();
-            let judged = judged.unwrap_or(Acceleration::Unknown);
+            let acceleration = accelerations.get(&link.index).cloned();
+            let acceleration = acceleration.unwrap_or(Acceleration::Unknown);
             ContainerInterface {
                 name: link.display_name(),
-                other_names: link.alternative_names.iter().map(shown).collect(),
-                is_accelerated: judged.is_accelerated(),
-                ports: judged.ports(),
+                other_names: link.alternative_names.iter().map(to_text).collect(),
+                is_accelerated: acceleration.is_accelerated(),
+                ports: acceleration.ports(),
                 is_physical: link.kind.is_empty(),
                 is_up: link.flags & link::UP != 0,
                 has_link: link.flags & LOWER_UP != 0,
@@ -114,20 +115,23 @@ impl<'l> AcceleratedInterfaces<'l> {
     /// Of one that is on no other of its network, and has no members.
     fn judge_base(&self, network: &Network, link: &Link) -> Acceleration {
         // The number of an interface says nothing without the namespace that it is of.
-        let is_on_host = link.lower_namespace.is_some() && link.lower_namespace == network.own;
+        let is_on_host = link.lower_namespace.is_some() && link.lower_namespace == network.own_id;
         let lower = link.lower.filter(|_| is_on_host);
-        let on_host = lower.and_then(|lower| self.own.get(&lower));
+        let lower_path = lower.and_then(|lower| self.host_paths.get(&lower));
         match link.kind.as_slice() {
             b"macvlan" | b"ipvlan" | b"vlan" if link.lower_namespace.is_none() => {
                 Acceleration::Unknown
             }
             b"macvlan" | b"ipvlan" | b"vlan" => {
-                on_host.map_or(Acceleration::No, |below| Acceleration::Yes(below.clone()))
+                lower_path.map_or(Acceleration::No, |path| Acceleration::Yes(path.clone()))
             }
             b"veth" => {
-                let all = self.own.values().flat_map(|own| own.ports.iter().copied());
-                let all: BTreeSet<PortId> = all.collect();
-                Acceleration::from_known(Some(self.with_veth && is_on_host && !all.is_empty()), all)
+                let ports = self.host_paths.values().flat_map(|path| path.ports.iter().copied());
+                let ports: BTreeSet<PortId> = ports.collect();
+                Acceleration::from_known(
+                    Some(self.accelerates_veth && is_on_host && !ports.is_empty()),
+                    ports,
+                )
             }
             b"" => Acceleration::from_known(
                 self.is_onload_interface(link),
@@ -147,13 +151,13 @@ impl<'l> AcceleratedInterfaces<'l> {
             return Some(true);
         }
         let attached = self.attached.as_ref()?.iter();
-        let called_so = attached.filter(|attached| link.name == attached.name.as_bytes());
-        any_known(called_so.map(|attached| {
+        let namesakes = attached.filter(|attached| link.name == attached.name.as_bytes());
+        any_known(namesakes.map(|attached| {
             let address = attached.address.as_deref()?;
             Some(
                 [&link.address, &link.permanent_address]
                     .into_iter()
-                    .any(|own| format_hwaddr(own) == address),
+                    .any(|hwaddr| format_hwaddr(hwaddr) == address),
             )
         }))
     }
@@ -161,15 +165,15 @@ impl<'l> AcceleratedInterfaces<'l> {
 
 /// Whether one is; not known where none is known to be and of one it is not known.
 pub(super) fn any_known(answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    let mut found = Some(false);
+    let mut known = Some(false);
     for answer in answers {
         match answer {
             Some(true) => return answer,
             Some(false) => {}
-            None => found = None,
+            None => known = None,
         }
     }
-    found
+    known
 }
 
 /// What Onload has attached to, whatever network it is in: it makes a directory in debugfs then (Onload,
@@ -181,6 +185,6 @@ fn read_attached(host: &Host) -> Option<Vec<nic::DebugfsNic>> {
     host.entry(Path::new(DEBUGFS_NICS)).ok()??;
     let names = host.list(Path::new(DEBUGFS_NICS)).ok()?.names;
     let attribute = |path: &Path| host.attribute(path).ok().flatten();
-    let found = names.iter().filter_map(|entry| nic::DebugfsNic::read(entry, attribute));
-    Some(found.collect())
+    let nics = names.iter().filter_map(|entry| nic::DebugfsNic::read(entry, attribute));
+    Some(nics.collect())
 }

@@ -16,13 +16,13 @@ pub const START_AGAIN: &str = "start it again";
 const SHOWN: usize = 3;
 
 /// More is open in its processes than was looked at, or one did not show what it maps: what was not found may be there.
-pub(super) fn incomplete_verdict(facts: &ContainerFacts, what: &str) -> Verdict {
+pub(super) fn incomplete_verdict(facts: &ContainerFacts, subject: &str) -> Verdict {
     let cut = facts.processes.iter().find(|process| process.is_cut);
     let pid = cut.map_or(0, |process| process.pid);
     Verdict::bad(
         VerdictState::Unknown,
         format!(
-            "{what}: its processes have more files open or mapped than are looked at, or do not show them in time"
+            "{subject}: its processes have more files open or mapped than are looked at, or do not show them in time"
         ),
         format!("look for it: ls -l /proc/{pid}/fd | grep /dev/; grep libonload /proc/{pid}/maps"),
     )
@@ -33,7 +33,7 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     let is_broken = |node: &super::facts::NodeFact| {
         node.path.starts_with("/dev/onload") && node.state != NodeState::Good
     };
-    if !has_onload || facts.within.nodes.iter().any(is_broken) {
+    if !has_onload || facts.root.nodes.iter().any(is_broken) {
         return None;
     }
     if !facts.maps_library() {
@@ -78,17 +78,17 @@ fn with_library(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
 }
 
 fn describe_programs(programs: &[&KernelSocketProgram]) -> String {
-    let names = programs.iter().map(|one| format!("{} {}", one.pid, one.name));
+    let names = programs.iter().map(|program| format!("{} {}", program.pid, program.name));
     join_first(&names.collect::<Vec<_>>(), SHOWN)
 }
 
 fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
     let (stacks, all) = (facts.count_stacks(), facts.processes.len());
-    let others: Vec<&KernelSocketProgram> = facts.by_kernel.iter().collect();
-    let others = if others.is_empty() {
+    let programs: Vec<&KernelSocketProgram> = facts.kernel_socket_programs.iter().collect();
+    let others_text = if programs.is_empty() {
         String::new()
     } else {
-        format!("; on the kernel's sockets: {}", describe_programs(&others))
+        format!("; on the kernel's sockets: {}", describe_programs(&programs))
     };
     let replaced = match facts.count_mapping(LibraryMapping::Replaced) {
         0 => "",
@@ -96,21 +96,23 @@ fn accelerated_verdict(facts: &ContainerFacts) -> Verdict {
             "; the host's libonload.so was replaced since: start it again before the driver is loaded anew"
         }
     };
-    let reason = format!("processes with a stack of Onload: {stacks} of {all}{others}{replaced}");
+    let reason =
+        format!("processes with a stack of Onload: {stacks} of {all}{others_text}{replaced}");
     Verdict::good(VerdictState::Accelerated, reason)
 }
 
 fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     let (programs, all) = (facts.count_preloading(), facts.processes.len());
-    let (with, without): (Vec<_>, Vec<_>) = facts.by_kernel.iter().partition(|one| one.has_library);
+    let (preloading, plain): (Vec<_>, Vec<_>) =
+        facts.kernel_socket_programs.iter().partition(|program| program.has_library);
     let is_unknown = |process: &ContainerProcess| {
         !process.sockets.is_empty() && process.has_kernel_socket.is_none()
     };
     if facts.is_truncated() {
         return incomplete_verdict(facts, "whether a program has a stack of Onload is not known");
     }
-    if let Some(first) = with.first() {
-        return no_stack_verdict(facts, &describe_programs(&with), &first.cause);
+    if let Some(first) = preloading.first() {
+        return no_stack_verdict(facts, &describe_programs(&preloading), &first.cause);
     }
     // The driver refuses every other build than its own, and a program then goes on without it.
     if facts.count_mapping(LibraryMapping::Foreign) > 0
@@ -122,12 +124,12 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
             "leave out the image's own library and LD_PRELOAD, so that it has the host's",
         );
     }
-    if !without.is_empty() {
+    if !plain.is_empty() {
         return Verdict::bad(
             VerdictState::NoStack,
             format!(
                 "on the kernel's sockets, without libonload.so, which other programs of it preload: {}",
-                describe_programs(&without)
+                describe_programs(&plain)
             ),
             "make it the container's own program, or give it the library: docker exec -e LD_PRELOAD=libonload.so",
         );
@@ -147,7 +149,11 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     )
 }
 
-fn no_stack_verdict(facts: &ContainerFacts, who: &str, cause: &KernelSocketCause) -> Verdict {
+fn no_stack_verdict(
+    facts: &ContainerFacts,
+    program_names: &str,
+    cause: &KernelSocketCause,
+) -> Verdict {
     let names = facts.accelerated.join(", ");
     let (reason, remedy) = match cause {
         KernelSocketCause::Forbidden => (
@@ -180,7 +186,7 @@ fn no_stack_verdict(facts: &ContainerFacts, who: &str, cause: &KernelSocketCause
         ),
     };
     let reason = format!(
-        "on the kernel's sockets, with the library and without a stack of Onload: {who}; {reason}"
+        "on the kernel's sockets, with the library and without a stack of Onload: {program_names}; {reason}"
     );
     Verdict::bad(VerdictState::NoStack, reason, remedy)
 }
@@ -220,7 +226,7 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     }
     let names = facts.interfaces.iter().flatten();
     let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
-    let seen = if names.is_empty() { "none but lo".to_owned() } else { names.join(", ") };
+    let name_list = if names.is_empty() { "none but lo".to_owned() } else { names.join(", ") };
     let stacks = match facts.count_stacks() {
         0 => "",
         _ => "; it has a stack of Onload, which has none to send on",
@@ -234,7 +240,7 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     Verdict::bad(
         VerdictState::NoInterface,
         format!(
-            "it preloads the library, and no interface in its network is accelerated ({seen}){stacks}"
+            "it preloads the library, and no interface in its network is accelerated ({name_list}){stacks}"
         ),
         format!(
             "start it with --network host, or on a macvlan network of an accelerated interface, or give it one by onload.dev/netdev, once [discover] offer-netdevs names it{veth}"
@@ -247,10 +253,10 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
     if facts.is_truncated() {
         return incomplete_verdict(facts, "whether a program has the library is not known");
     }
-    let is_wanted =
-        facts.start.has_preload_file || facts.start.was_given.unwrap_or(facts.start.is_told);
+    let is_wanted = facts.start.has_preload_file
+        || facts.start.is_preload_configured.unwrap_or(facts.start.has_our_variables);
     if !is_wanted {
-        return match (facts.start.was_given, facts.start.environment) {
+        return match (facts.start.is_preload_configured, facts.start.environment) {
             (None, PreloadEnvironment::Unknown) => Verdict::bad(
                 VerdictState::Unknown,
                 "whether it was given the preload is unknown",

@@ -44,7 +44,7 @@ pub(super) struct ContainerProcess {
     /// Its number in its own pid namespace, by which its library names it.
     pub(super) own_pid: Option<u32>,
     /// When it started, in hundredths of a second since boot.
-    pub(super) started: u64,
+    pub(super) start_time: u64,
     /// Its name, which it chooses itself.
     pub(super) name: String,
     /// Whether it is the first of its pid namespace.
@@ -103,22 +103,22 @@ pub(super) fn namespace_link(host: &Host, pid: u32, kind: &str) -> Option<PathBu
 /// The namespace of the host itself: that of its first process, or else of this one, where the first one is
 /// not ours to see.
 pub(super) fn host_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
-    let this = Path::new("/proc/self/ns").join(kind);
-    namespace_link(host, 1, kind).or_else(|| host.link(&this).ok()?)
+    let own_link = Path::new("/proc/self/ns").join(kind);
+    namespace_link(host, 1, kind).or_else(|| host.link(&own_link).ok()?)
 }
 
 /// None where no process runs, as in a tree that is unpacked. Of a host that does not run here it is up to a second
 /// earlier than it was: what the kernel writes is cut to whole seconds.
 pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
-    let wanted = |line: &[u8]| line.starts_with(b"btime ");
-    let line = host.lines(Path::new("/proc/stat"), &wanted)?;
+    let is_boot_time = |line: &[u8]| line.starts_with(b"btime ");
+    let line = host.lines(Path::new("/proc/stat"), &is_boot_time)?;
     let seconds = line.and_then(|line| {
         let text = String::from_utf8(line).ok()?;
         text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
     });
     if host.is_running() && seconds.is_some() {
-        let since = Duration::from_millis(since_boot_ms());
-        return Ok(SystemTime::now().checked_sub(since));
+        let uptime = Duration::from_millis(since_boot_ms());
+        return Ok(SystemTime::now().checked_sub(uptime));
     }
     Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
 }
@@ -170,11 +170,12 @@ impl<'h> ProcessReader<'h> {
 
     /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
     pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<ContainerProcess> {
-        let started = self.start_time(pid)?;
+        let start_time = self.start_time(pid)?;
         let mut process = self.read_process(pid).ok()?;
         self.read_maps(&mut process, budget).ok()?;
         self.open(&mut process, budget).ok()?;
-        (self.start_time(pid) == Some(started)).then_some(ContainerProcess { started, ..process })
+        (self.start_time(pid) == Some(start_time))
+            .then_some(ContainerProcess { start_time, ..process })
     }
 
     /// When a process started; none where it has ended. A zombie has no memory, descriptors or root any more.
@@ -191,13 +192,13 @@ impl<'h> ProcessReader<'h> {
         let limits = small("limits")?.unwrap_or_default();
         let auxiliary = small("auxv")?.unwrap_or_default();
         let own_pid = status.words("NSpid").next_back();
-        let shown = match status.field("State") {
+        let visible_pid = match status.field("State") {
             Some(state) if state.starts_with('Z') => self.find_live_thread(pid).unwrap_or(pid),
             _ => pid,
         };
         Ok(ContainerProcess {
-            pid: shown,
-            own_pid: own_pid.and_then(|own| own.parse().ok()),
+            pid: visible_pid,
+            own_pid: own_pid.and_then(|text| text.parse().ok()),
             name: status.field("Name").unwrap_or_default().to_owned(),
             is_init: own_pid == Some("1"),
             is_secure: is_secure(&auxiliary).unwrap_or_else(|| status.has_other_user()),
@@ -206,8 +207,8 @@ impl<'h> ProcessReader<'h> {
             } else {
                 parse_memlock(&String::from_utf8_lossy(&limits))
             },
-            network: namespace_link(self.host, shown, "net"),
-            mounts: namespace_link(self.host, shown, "mnt"),
+            network: namespace_link(self.host, visible_pid, "net"),
+            mounts: namespace_link(self.host, visible_pid, "mnt"),
             ..ContainerProcess::default()
         })
     }
@@ -224,9 +225,12 @@ impl<'h> ProcessReader<'h> {
     fn is_memlock_unlimited(&self, pid: u32, status: &ProcStatus<'_>) -> bool {
         let capabilities = status.field("CapEff").unwrap_or_default();
         let capabilities = u64::from_str_radix(capabilities, 16).unwrap_or_default();
-        let has = capabilities & (1 << IPC_LOCK) != 0;
-        let own = self.user_namespace.as_ref();
-        has && own.is_some_and(|own| namespace_link(self.host, pid, "user").as_ref() == Some(own))
+        let has_capability = capabilities & (1 << IPC_LOCK) != 0;
+        let expected = self.user_namespace.as_ref();
+        has_capability
+            && expected.is_some_and(|namespace| {
+                namespace_link(self.host, pid, "user").as_ref() == Some(namespace)
+            })
     }
 
     fn read_maps(
@@ -249,7 +253,7 @@ impl<'h> ProcessReader<'h> {
         };
         let is_foreign = |line: &[u8]| {
             let inodes = parse_column(line, INODE).zip(self.library);
-            inodes.is_some_and(|(mapped, own)| mapped != own)
+            inodes.is_some_and(|(mapped, host)| mapped != host)
         };
         process.preload = Some(if lines().any(|line| line.ends_with(DELETED)) {
             LibraryMapping::Replaced
@@ -273,14 +277,14 @@ impl<'h> ProcessReader<'h> {
             return Ok(());
         }
         let directory = proc_dir(process.pid).join("fd");
-        let Some(listed) = if_readable(self.host.list(&directory).map(Some))? else {
+        let Some(descriptors) = if_readable(self.host.list(&directory).map(Some))? else {
             return Ok(());
         };
-        let most = budget.descriptors;
-        budget.descriptors = most.saturating_sub(listed.names.len());
-        process.is_cut |= listed.names.len() > most;
-        let mut ours = Vec::new();
-        for name in listed.names.iter().take(most) {
+        let max = budget.descriptors;
+        budget.descriptors = max.saturating_sub(descriptors.names.len());
+        process.is_cut |= descriptors.names.len() > max;
+        let mut targets = Vec::new();
+        for name in descriptors.names.iter().take(max) {
             let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
                 continue;
             };
@@ -291,12 +295,12 @@ impl<'h> ProcessReader<'h> {
                 || target.starts_with("anon_inode:[vfio")
                 || is_onload_descriptor(target)
             {
-                ours.push(target.to_owned());
+                targets.push(target.to_owned());
             }
             process.sockets.extend(socket_inode(target));
             process.has_terminal |= name == STDERR && is_terminal(target);
         }
-        process.open = Some(ours);
+        process.open = Some(targets);
         Ok(())
     }
 }
@@ -340,30 +344,30 @@ pub(super) fn read_mappings(
     is_wanted: fn(&[u8]) -> bool,
     budget: &mut Budget,
 ) -> Option<Result<Option<Vec<u8>>, ProcessEnded>> {
-    let asked = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    let look = move |host: &Host| {
-        let read = Cell::new(0);
-        let wanted = |line: &[u8]| {
-            read.set(read.get() + 1);
+    let in_progress = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let read_lines = move |host: &Host| {
+        let line_count = Cell::new(0);
+        let count_line = |line: &[u8]| {
+            line_count.set(line_count.get() + 1);
             is_wanted(line)
         };
-        let lines = host.lines(&proc_dir(pid).join("maps"), &wanted);
-        asked().remove(&pid);
-        (if_readable(lines), read.get())
+        let lines = host.lines(&proc_dir(pid).join("maps"), &count_line);
+        in_progress().remove(&pid);
+        (if_readable(lines), line_count.get())
     };
-    let is_first = |asked: &mut BTreeSet<u32>| asked.len() < MOST_ASKED && asked.insert(pid);
-    let found = budget.wait(|left| {
+    let is_first = |pids: &mut BTreeSet<u32>| pids.len() < MOST_ASKED && pids.insert(pid);
+    let result = budget.wait(|remaining| {
         // Files that stand for a host answer.
-        let may_ask = !host.is_running() || is_first(&mut asked());
-        may_ask.then(|| patiently(host, PATIENCE.min(left), look))?
+        let may_ask = !host.is_running() || is_first(&mut in_progress());
+        may_ask.then(|| patiently(host, PATIENCE.min(remaining), read_lines))?
     });
-    let (lines, read) = found??;
-    budget.mappings = budget.mappings.saturating_sub(read);
+    let (lines, line_count) = result??;
+    budget.mappings = budget.mappings.saturating_sub(line_count);
     Some(lines)
 }
 
-fn if_readable<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, ProcessEnded> {
-    match read {
+fn if_readable<T>(result: Result<Option<T>, HostError>) -> Result<Option<T>, ProcessEnded> {
+    match result {
         Ok(Some(content)) => Ok(Some(content)),
         Ok(None) => Err(ProcessEnded),
         Err(HostError::Read { source, .. })

@@ -30,9 +30,9 @@ pub(super) enum LibraryUse {
     /// system calls.
     BuiltIn,
     /// Which devices programs do not find that look where a loader does, and why.
-    Misfit { effect: String, why: String },
+    Misfit { effect: String, reason: String },
     /// The same, with the reason that the hook recorded which could not mount the host's.
-    Recorded { effect: String, why: String },
+    Recorded { effect: String, reason: String },
 }
 
 /// What a hook records of a container ([`RUN_DIR`]); the rest of it is the hook's own.
@@ -52,19 +52,19 @@ const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// With the hook's own reason, where it has recorded one, in the place of what is found now.
 pub(super) fn prefer_recorded(
-    judged: LibraryUse,
+    library_use: LibraryUse,
     host: &Host,
     id: &str,
     processes: &[ContainerProcess],
 ) -> LibraryUse {
-    let effect = match &judged {
+    let effect = match &library_use {
         LibraryUse::Misfit { effect, .. } => effect.clone(),
         LibraryUse::Unknown => "programs may find no RDMA device".to_owned(),
-        _ => return judged,
+        _ => return library_use,
     };
     match recorded_reason(host, id, processes) {
-        Some(why) => LibraryUse::Recorded { effect, why },
-        None => judged,
+        Some(reason) => LibraryUse::Recorded { effect, reason },
+        None => library_use,
     }
 }
 
@@ -73,9 +73,9 @@ fn recorded_reason(host: &Host, id: &str, processes: &[ContainerProcess]) -> Opt
     let path = Path::new(RUN_DIR).join(id).join("record.json");
     let bytes = host.bytes(&path, MAX_RECORD_BYTES).ok()??;
     let live = serde_json::from_slice::<HookRecord>(&bytes).ok()?.live?;
-    let is_its = processes.iter().any(|process| process.pid == live.pid);
-    let said = live.library_warnings.join("; ");
-    (is_its && !said.is_empty()).then_some(said)
+    let is_current = processes.iter().any(|process| process.pid == live.pid);
+    let warnings = live.library_warnings.join("; ");
+    (is_current && !warnings.is_empty()).then_some(warnings)
 }
 
 /// Whether what the process sees serves the devices whose nodes it has. `path` is its `LD_LIBRARY_PATH`.
@@ -101,16 +101,16 @@ pub(super) fn judge_libraries(
         Ok(None) if devices.len() < nodes.len() => LibraryUse::Unknown,
         Ok(None) if is_rdmacm_missing(&root, path).unwrap_or(false) => LibraryUse::WithoutRdmacm,
         Ok(None) => LibraryUse::Usual,
-        Ok(Some(LibraryMisfit { why, devices, .. })) => {
+        Ok(Some(LibraryMisfit { reason: why, devices, .. })) => {
             let effect = if devices.len() < nodes.len() {
                 format!("programs do not find {}", devices.join(", "))
             } else {
                 NO_DEVICE.to_owned()
             };
-            LibraryUse::Misfit { effect, why }
+            LibraryUse::Misfit { effect, reason: why }
         }
         Err(error) => {
-            LibraryUse::Misfit { effect: NO_DEVICE.to_owned(), why: format!("{error:#}") }
+            LibraryUse::Misfit { effect: NO_DEVICE.to_owned(), reason: format!("{error:#}") }
         }
     }
 }

@@ -55,31 +55,32 @@ pub(super) fn unanswered_verdict(
     if is_sandbox(&config.annotations) {
         return None;
     }
-    let nothing = |reason: String, remedy: &str| {
+    let unanswered = |reason: String, remedy: &str| {
         Some(Verdict::bad(VerdictState::NothingGiven, reason, remedy))
     };
     let variables = || config.process.env.iter().filter_map(|variable| variable.split_once('='));
     let variable = variables().find(|(name, value)| is_variable(name) && !value.trim().is_empty());
     let annotation = config.annotations.keys().find(|key| is_onload_key(key));
     // One that is for another container of its pod asks for nothing here.
-    let asks = annotation.filter(|_| !matches!(Request::parse(&config.annotations), Ok(None)));
-    let asks = match (asks, variable) {
+    let request_key =
+        annotation.filter(|_| !matches!(Request::parse(&config.annotations), Ok(None)));
+    let origin = match (request_key, variable) {
         (Some(key), _) => Some(format!("annotation {}", Quoted(key))),
         (None, variable) => variable.map(|(name, _)| format!("the variable {name}")),
     };
-    if let Some(what) = asks {
+    if let Some(origin) = origin {
         return match runtime {
-            Some(name) if OURS.contains(&name) => nothing(
-                format!("it asks by {what}, its runtime is {name}, and it has nothing of that"),
+            Some(name) if OURS.contains(&name) => unanswered(
+                format!("it asks by {origin}, its runtime is {name}, and it has nothing of that"),
                 "see why: onload-ctk container explain, and journalctl -t onload-hook",
             ),
-            Some(name) => nothing(
-                format!("it asks by {what}, but its runtime is {name}, which does not read that"),
+            Some(name) => unanswered(
+                format!("it asks by {origin}, but its runtime is {name}, which does not read that"),
                 "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (docker run --runtime onload), which gives the classes that [annotations] allow names",
             ),
-            None => nothing(
+            None => unanswered(
                 format!(
-                    "it asks by {what}, and neither its runtime nor a hook of its engine has read that"
+                    "it asks by {origin}, and neither its runtime nor a hook of its engine has read that"
                 ),
                 "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (--runtime onload), which gives the classes that [annotations] allow names; onload-ctk doctor says how the engine is set up",
             ),
@@ -87,7 +88,7 @@ pub(super) fn unanswered_verdict(
     }
     if let Some(key) = labels.keys().find(|key| is_onload_key(key) || resembles_key(key)) {
         let reason = format!("it has the label {}, and labels ask for nothing", Quoted(key));
-        return nothing(
+        return unanswered(
             reason,
             "write it as an annotation (--annotation), and start it with --runtime onload",
         );
@@ -95,12 +96,12 @@ pub(super) fn unanswered_verdict(
     if let Some(key) = config.annotations.keys().find(|key| resembles_key(key)) {
         let reason =
             format!("its annotation {} resembles {PREFIX}CLASS, and nothing reads it", Quoted(key));
-        return nothing(reason, "correct it, and start it with the runtime onload");
+        return unanswered(reason, "correct it, and start it with the runtime onload");
     }
     let (name, _) = variables().find(|(name, _)| resembles_variable(name))?;
     let reason =
         format!("its variable {} resembles {VARIABLE}, and nothing reads it", Quoted(name));
-    nothing(reason, "correct it, and start it with the runtime onload")
+    unanswered(reason, "correct it, and start it with the runtime onload")
 }
 
 /// Whether a variable may hold a request, or name a ticket.
@@ -116,10 +117,12 @@ fn is_onload_key(key: &str) -> bool {
 /// Whether a key that is not ours resembles one: `onlaod.dev/nic`, `onload/nic`, `onload-dev.nic`, `Onload.dev/nic`.
 fn resembles_key(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
-    let begin = |most: usize| domain.chars().take(most).collect::<String>().to_lowercase();
-    let own = |text: &str| damerau_levenshtein(text, DOMAIN) <= WRONG;
+    let begin = |max: usize| domain.chars().take(max).collect::<String>().to_lowercase();
+    let resembles_domain = |text: &str| damerau_levenshtein(text, DOMAIN) <= WRONG;
     !is_onload_key(key)
-        && (begin(COMPARED) == "onload" || own(&begin(COMPARED)) || own(&begin(DOMAIN.len())))
+        && (begin(COMPARED) == "onload"
+            || resembles_domain(&begin(COMPARED))
+            || resembles_domain(&begin(DOMAIN.len())))
 }
 
 fn resembles_variable(name: &str) -> bool {

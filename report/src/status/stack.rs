@@ -16,8 +16,9 @@ pub(super) fn has_stack(
         return true;
     }
     let devices = open().filter(|target| *target == "/dev/onload").count();
-    let is_of_log = |variables: &[u8]| logs_by_driver(process, variables) && has_banner(variables);
-    is_listed && devices > 0 && (devices > 1 || !is_of_log(&variables()))
+    let logs_banner =
+        |variables: &[u8]| logs_by_driver(process, variables) && has_banner(variables);
+    is_listed && devices > 0 && (devices > 1 || !logs_banner(&variables()))
 }
 
 /// Whether Onload writes what it says of a program by the driver, which keeps one descriptor of the device (Onload,
@@ -37,10 +38,10 @@ const BY_DEFAULT: i32 = 3;
 fn has_banner(variables: &[u8]) -> bool {
     let words = find_variable(variables, "EF_LOG").unwrap_or_default();
     let words = words.split(|byte| *byte == b',').rev();
-    let mut said = words.filter_map(|word| {
+    let mut settings = words.filter_map(|word| {
         let rest = word.strip_prefix(b"-");
         let name = rest.unwrap_or(word);
         (!name.is_empty() && b"banner".starts_with(name)).then_some(rest.is_none())
     });
-    said.next().unwrap_or(true)
+    settings.next().unwrap_or(true)
 }

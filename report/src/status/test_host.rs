@@ -62,7 +62,7 @@ impl Made {
             attached: vec!["ens1".to_owned()],
             network: Some(Network {
                 links: vec![Link { index: 1, flags: 0x1_0049, ..link("lo", "") }],
-                own: Some(0),
+                own_id: Some(0),
             }),
         };
         made.file("/sys/class/net/ens1/ifindex", "5\n");
@@ -213,7 +213,7 @@ impl Made {
             device: device.parse::<DeviceId>().unwrap(),
             slot: 0,
             lease: Ok(lease),
-            is_over: false,
+            has_ended: false,
             is_returning: false,
         });
         self
@@ -237,7 +237,7 @@ impl Made {
             host: &host,
             inventory: &inventory,
             leases: Some(&self.leases),
-            read_guarded: &|path: &Path, _| fs::read(path).ok(),
+            guarded: &|path: &Path, _| fs::read(path).ok(),
             networks: &|_| self.network.clone(),
         })
         .unwrap()
@@ -342,7 +342,7 @@ pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (ContainerFacts, 
         host: &host,
         inventory: &inventory,
         leases: Some(&made.leases),
-        read_guarded: &|path: &Path, _| fs::read(path).ok(),
+        guarded: &|path: &Path, _| fs::read(path).ok(),
         networks: &|_| made.network.clone(),
     };
     let group = ContainerGroup {

@@ -66,10 +66,10 @@ fn a_reservation_for_roots_container_is_not_that_of_a_user_who_calls_theirs_so()
 #[test]
 fn the_hosts_sysfs_in_a_container_shows_nothing_of_its_network() {
     let made = preloaded();
-    assert_eq!(facts_of(&made).within.has_rdma, Some(false));
+    assert_eq!(facts_of(&made).root.has_rdma, Some(false));
     // By -v /sys:/sys it sees the host's interface, and the kernel says that it has none.
     made.file("/proc/77/root/sys/class/net/ens1/operstate", "up\n");
-    assert_eq!(facts_of(&made).within.has_rdma, None);
+    assert_eq!(facts_of(&made).root.has_rdma, None);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
         host: &host,
         inventory: &inventory,
         leases: None,
-        read_guarded: &|path: &Path, _| {
+        guarded: &|path: &Path, _| {
             assert!(!path.to_string_lossy().contains("/proc/90/"), "{path:?}");
             None
         },

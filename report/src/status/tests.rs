@@ -577,12 +577,12 @@ fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
     // The container's own sysfs is a link to a path that only the host has.
     made.file("/elsewhere/class/net/lo/operstate", "up\n");
     made.program(GLIBC, "PATH=/bin\0");
-    assert_eq!(facts_of(&made).within.has_rdma, Some(false));
+    assert_eq!(facts_of(&made).root.has_rdma, Some(false));
     made.tree.remove("/proc/77/root/sys");
     for target in ["/elsewhere", "../../../elsewhere", "elsewhere"] {
         made.file("/proc/77/root/elsewhere/class/net/lo/operstate", "up\n");
         made.link("/proc/77/root/sys", target);
-        assert_eq!(facts_of(&made).within.has_rdma, None, "{target}");
+        assert_eq!(facts_of(&made).root.has_rdma, None, "{target}");
     }
 }
 

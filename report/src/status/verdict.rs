@@ -58,12 +58,12 @@ pub(super) fn hidden_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     if facts.is_stuck && facts.group.is_named {
         return Some(stuck_verdict(facts));
     }
-    let what = "what it has open is not known";
-    facts.is_truncated().then(|| incomplete_verdict(facts, what))
+    let subject = "what it has open is not known";
+    facts.is_truncated().then(|| incomplete_verdict(facts, subject))
 }
 
 fn device_verdicts(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
-    let verdicts = facts.within.nodes.iter().filter_map(|node| {
+    let verdicts = facts.root.nodes.iter().filter_map(|node| {
         let path = &node.path;
         // In mode exclusive a device that is in the container's namespace is not on the host.
         let is_away = host.is_rdma_exclusive && path.starts_with("/dev/infiniband/");
@@ -96,7 +96,7 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     }
     let is_elsewhere = host.is_rdma_exclusive
         && facts.has_host_network == Some(false)
-        && facts.within.has_rdma == Some(false);
+        && facts.root.has_rdma == Some(false);
     if is_elsewhere {
         // That it lost one has a verdict of its own.
         return facts.lost.is_empty().then(|| Verdict::bad(
@@ -105,22 +105,22 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
             "run rdma system set netns shared, or start it with --network host",
         ));
     }
-    if let LibraryUse::Misfit { effect, why } = &facts.rdma {
+    if let LibraryUse::Misfit { effect, reason } = &facts.rdma {
         return Some(Verdict::bad(
             VerdictState::NoProvider,
-            format!("{why}: {effect}"),
+            format!("{reason}: {effect}"),
             "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image with rdma-core; run onload-ctk doctor if it is so",
         ));
     }
-    if let LibraryUse::Recorded { effect, why } = &facts.rdma {
+    if let LibraryUse::Recorded { effect, reason } = &facts.rdma {
         return Some(Verdict::bad(
             VerdictState::NoProvider,
-            format!("{effect}; when it started, {why}"),
+            format!("{effect}; when it started, {reason}"),
             "do what that says, and start a new container",
         ));
     }
     let count = facts.count_descriptors("/dev/infiniband");
-    let by = match &facts.rdma {
+    let library_note = match &facts.rdma {
         LibraryUse::Elsewhere(path) => format!(", by {path:?}, which nothing here judges"),
         LibraryUse::BuiltIn => {
             ", by a libibverbs of their own, which nothing here judges".to_owned()
@@ -133,8 +133,8 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         _ => String::new(),
     };
     let reason = match count {
-        0 => format!("it has RDMA devices, and no program has opened one{by}"),
-        count => format!("its programs have {count} descriptors of RDMA devices{by}"),
+        0 => format!("it has RDMA devices, and no program has opened one{library_note}"),
+        count => format!("its programs have {count} descriptors of RDMA devices{library_note}"),
     };
     Some(Verdict::good(VerdictState::Ready, reason))
 }
@@ -162,8 +162,8 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
         return None;
     }
     if facts.is_truncated() {
-        let what = format!("whether its programs use vfio {names} is not known");
-        return Some(incomplete_verdict(facts, &what));
+        let subject = format!("whether its programs use vfio {names} is not known");
+        return Some(incomplete_verdict(facts, &subject));
     }
     Some(Verdict::bad(
         VerdictState::Unused,
@@ -191,10 +191,11 @@ fn down_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     }
     let interfaces = facts.interfaces.iter().flatten();
     let physical = interfaces.filter(|interface| interface.is_physical);
-    let idle: Vec<_> = physical.filter(|one| !one.is_up || !one.has_link).collect();
+    let idle: Vec<_> =
+        physical.filter(|interface| !interface.is_up || !interface.has_link).collect();
     let pid = facts.processes.first().map_or(0, |process| process.pid);
     // One that can be set up from here comes first.
-    if let Some(down) = idle.iter().find(|one| !one.is_up) {
+    if let Some(down) = idle.iter().find(|interface| !interface.is_up) {
         let name = &down.name;
         let word = quote_for_shell(name);
         return Some(Verdict::bad(

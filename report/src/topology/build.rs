@@ -12,50 +12,59 @@ use super::device_index::{DeviceIndex, TopologyInput};
 use super::model::{Bridge, Bus, PcieRoot, Topology, TopologyFunction, TopologyNumaNode};
 use super::numa_facts;
 
-pub fn read(seen: TopologyInput<'_>) -> Result<Topology, HostError> {
-    let mut places = DeviceIndex::new(&seen);
-    let mut nodes = numa_facts::read(seen.host, seen.inventory)?;
+pub fn read(input: TopologyInput<'_>) -> Result<Topology, HostError> {
+    let mut index = DeviceIndex::new(&input);
+    let mut nodes = numa_facts::read(input.host, input.inventory)?;
     let mut children: BTreeMap<PciAddress, Vec<TopologyFunction>> = BTreeMap::new();
     let mut parents = Vec::new();
-    for function in seen.inventory.functions.iter() {
-        match places.parent(function) {
+    for function in input.inventory.functions.iter() {
+        match index.parent(function) {
             Some(parent) => {
-                let shown = children.entry(parent).or_default();
-                shown.push(places.build_function(function));
+                let siblings = children.entry(parent).or_default();
+                siblings.push(index.build_function(function));
             }
             None => parents.push(function),
         }
     }
     for function in parents {
-        let mut below = children.remove(&function.address).unwrap_or_default();
-        if below.is_empty() && !places.is_shown(function) {
+        let mut virtual_functions = children.remove(&function.address).unwrap_or_default();
+        if virtual_functions.is_empty() && !index.is_shown(function) {
             continue;
         }
-        below.sort_by_key(|child| (child.index, child.address));
-        let shown = TopologyFunction {
-            link: link(seen.host, function.address)?,
-            virtual_functions: below,
-            ..places.build_function(function)
+        virtual_functions.sort_by_key(|child| (child.index, child.address));
+        let topology_function = TopologyFunction {
+            link: link(input.host, function.address)?,
+            virtual_functions,
+            ..index.build_function(function)
         };
-        place_function(&seen, node_entry(&mut nodes, function.numa_node), function, shown)?;
+        place_function(
+            &input,
+            node_entry(&mut nodes, function.numa_node),
+            function,
+            topology_function,
+        )?;
     }
-    for pages in numa_facts::pages_without_node(seen.inventory) {
+    for pages in numa_facts::pages_without_node(input.inventory) {
         node_entry(&mut nodes, None).hugepages.push(pages);
     }
-    for (number, device) in std::mem::take(&mut places.elsewhere) {
+    for (number, device) in std::mem::take(&mut index.off_pci) {
         node_entry(&mut nodes, number).devices.push(device);
     }
     nodes.sort_by_key(|node| (node.number.is_none(), node.number));
-    Ok(Topology { holders_known: seen.leases.is_some(), nodes, containers: seen.grantees.to_vec() })
+    Ok(Topology {
+        holders_known: input.leases.is_some(),
+        nodes,
+        containers: input.grantees.to_vec(),
+    })
 }
 
 fn node_entry(nodes: &mut Vec<TopologyNumaNode>, number: Option<u32>) -> &mut TopologyNumaNode {
-    let at = nodes.iter().position(|node| node.number == number);
-    let at = at.unwrap_or(nodes.len());
-    if at == nodes.len() {
+    let index = nodes.iter().position(|node| node.number == number);
+    let index = index.unwrap_or(nodes.len());
+    if index == nodes.len() {
         nodes.push(TopologyNumaNode { number, ..TopologyNumaNode::default() });
     }
-    &mut nodes[at]
+    &mut nodes[index]
 }
 
 fn link(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
@@ -66,31 +75,31 @@ fn link(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
 
 /// Puts a function to its place below the roots of its node.
 fn place_function(
-    seen: &TopologyInput<'_>,
+    input: &TopologyInput<'_>,
     node: &mut TopologyNumaNode,
     function: &PciFunction,
-    shown: TopologyFunction,
+    topology_function: TopologyFunction,
 ) -> Result<(), HostError> {
-    let functions = &seen.inventory.functions;
+    let functions = &input.inventory.functions;
     let root = functions.root(function.address).unwrap_or("PCI");
-    let at = node.roots.iter().position(|known| known.name == root);
-    let at = at.unwrap_or(node.roots.len());
-    if at == node.roots.len() {
+    let index = node.roots.iter().position(|known| known.name == root);
+    let index = index.unwrap_or(node.roots.len());
+    if index == node.roots.len() {
         node.roots.push(PcieRoot { name: root.to_owned(), ..PcieRoot::default() });
     }
-    let mut bus = &mut node.roots[at].bus;
+    let mut bus = &mut node.roots[index].bus;
     for &bridge in functions.bridges(function.address) {
-        let at = bus.bridges.iter().position(|known| known.address == bridge);
-        let at = at.unwrap_or(bus.bridges.len());
-        if at == bus.bridges.len() {
+        let index = bus.bridges.iter().position(|known| known.address == bridge);
+        let index = index.unwrap_or(bus.bridges.len());
+        if index == bus.bridges.len() {
             bus.bridges.push(Bridge {
                 address: bridge,
-                link: link(seen.host, bridge)?,
+                link: link(input.host, bridge)?,
                 bus: Bus::default(),
             });
         }
-        bus = &mut bus.bridges[at].bus;
+        bus = &mut bus.bridges[index].bus;
     }
-    bus.functions.push(shown);
+    bus.functions.push(topology_function);
     Ok(())
 }

@@ -115,26 +115,26 @@ impl TextStyle {
         if self.width(text) <= room {
             return text.to_owned();
         }
-        let most = (room - 1).max(0) * 1000 / (self.size() * self.advance());
-        let kept = usize::try_from(most - 1).unwrap_or(0);
-        match most {
+        let max = (room - 1).max(0) * 1000 / (self.size() * self.advance());
+        let count = usize::try_from(max - 1).unwrap_or(0);
+        match max {
             ..1 => String::new(),
-            _ => text.chars().take(kept).chain(['…']).collect(),
+            _ => text.chars().take(count).chain(['…']).collect(),
         }
     }
 }
 
 /// A text of a host in which nothing has a width that is not known, and nothing is forbidden in XML.
 pub(super) fn sanitize(text: &str) -> String {
-    let mut shown = String::new();
+    let mut sanitized = String::new();
     for c in text.chars() {
         match c {
-            ' '..='~' => shown.push(c),
-            c if OURS.contains(&c) => shown.push(c),
-            c => shown.extend(c.escape_default()),
+            ' '..='~' => sanitized.push(c),
+            c if OURS.contains(&c) => sanitized.push(c),
+            c => sanitized.extend(c.escape_default()),
         }
     }
-    shown
+    sanitized
 }
 
 #[derive(Clone, Debug, Default)]
@@ -166,14 +166,14 @@ impl Canvas {
         style: TextStyle,
         text: &str,
     ) -> Rect {
-        let whole = sanitize(text);
-        let shown = style.fit(&whole, room);
-        let rect = Rect::new(x, y, style.width(&shown), style.height());
-        if !shown.is_empty() {
-            let is_short = shown != whole;
-            let item = self.add(parent, rect, Shape::Text(style, shown));
+        let sanitized = sanitize(text);
+        let fitted = style.fit(&sanitized, room);
+        let rect = Rect::new(x, y, style.width(&fitted), style.height());
+        if !fitted.is_empty() {
+            let is_short = fitted != sanitized;
+            let item = self.add(parent, rect, Shape::Text(style, fitted));
             if is_short {
-                self.add_note(item, &whole);
+                self.add_note(item, &sanitized);
             }
         }
         rect
@@ -188,8 +188,8 @@ impl Canvas {
         style: TextStyle,
         text: &str,
     ) -> Rect {
-        let shown = style.fit(&sanitize(text), room);
-        let x = right - style.width(&shown);
+        let fitted = style.fit(&sanitize(text), room);
+        let x = right - style.width(&fitted);
         self.add_text(parent, (x, y), right - x, style, text)
     }
 

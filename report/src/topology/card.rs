@@ -30,19 +30,19 @@ pub(super) fn draw_card(
         Rect::new(x, y, STRIPE, 0),
         Shape::Segment(function_paint(function)),
     );
-    let mut inside = CardContent {
+    let mut content = CardContent {
         canvas,
         card,
         x: x + STRIPE + PAD,
         y: y + PAD,
         width: width - STRIPE - 2 * PAD,
     };
-    inside.heading(function);
-    let telling: Vec<&TopologyDevice> = function.informative_devices().collect();
-    inside.chips(&telling, function);
-    inside.holders(&telling);
-    inside.virtual_functions(&function.virtual_functions);
-    let bottom = inside.y + PAD - GAP;
+    content.heading(function);
+    let devices: Vec<&TopologyDevice> = function.informative_devices().collect();
+    content.chips(&devices, function);
+    content.holders(&devices);
+    content.virtual_functions(&function.virtual_functions);
+    let bottom = content.y + PAD - GAP;
     canvas.end(card, bottom);
     canvas.end(stripe, bottom);
     bottom
@@ -61,11 +61,11 @@ pub(super) fn draw_chips<'d>(
         let room = width - 2 * INSIDE;
         let paint = Paint { class: Some(device.class), state: device.state };
         let style = TextStyle::Chip(paint);
-        let wanted = style.width(&label).min(room) + 2 * INSIDE;
-        if x > left && x + wanted > left + width {
+        let chip_width = style.width(&label).min(room) + 2 * INSIDE;
+        if x > left && x + chip_width > left + width {
             (x, y) = (left, y + CHIP + GAP);
         }
-        let chip = canvas.add(Some(parent), Rect::new(x, y, wanted, CHIP), Shape::Chip(paint));
+        let chip = canvas.add(Some(parent), Rect::new(x, y, chip_width, CHIP), Shape::Chip(paint));
         let text = canvas.add_text(
             Some(chip),
             (x + INSIDE, y + (CHIP - style.height()) / 2),
@@ -74,14 +74,14 @@ pub(super) fn draw_chips<'d>(
             &label,
         );
         let state = device.state.as_str();
-        let why = device.reason.as_deref().map(|why| format!(": {why}"));
-        let who = describe_holders(&device.holders).map(|who| format!(", {who}"));
+        let reason = device.reason.as_deref().map(|reason| format!(": {reason}"));
+        let holders = describe_holders(&device.holders).map(|holders| format!(", {holders}"));
         let note = format!(
             "{} {}: {state}{}{}",
             device.class,
             device.name,
-            who.unwrap_or_default(),
-            why.unwrap_or_default()
+            holders.unwrap_or_default(),
+            reason.unwrap_or_default()
         );
         canvas.add_note(chip, &note);
         x = x.max(text.right() + INSIDE) + GAP;
@@ -108,10 +108,10 @@ impl CardContent<'_> {
         let (parent, right) = (Some(self.card), self.x + self.width);
         let mut room = self.width;
         if names.is_some() {
-            let place = (right, self.y + 1);
-            let taken =
-                self.canvas.add_text_right(parent, place, room, TextStyle::Detail, &address);
-            room -= taken.width + GAP;
+            let position = (right, self.y + 1);
+            let address_rect =
+                self.canvas.add_text_right(parent, position, room, TextStyle::Detail, &address);
+            room -= address_rect.width + GAP;
         }
         let name = names.unwrap_or(address);
         let line = self.canvas.add_text(parent, (self.x, self.y), room, TextStyle::Name, &name);
@@ -127,9 +127,9 @@ impl CardContent<'_> {
     }
 
     fn line(&mut self, indent: i32, text: &str) {
-        let place = (self.x + indent, self.y);
+        let position = (self.x + indent, self.y);
         let room = self.width - indent;
-        let line = self.canvas.add_text(Some(self.card), place, room, TextStyle::Detail, text);
+        let line = self.canvas.add_text(Some(self.card), position, room, TextStyle::Detail, text);
         self.y = line.bottom() + 2;
     }
 
@@ -139,8 +139,8 @@ impl CardContent<'_> {
         }
         self.y += 2;
         let labels = devices.iter().map(|device| (*device, chip_label(device, function)));
-        let place = (self.x, self.y, self.width);
-        self.y = draw_chips(self.canvas, self.card, place, labels) + GAP;
+        let area = (self.x, self.y, self.width);
+        self.y = draw_chips(self.canvas, self.card, area, labels) + GAP;
     }
 
     fn holders(&mut self, devices: &[&TopologyDevice]) {
@@ -192,20 +192,20 @@ impl CardContent<'_> {
         let (parent, indent) = (Some(self.card), SWATCH + GAP);
         let swatch = Rect::new(self.x, self.y + 4, SWATCH, SWATCH);
         self.canvas.add(parent, swatch, Shape::Segment(group_paint(group)));
-        let place = (self.x + self.width, self.y);
+        let position = (self.x + self.width, self.y);
         let room = self.width - indent;
-        let what = self.canvas.add_text_right(
+        let description = self.canvas.add_text_right(
             parent,
-            place,
+            position,
             room * 2 / 3,
             TextStyle::Detail,
             &group.describe(),
         );
-        let place = (self.x + indent, self.y);
+        let position = (self.x + indent, self.y);
         let line = self.canvas.add_text(
             parent,
-            place,
-            room - what.width - GAP,
+            position,
+            room - description.width - GAP,
             TextStyle::Detail,
             &group.name(),
         );
@@ -238,15 +238,15 @@ fn chip_label(device: &TopologyDevice, function: &TopologyFunction) -> String {
     let mut names = function.interfaces.iter().map(|i| i.name.as_str());
     let address = function.address.to_string();
     let class = device.class;
-    let said = if names.any(|name| name == device.name) || address == device.name {
+    let label = if names.any(|name| name == device.name) || address == device.name {
         class.to_string()
     } else {
         format!("{class} {}", device.name)
     };
     match device.state {
-        Occupancy::Free => said,
-        Occupancy::Held => format!("{said}{SEPARATOR}held"),
-        Occupancy::Drained => format!("{said}{SEPARATOR}drained"),
-        Occupancy::NotOffered => format!("{said}{SEPARATOR}not offered"),
+        Occupancy::Free => label,
+        Occupancy::Held => format!("{label}{SEPARATOR}held"),
+        Occupancy::Drained => format!("{label}{SEPARATOR}drained"),
+        Occupancy::NotOffered => format!("{label}{SEPARATOR}not offered"),
     }
 }

@@ -37,35 +37,35 @@ pub(super) struct DeviceIndex<'s> {
     interfaces: BTreeMap<PciAddress, Vec<TopologyInterface>>,
     devices: BTreeMap<PciAddress, Vec<TopologyDevice>>,
     indexes: BTreeMap<PciAddress, u32>,
-    near: GpuNicMap<'s>,
+    gpu_nics: GpuNicMap<'s>,
     /// Devices on no function, with their nodes.
-    pub(super) elsewhere: Vec<(Option<u32>, TopologyDevice)>,
+    pub(super) off_pci: Vec<(Option<u32>, TopologyDevice)>,
 }
 
 impl<'s> DeviceIndex<'s> {
-    pub(super) fn new(seen: &TopologyInput<'s>) -> DeviceIndex<'s> {
-        let inventory = seen.inventory;
+    pub(super) fn new(input: &TopologyInput<'s>) -> DeviceIndex<'s> {
+        let inventory = input.inventory;
         let indexes = inventory.functions.iter().flat_map(|parent| {
             let children = parent.virtual_functions.iter();
             children.map(|(index, child)| (*child, *index))
         });
-        let mut places = DeviceIndex {
+        let mut index = DeviceIndex {
             inventory,
             interfaces: interfaces_by_function(inventory),
             devices: BTreeMap::new(),
             indexes: indexes.collect(),
-            near: GpuNicMap::from_inventory(inventory),
-            elsewhere: Vec::new(),
+            gpu_nics: GpuNicMap::from_inventory(inventory),
+            off_pci: Vec::new(),
         };
-        let mut holders = DeviceHolders::new(seen);
-        for offered in inventory.with_drained().filter(|device| is_shown(device, inventory)) {
-            let device = holders.build_device(offered);
-            let numa_node = offered.numa_node;
-            offered
+        let mut holders = DeviceHolders::new(input);
+        for host_device in inventory.with_drained().filter(|device| is_shown(device, inventory)) {
+            let device = holders.build_device(host_device);
+            let numa_node = host_device.numa_node;
+            host_device
                 .aliases
                 .iter()
-                .for_each(|alias| places.add_device(Some(*alias), numa_node, device.clone()));
-            places.add_device(offered.pci, numa_node, device);
+                .for_each(|alias| index.add_device(Some(*alias), numa_node, device.clone()));
+            index.add_device(host_device.pci, numa_node, device);
         }
         // Devices that are held and were not asked for: their holders took them away.
         for ((class, name), holders) in holders.by_device {
@@ -73,10 +73,10 @@ impl<'s> DeviceIndex<'s> {
             let device =
                 TopologyDevice { state: Occupancy::Held, holders, ..new_device(class, name) };
             let known = address.filter(|address| inventory.functions.get(*address).is_some());
-            places.add_device(known, None, device);
+            index.add_device(known, None, device);
         }
-        places.add_excluded();
-        places
+        index.add_excluded();
+        index
     }
 
     fn add_device(
@@ -87,7 +87,7 @@ impl<'s> DeviceIndex<'s> {
     ) {
         match pci {
             Some(pci) => self.devices.entry(pci).or_default().push(device),
-            None => self.elsewhere.push((numa_node, device)),
+            None => self.off_pci.push((numa_node, device)),
         }
     }
 
@@ -109,8 +109,8 @@ impl<'s> DeviceIndex<'s> {
             if is_gpus || drained.contains(&(class, name)) {
                 continue;
             }
-            let named = name.parse().ok().or(by_name.get(name).copied());
-            let address = entry.pci.or(named);
+            let name_address = name.parse().ok().or(by_name.get(name).copied());
+            let address = entry.pci.or(name_address);
             let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
             // What could not be read has its path for a name.
             let is_device = match class {
@@ -134,7 +134,7 @@ impl<'s> DeviceIndex<'s> {
         function.is_network()
             || self.interfaces.contains_key(&function.address)
             || self.devices.contains_key(&function.address)
-            || self.near.gpus.iter().any(|(gpu, _)| *gpu == function.address)
+            || self.gpu_nics.gpus.iter().any(|(gpu, _)| *gpu == function.address)
     }
 
     /// A function without its link and its virtual functions.
@@ -148,7 +148,7 @@ impl<'s> DeviceIndex<'s> {
             driver: function.driver.clone(),
             link: None,
             index: self.indexes.get(&address).copied(),
-            gpu: build_gpu(&self.near, address),
+            gpu: build_gpu(&self.gpu_nics, address),
             interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
             devices,
             virtual_functions: Vec::new(),
@@ -162,18 +162,18 @@ impl<'s> DeviceIndex<'s> {
 }
 
 fn interfaces_by_function(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<TopologyInterface>> {
-    let mut found: BTreeMap<PciAddress, Vec<(u32, TopologyInterface)>> = BTreeMap::new();
+    let mut by_function: BTreeMap<PciAddress, Vec<(u32, TopologyInterface)>> = BTreeMap::new();
     for interface in &inventory.interfaces {
         let Some(pci) = interface.pci() else { continue };
-        let shown = TopologyInterface {
+        let topology_interface = TopologyInterface {
             name: interface.name.clone(),
             state: interface.operstate.clone(),
             speed_mbps: interface.speed_mbps,
         };
-        let of_function = found.entry(pci).or_default();
-        of_function.push((interface.port.unwrap_or(0), shown));
+        let entries = by_function.entry(pci).or_default();
+        entries.push((interface.port.unwrap_or(0), topology_interface));
     }
-    let sorted = found.into_iter().map(|(pci, mut interfaces)| {
+    let sorted = by_function.into_iter().map(|(pci, mut interfaces)| {
         interfaces.sort_by_key(|(port, _)| *port);
         let interfaces = interfaces.into_iter().map(|(_, interface)| interface);
         (pci, interfaces.collect())
@@ -196,30 +196,30 @@ fn new_device(class: Class, name: String) -> TopologyDevice {
 /// The containers of leases that are not over, by device, and how many may have each.
 struct DeviceHolders<'s> {
     by_device: BTreeMap<(Class, String), Vec<String>>,
-    seen: TopologyInput<'s>,
+    input: TopologyInput<'s>,
 }
 
 impl<'s> DeviceHolders<'s> {
-    fn new(seen: &TopologyInput<'s>) -> DeviceHolders<'s> {
+    fn new(input: &TopologyInput<'s>) -> DeviceHolders<'s> {
         let mut by_device: BTreeMap<(Class, String), Vec<String>> = BTreeMap::new();
-        let leases = seen.leases.unwrap_or_default().iter();
-        for listed in leases.filter(|listed| !listed.is_over) {
-            let key = (listed.device.class, listed.device.name.to_string());
-            by_device.entry(key).or_default().push(holder_name(listed));
+        let leases = input.leases.unwrap_or_default().iter();
+        for entry in leases.filter(|entry| !entry.has_ended) {
+            let key = (entry.device.class, entry.device.name.to_string());
+            by_device.entry(key).or_default().push(holder_name(entry));
         }
-        DeviceHolders { by_device, seen: *seen }
+        DeviceHolders { by_device, input: *input }
     }
 
     /// Takes its holders out.
-    fn build_device(&mut self, of: &Offered) -> TopologyDevice {
-        let (class, name) = (of.class, of.name.to_string());
+    fn build_device(&mut self, device: &Offered) -> TopologyDevice {
+        let (class, name) = (device.class, device.name.to_string());
         let holders = self.by_device.remove(&(class, name.clone()));
         let holders = holders.unwrap_or_default();
-        let most = self.max_holders(class, &name);
-        let most = most.and_then(|most| usize::try_from(most).ok());
-        let is_held = !holders.is_empty() && most.is_some_and(|most| holders.len() >= most);
-        let reason = match &of.health {
-            Health::Unhealthy(reason) if of.is_drained => Some(reason.clone()),
+        let max = self.max_holders(class, &name);
+        let max = max.and_then(|max| usize::try_from(max).ok());
+        let is_held = !holders.is_empty() && max.is_some_and(|max| holders.len() >= max);
+        let reason = match &device.health {
+            Health::Unhealthy(reason) if device.is_drained => Some(reason.clone()),
             _ => None,
         };
         let state = match (&reason, is_held) {
@@ -232,58 +232,59 @@ impl<'s> DeviceHolders<'s> {
 
     /// How many containers may have a device at once; `None` if nobody counts.
     fn max_holders(&self, class: Class, name: &str) -> Option<u32> {
-        let pools = self.seen.pools;
-        let of_class = pools.shares.share(class);
-        let is_alone = class == Class::Rdma && self.seen.inventory.is_rdma_exclusive();
-        let named = pools.offered.iter().filter(|pool| {
+        let pools = self.input.pools;
+        let class_share = pools.shares.share(class);
+        let is_alone = class == Class::Rdma && self.input.inventory.is_rdma_exclusive();
+        let matching = pools.offered.iter().filter(|pool| {
             let mut members = pool.pool.members.iter();
             pool.class == class
                 && pool.name.as_str() != ANY
                 && members.any(|member| member.name.as_str() == name)
         });
-        let shares = named.map(|pool| pool.pool.share);
-        let all = shares.chain(of_class).chain(is_alone.then_some(1));
+        let shares = matching.map(|pool| pool.pool.share);
+        let all = shares.chain(class_share).chain(is_alone.then_some(1));
         all.min()
     }
 }
 
-fn holder_name(listed: &LeaseEntry) -> String {
-    match &listed.lease {
+fn holder_name(entry: &LeaseEntry) -> String {
+    match &entry.lease {
         Ok(lease) => lease.container.to_string(),
         Err(_) => "an unknown container".to_owned(),
     }
 }
 
 /// A GPU and the NICs that are nearest to it, as they are shown.
-fn build_gpu(near: &GpuNicMap<'_>, address: PciAddress) -> Option<TopologyGpu> {
-    let number = near.gpus.iter().position(|(gpu, _)| *gpu == address)?;
-    let (_, vendor) = near.gpus.get(number)?;
-    let given = near.gpu_alias(address);
+fn build_gpu(gpu_nics: &GpuNicMap<'_>, address: PciAddress) -> Option<TopologyGpu> {
+    let number = gpu_nics.gpus.iter().position(|(gpu, _)| *gpu == address)?;
+    let (_, vendor) = gpu_nics.gpus.get(number)?;
+    let alias = gpu_nics.gpu_alias(address);
     Some(TopologyGpu {
         number,
         vendor,
-        nearest: find_nearest(near, address),
-        rdma_name: given.map(|given| given.name.clone()),
-        rdma: given.map(|given| given.rdma.clone()).unwrap_or_default(),
+        nearest: find_nearest(gpu_nics, address),
+        rdma_name: alias.map(|alias| alias.name.clone()),
+        rdma: alias.map(|alias| alias.rdma.clone()).unwrap_or_default(),
     })
 }
 
 /// Among the NICs with RDMA where there are any: a GPU reaches no other by itself.
-fn find_nearest(near: &GpuNicMap<'_>, gpu: PciAddress) -> NearestNics {
-    let has_rdma = near.nics.iter().any(|nic| nic.is_rdma);
-    let candidates = near.nics.iter().filter(|nic| nic.is_rdma || !has_rdma);
-    let candidates: Vec<_> = candidates.map(|nic| (near.distance(gpu, nic.address), nic)).collect();
-    let least = candidates.iter().filter_map(|(at, _)| *at).min();
+fn find_nearest(gpu_nics: &GpuNicMap<'_>, gpu: PciAddress) -> NearestNics {
+    let has_rdma = gpu_nics.nics.iter().any(|nic| nic.is_rdma);
+    let candidates = gpu_nics.nics.iter().filter(|nic| nic.is_rdma || !has_rdma);
+    let candidates: Vec<_> =
+        candidates.map(|nic| (gpu_nics.distance(gpu, nic.address), nic)).collect();
+    let least = candidates.iter().filter_map(|(distance, _)| *distance).min();
     // A NIC at an unknown distance is below another root: it may be as near as any that is.
-    let is_open = candidates.iter().any(|(at, _)| at.is_none());
+    let is_open = candidates.iter().any(|(distance, _)| distance.is_none());
     let Some(distance) = least.filter(|least| *least <= Distance::Phb || !is_open) else {
         return NearestNics {
             distance: None,
             nearest: Vec::new(),
-            reason: is_open.then(|| near.unknown_reason().to_owned()),
+            reason: is_open.then(|| gpu_nics.unknown_reason().to_owned()),
         };
     };
-    let nearest = candidates.iter().filter(|(at, _)| *at == Some(distance));
+    let nearest = candidates.iter().filter(|(candidate, _)| *candidate == Some(distance));
     NearestNics {
         distance: Some(distance),
         nearest: nearest.map(|(_, nic)| nic.name.clone()).collect(),

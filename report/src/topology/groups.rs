@@ -62,19 +62,19 @@ fn short_holder(holder: &str) -> &str {
 pub(super) fn group_functions(functions: &[TopologyFunction]) -> Vec<FunctionGroup> {
     type GroupKey<'f> = (Option<&'f str>, Vec<Class>, Occupancy);
     let mut groups: BTreeMap<GroupKey<'_>, Vec<(usize, &TopologyFunction)>> = BTreeMap::new();
-    for (at, function) in functions.iter().enumerate() {
+    for (position, function) in functions.iter().enumerate() {
         let classes: BTreeSet<Class> =
             function.informative_devices().map(|device| device.class).collect();
         let classes = classes.into_iter().collect();
         let key = (function.driver.as_deref(), classes, function.state());
-        groups.entry(key).or_default().push((at, function));
+        groups.entry(key).or_default().push((position, function));
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, members)| members.first().map(|(at, _)| *at));
+    groups.sort_by_key(|(_, members)| members.first().map(|(position, _)| *position));
     let groups = groups.into_iter().map(|((driver, classes, state), members)| {
-        let number = |(at, function): &(usize, &TopologyFunction)| {
-            let place = u32::try_from(*at).unwrap_or(u32::MAX);
-            function.index.unwrap_or(place)
+        let number = |(position, function): &(usize, &TopologyFunction)| {
+            let index = u32::try_from(*position).unwrap_or(u32::MAX);
+            function.index.unwrap_or(index)
         };
         let numbers: BTreeSet<u32> = members.iter().map(number).collect();
         let devices = members.iter().flat_map(|(_, function)| function.informative_devices());

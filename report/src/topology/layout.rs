@@ -34,11 +34,11 @@ pub fn draw(topology: &Topology) -> Drawing {
 /// Title, what there is in numbers, and the legend; gives the lower edge.
 fn draw_heading(canvas: &mut Canvas, topology: &Topology) -> i32 {
     let room = WIDTH - 2 * MARGIN;
-    let place = (MARGIN, MARGIN - 4);
+    let position = (MARGIN, MARGIN - 4);
     let title = "Devices of this host";
-    let title = canvas.add_text(None, place, room / 2, TextStyle::Title, title);
-    let place = (MARGIN, title.bottom());
-    let line = canvas.add_text(None, place, room, TextStyle::Detail, &summary(topology));
+    let title = canvas.add_text(None, position, room / 2, TextStyle::Title, title);
+    let position = (MARGIN, title.bottom());
+    let line = canvas.add_text(None, position, room, TextStyle::Detail, &summary(topology));
     let is_paired = all_functions(topology).any(|function| {
         let gpu = function.gpu.as_ref();
         gpu.is_some_and(|gpu| !gpu.rdma.is_empty())
@@ -47,10 +47,10 @@ fn draw_heading(canvas: &mut Canvas, topology: &Topology) -> i32 {
 }
 
 fn summary(topology: &Topology) -> String {
-    let elsewhere = topology.nodes.iter().flat_map(|node| &node.devices);
+    let off_pci = topology.nodes.iter().flat_map(|node| &node.devices);
     let devices = all_functions(topology).flat_map(TopologyFunction::informative_devices);
-    let devices: Vec<&TopologyDevice> = elsewhere.chain(devices).collect();
-    let count = |state| devices.iter().filter(|one| one.state == state).count();
+    let devices: Vec<&TopologyDevice> = off_pci.chain(devices).collect();
+    let count = |state| devices.iter().filter(|device| device.state == state).count();
     let drained = match count(Occupancy::Drained) {
         0 => String::new(),
         drained => format!(", {drained} drained"),
@@ -69,10 +69,11 @@ fn all_functions(topology: &Topology) -> impl Iterator<Item = &TopologyFunction>
 }
 
 fn bus_functions(bus: &Bus) -> Vec<&TopologyFunction> {
-    let below = bus.bridges.iter().flat_map(|bridge| bus_functions(&bridge.bus));
-    let own = bus.functions.iter();
-    let own = own.flat_map(|function| [function].into_iter().chain(&function.virtual_functions));
-    own.chain(below).collect()
+    let bridged = bus.bridges.iter().flat_map(|bridge| bus_functions(&bridge.bus));
+    let direct = bus.functions.iter();
+    let direct =
+        direct.flat_map(|function| [function].into_iter().chain(&function.virtual_functions));
+    direct.chain(bridged).collect()
 }
 
 fn draw_legend(canvas: &mut Canvas, y: i32, is_paired: bool) -> i32 {

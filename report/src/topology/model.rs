@@ -190,8 +190,8 @@ impl TopologyFunction {
         let states = devices.filter(|device| is_clock || !device.class.is_clock());
         let states: Vec<Occupancy> = states.map(|device| device.state).collect();
         let by_weight = [Occupancy::Held, Occupancy::Free, Occupancy::Drained];
-        let mut found = by_weight.into_iter().filter(|state| states.contains(state));
-        found.next().unwrap_or(Occupancy::NotOffered)
+        let mut present = by_weight.into_iter().filter(|state| states.contains(state));
+        present.next().unwrap_or(Occupancy::NotOffered)
     }
 
     /// The devices that say most: where some are offered, those that are not are left out.
@@ -203,8 +203,8 @@ impl TopologyFunction {
 
     pub(super) fn class(&self) -> Option<Class> {
         let state = self.state();
-        let mut telling = self.informative_devices();
-        telling.find(|device| device.state == state).map(|device| device.class)
+        let mut devices = self.informative_devices();
+        devices.find(|device| device.state == state).map(|device| device.class)
     }
 }
 

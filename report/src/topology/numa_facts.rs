@@ -23,9 +23,9 @@ pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<TopologyNum
         let cpus = read_cpus(host, &directory.join("cpulist"))?.unwrap_or_default();
         let isolated: BTreeSet<u32> = cpus.intersection(&isolated).copied().collect();
         let text = |cpus: &BTreeSet<u32>| (!cpus.is_empty()).then(|| cpu_list::format_list(cpus));
-        let wanted =
+        let is_memory =
             |line: &[u8]| parse_value(line, "MemTotal").or(parse_value(line, "MemFree")).is_some();
-        let memory = host.lines(&directory.join("meminfo"), &wanted)?;
+        let memory = host.lines(&directory.join("meminfo"), &is_memory)?;
         Ok(TopologyNumaNode {
             number: Some(number),
             cpus: text(&cpus),
@@ -72,8 +72,8 @@ fn parse_memory(lines: &[u8]) -> Option<NumaMemory> {
 fn parse_value(line: &[u8], name: &str) -> Option<u64> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_ascii_whitespace().skip(2);
-    let found = words.next()?.strip_suffix(':')?;
-    words.next().filter(|_| found == name)?.parse().ok()
+    let key = words.next()?.strip_suffix(':')?;
+    words.next().filter(|_| key == name)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -24,45 +24,45 @@ pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node
 
 /// Gives its height. The lines between GPUs and their NICs stand beside the cards, which are narrower for it.
 pub(super) fn draw_panel(node: &TopologyNumaNode, width: i32) -> (Canvas, i32) {
-    let without = layout_panel(node, width, 0);
-    let lanes = gpu_nic_lines::count_lanes(&without.cards);
-    let mut inside = match lanes {
-        0 => without,
+    let plain = layout_panel(node, width, 0);
+    let lanes = gpu_nic_lines::count_lanes(&plain.cards);
+    let mut content = match lanes {
+        0 => plain,
         _ => layout_panel(node, width, lanes * gpu_nic_lines::LANE),
     };
-    let (panel, right) = (inside.panel, inside.right);
-    gpu_nic_lines::draw(&mut inside.canvas, panel, right, &inside.cards);
-    let height = inside.y + PAD - GAP;
-    let mut canvas = inside.canvas;
+    let (panel, right) = (content.panel, content.right);
+    gpu_nic_lines::draw(&mut content.canvas, panel, right, &content.cards);
+    let height = content.y + PAD - GAP;
+    let mut canvas = content.canvas;
     canvas.end(panel, height);
     (canvas, height)
 }
 
-fn layout_panel(node: &TopologyNumaNode, width: i32, beside: i32) -> PanelContent {
+fn layout_panel(node: &TopologyNumaNode, width: i32, lane_width: i32) -> PanelContent {
     let mut canvas = Canvas::default();
     let panel = canvas.add(None, Rect::new(0, 0, width, 0), Shape::Panel);
-    let mut inside = PanelContent {
+    let mut content = PanelContent {
         canvas,
         panel,
         y: PAD,
-        right: width - PAD - beside,
+        right: width - PAD - lane_width,
         cards: CardAnchors::default(),
     };
-    inside.heading(node);
-    inside.cpus(node);
+    content.heading(node);
+    content.cpus(node);
     for pages in &node.hugepages {
-        inside.pages(pages);
+        content.pages(pages);
     }
     for root in &node.roots {
-        inside.y += GAP;
-        inside.line(&format!("PCIe root {}", root.name));
-        inside.bus(&root.bus, PAD, 0);
+        content.y += GAP;
+        content.line(&format!("PCIe root {}", root.name));
+        content.bus(&root.bus, PAD, 0);
     }
-    inside.devices(&node.devices);
+    content.devices(&node.devices);
     if node.roots.is_empty() && node.devices.is_empty() {
-        inside.line(NOTHING_HERE);
+        content.line(NOTHING_HERE);
     }
-    inside
+    content
 }
 
 /// Memory in words: `62.8 GiB, 12.1 GiB free`.
@@ -85,30 +85,30 @@ struct PanelContent {
 impl PanelContent {
     fn heading(&mut self, node: &TopologyNumaNode) {
         let (parent, mut room) = (Some(self.panel), self.right - PAD);
-        if let Some(found) = &node.memory {
-            let text = format!("memory {}", format_memory(found));
-            let place = (self.right, self.y + 3);
+        if let Some(memory) = &node.memory {
+            let text = format!("memory {}", format_memory(memory));
+            let position = (self.right, self.y + 3);
             let style = TextStyle::Detail;
-            let taken = self.canvas.add_text_right(parent, place, room / 2, style, &text);
-            room -= taken.width + GAP;
+            let memory_rect = self.canvas.add_text_right(parent, position, room / 2, style, &text);
+            room -= memory_rect.width + GAP;
         }
-        let place = (PAD, self.y);
+        let position = (PAD, self.y);
         let title = node.title();
-        let line = self.canvas.add_text(parent, place, room, TextStyle::Heading, &title);
+        let line = self.canvas.add_text(parent, position, room, TextStyle::Heading, &title);
         self.y = line.bottom() + GAP;
     }
 
     fn line(&mut self, text: &str) {
-        let (place, room) = ((PAD, self.y), self.right - PAD);
-        let line = self.canvas.add_text(Some(self.panel), place, room, TextStyle::Detail, text);
+        let (position, room) = ((PAD, self.y), self.right - PAD);
+        let line = self.canvas.add_text(Some(self.panel), position, room, TextStyle::Detail, text);
         self.y = line.bottom() + GAP;
     }
 
     fn cpus(&mut self, node: &TopologyNumaNode) {
         let Some(list) = &node.cpus else { return };
         let isolated = node.isolated_cpus.as_deref();
-        let told = isolated.map(|isolated| format!(", isolated {isolated}"));
-        self.line(&format!("CPUs {list}{}", told.unwrap_or_default()));
+        let isolated_text = isolated.map(|isolated| format!(", isolated {isolated}"));
+        self.line(&format!("CPUs {list}{}", isolated_text.unwrap_or_default()));
         let cpus = cpu_list::parse_kernel_list(list).unwrap_or_default();
         if cpus.len() > MOST_CPUS {
             return;
@@ -146,8 +146,8 @@ impl PanelContent {
             self.canvas.add(Some(item), rect, Shape::PagesUsed);
         }
         let text = format!("{} of {} huge pages free", pages.free, pages.total);
-        let taken = LABEL + BAR + GAP;
-        self.canvas.add_text(parent, (PAD + taken, y), room - taken, style, &text);
+        let offset = LABEL + BAR + GAP;
+        self.canvas.add_text(parent, (PAD + offset, y), room - offset, style, &text);
         self.y = line.bottom() + BETWEEN;
     }
 
@@ -159,11 +159,11 @@ impl PanelContent {
             last = self.elbow(left, indent, TextStyle::Detail.height() / 2 + 1);
             let link = bridge.link.as_deref().map(|link| format!(" · {link}"));
             let text = format!("{}{}", bridge.address, link.unwrap_or_default());
-            let place = (left + indent + 6, self.y + 2);
-            let room = self.right - place.0 - 6;
+            let position = (left + indent + 6, self.y + 2);
+            let room = self.right - position.0 - 6;
             let pill = Rect::new(left + indent, self.y, 0, TextStyle::Detail.height() + 4);
             let pill = self.canvas.add(Some(self.panel), pill, Shape::Bridge);
-            let text = self.canvas.add_text(Some(pill), place, room, TextStyle::Detail, &text);
+            let text = self.canvas.add_text(Some(pill), position, room, TextStyle::Detail, &text);
             self.canvas.items[pill].rect.width = text.width + 12;
             self.y = text.bottom() + 2 + GAP;
             self.bus(&bridge.bus, left + indent, level + 1);
@@ -171,9 +171,9 @@ impl PanelContent {
         for function in &bus.functions {
             last = self.elbow(left, indent, 22);
             let x = left + indent;
-            let place = (x, self.y, self.right - x);
+            let area = (x, self.y, self.right - x);
             self.cards.add(function, self.y);
-            self.y = card::draw_card(&mut self.canvas, self.panel, place, function) + GAP;
+            self.y = card::draw_card(&mut self.canvas, self.panel, area, function) + GAP;
         }
         if indent > 0 && last > top {
             let rect = Rect::new(left + 6, top, WIRE, last - top);
@@ -198,8 +198,8 @@ impl PanelContent {
         self.line("not on PCI");
         let labels =
             devices.iter().map(|device| (device, format!("{} {}", device.class, device.name)));
-        let place = (PAD, self.y, self.right - PAD);
-        self.y = card::draw_chips(&mut self.canvas, self.panel, place, labels) + GAP;
+        let area = (PAD, self.y, self.right - PAD);
+        self.y = card::draw_chips(&mut self.canvas, self.panel, area, labels) + GAP;
     }
 }
 

@@ -32,7 +32,7 @@ fn held(class: Class, name: &str) -> LeaseEntry {
         device: LeasedDevice { class, name: name.try_into().unwrap() },
         slot: 0,
         lease: Err("it is no lease".to_owned()),
-        is_over: false,
+        has_ended: false,
         is_returning: false,
     }
 }
@@ -410,7 +410,7 @@ fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
         (device.state, device.holders.len())
     };
     let lease = held(Class::Vfio, "0000:65:00.3");
-    let over = LeaseEntry { is_over: true, ..held(Class::Vfio, "0000:65:00.6") };
+    let over = LeaseEntry { has_ended: true, ..held(Class::Vfio, "0000:65:00.6") };
     let leases = [lease, over];
     assert_eq!(state(Some(&leases), "0000:65:00.3"), (Occupancy::Held, 1));
     assert_eq!(state(Some(&leases), "0000:65:00.6"), (Occupancy::Free, 0));

@@ -30,7 +30,8 @@ pub fn render_lines(topology: &Topology) -> Vec<TextLine> {
         node_lines(node, &mut lines);
     }
     let containers = topology.containers.iter();
-    let containers = containers.map(|one| format!("{}: {}", one.container, one.devices.join(", ")));
+    let containers = containers
+        .map(|container| format!("{}: {}", container.container, container.devices.join(", ")));
     let containers = containers.map(|text| new_line(LineKind::Part, "  ", "    ", text));
     if !topology.containers.is_empty() {
         let heading = "Containers, as they were made".to_owned();
@@ -50,8 +51,8 @@ fn node_lines(node: &TopologyNumaNode, lines: &mut Vec<TextLine>) {
         let text = format!("CPUs {cpus}{}", isolated.unwrap_or_default());
         add(LineKind::Detail, "  ", text);
     }
-    if let Some(found) = &node.memory {
-        add(LineKind::Detail, "  ", format!("memory {}", format_memory(found)));
+    if let Some(memory) = &node.memory {
+        add(LineKind::Detail, "  ", format!("memory {}", format_memory(memory)));
     }
     for pages in &node.hugepages {
         let (free, total) = (pages.free, pages.total);
@@ -73,10 +74,10 @@ fn node_lines(node: &TopologyNumaNode, lines: &mut Vec<TextLine>) {
 
 /// What is on a bus, each at a branch of the tree.
 fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
-    let mut left = bus.bridges.len() + bus.functions.len();
+    let mut remaining = bus.bridges.len() + bus.functions.len();
     let mut branch = || {
-        left -= 1;
-        match left {
+        remaining -= 1;
+        match remaining {
             0 => (format!("{indent}└─ "), format!("{indent}   ")),
             _ => (format!("{indent}├─ "), format!("{indent}│  ")),
         }
@@ -96,8 +97,8 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
         let groups = group_functions(&function.virtual_functions).into_iter();
         let groups = groups.map(|group| {
             let held = describe_holders(&group.holders).map(|held| format!(", {held}"));
-            let (name, what) = (group.name(), group.describe());
-            format!("{name}: {what}{}", held.unwrap_or_default())
+            let (name, description) = (group.name(), group.describe());
+            format!("{name}: {description}{}", held.unwrap_or_default())
         });
         let (first, rest) = (format!("{rest}  "), format!("{rest}    "));
         for text in gpu.chain(devices).chain(groups) {

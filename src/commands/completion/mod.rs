@@ -50,17 +50,17 @@ pub fn try_complete() -> Result<bool, clap::Error> {
     let Some(shell) = env::var_os(VARIABLE).filter(|shell| !shell.is_empty()) else {
         return Ok(false);
     };
-    let mut typed: Vec<OsString> = env::args_os().skip_while(|word| word != "--").collect();
-    typed.drain(..typed.len().min(1));
+    let mut words: Vec<OsString> = env::args_os().skip_while(|word| word != "--").collect();
+    words.drain(..words.len().min(1));
     let is_bash = shell == bash::NAME;
     if is_bash {
-        typed = bash::words(&typed);
+        words = bash::words(&words);
     }
     let command = || {
-        let command = devices::add_candidates(Cli::command(), &typed);
+        let command = devices::add_candidates(Cli::command(), &words);
         if is_bash { paths::leave_to_shell(command) } else { command }
     };
-    let asked = CompleteEnv::with_factory(command).var(VARIABLE);
+    let completer = CompleteEnv::with_factory(command).var(VARIABLE);
     let directory = env::current_dir().ok();
-    asked.shells(SHELLS).try_complete(env::args_os(), directory.as_deref())
+    completer.shells(SHELLS).try_complete(env::args_os(), directory.as_deref())
 }

@@ -56,14 +56,14 @@ pub fn run(
         specs::make(&host, &config, printer)?;
         now
     };
-    let mut shown = DrainList::default();
-    let is_shown = |one: &&DrainEntry| !is_asked || targets.contains(&one.target);
-    let shown_entries = now.iter().filter(is_shown).cloned();
-    shown_entries.for_each(|entry| shown.add(entry));
-    let holders = remaining_holders(&host, &config, &shown, args, printer)?;
+    let mut selected = DrainList::default();
+    let is_selected = |entry: &&DrainEntry| !is_asked || targets.contains(&entry.target);
+    let selected_entries = now.iter().filter(is_selected).cloned();
+    selected_entries.for_each(|entry| selected.add(entry));
+    let holders = remaining_holders(&host, &config, &selected, args, printer)?;
     match args.format {
-        ListFormat::Json => printer.print_json(&to_json(&shown, &holders))?,
-        ListFormat::Table => print(&shown, &holders, printer)?,
+        ListFormat::Json => printer.print_json(&to_json(&selected, &holders))?,
+        ListFormat::Table => print(&selected, &holders, printer)?,
     }
     Ok(match args.dry_run || holders.is_empty() {
         true => ExitAnswer::Yes,
@@ -92,7 +92,7 @@ fn new_entry(
     let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
     Ok(DrainEntry {
         target: target.clone(),
-        describe: timestamp::now(),
+        since: timestamp::now(),
         reason: args.reason.clone(),
         boot,
     })
@@ -102,7 +102,7 @@ fn new_entry(
 fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
     for mut entry in entries {
         if let Some(before) = drain.get(&entry.target) {
-            entry.describe = before.describe;
+            entry.since = before.since;
             entry.reason = entry.reason.or_else(|| before.reason.clone());
         }
         drain.add(entry);
@@ -115,7 +115,7 @@ pub(super) fn update_drain(
     change: impl FnOnce(&mut DrainList),
 ) -> anyhow::Result<DrainList> {
     let mut leases = leases::open_or_create(host)?;
-    leases.patience = COMMAND_PATIENCE;
+    leases.timeout = COMMAND_PATIENCE;
     let lock = leases.lock();
     let _lock = lock.context("keeping containers from leasing meanwhile")?;
     let mut now = drain::read(host)?;
@@ -128,29 +128,29 @@ pub(super) fn update_drain(
 fn remaining_holders(
     host: &Host,
     config: &Config,
-    shown: &DrainList,
+    drain: &DrainList,
     args: &cli::DrainArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Vec<DrainHolder>> {
-    if shown.is_empty() {
+    if drain.is_empty() {
         return Ok(Vec::new());
     }
     let (inventory, _) = discover_with_pools(host, config);
-    let searched = HolderSearch::new(host, &inventory, shown);
-    let mut holders = searched.find_holders(printer)?;
+    let search = HolderSearch::new(host, &inventory, drain);
+    let mut holders = search.find_holders(printer)?;
     if !args.wait || args.dry_run || holders.is_empty() {
         return Ok(holders);
     }
     let stop = Interrupt::watch()?;
-    let until = args.timeout.map(Duration::from_secs);
-    let until = until.and_then(|timeout| Instant::now().checked_add(timeout));
+    let limit = args.timeout.map(Duration::from_secs);
+    let deadline = limit.and_then(|timeout| Instant::now().checked_add(timeout));
     print_progress(&[], &holders, printer);
-    while !holders.is_empty() && until.is_none_or(|until| Instant::now() < until) {
+    while !holders.is_empty() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
         thread::sleep(PAUSE);
         stop.refuse().context(
             "waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it",
         )?;
-        let now = searched.find_holders(printer)?;
+        let now = search.find_holders(printer)?;
         print_progress(&holders, &now, printer);
         holders = now;
     }
@@ -163,12 +163,12 @@ fn remaining_holders(
 /// Who is gone, and who is waited for from now on.
 fn print_progress(before: &[DrainHolder], now: &[DrainHolder], printer: &mut Printer) {
     let is_in =
-        |list: &[DrainHolder], one: &DrainHolder| list.iter().any(|other| other.id == one.id);
-    for holder in before.iter().filter(|one| !is_in(now, one)) {
-        let left = format_count(now.len(), "container is", "containers are");
-        printer.note(format_args!("{holder} is gone; {left} left"));
+        |list: &[DrainHolder], holder: &DrainHolder| list.iter().any(|other| other.id == holder.id);
+    for holder in before.iter().filter(|holder| !is_in(now, holder)) {
+        let remaining = format_count(now.len(), "container is", "containers are");
+        printer.note(format_args!("{holder} is gone; {remaining} left"));
     }
-    for holder in now.iter().filter(|one| !is_in(before, one)) {
+    for holder in now.iter().filter(|holder| !is_in(before, holder)) {
         printer.note(format_args!("waiting for {holder}"));
     }
 }
@@ -178,19 +178,19 @@ pub(super) fn format_targets(targets: &[DrainTarget]) -> String {
     ShortList(&names).to_string()
 }
 
-fn print(shown: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> anyhow::Result<()> {
-    if shown.is_empty() {
+fn print(drain: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> anyhow::Result<()> {
+    if drain.is_empty() {
         printer.note("nothing is drained");
         return Ok(());
     }
     let columns = printer.columns();
-    let rows = shown.iter().map(|one| {
-        let until = if one.boot.is_some() { "reboot" } else { "-" };
-        let reason = one.reason.as_deref().unwrap_or("-");
+    let rows = drain.iter().map(|entry| {
+        let end = if entry.boot.is_some() { "reboot" } else { "-" };
+        let reason = entry.reason.as_deref().unwrap_or("-");
         [
-            escape_controls(&one.target),
-            timestamp::format_rfc3339(one.describe),
-            until.to_owned(),
+            escape_controls(&entry.target),
+            timestamp::format_rfc3339(entry.since),
+            end.to_owned(),
             escape_controls(reason),
         ]
     });
@@ -205,7 +205,7 @@ fn print(shown: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> a
             escape_controls(holder.display_name()),
             holder.engine.to_owned(),
             escape_controls(match &holder.unknown {
-                Some(why) => format!("not known: {why}"),
+                Some(reason) => format!("not known: {reason}"),
                 None => holder.devices.join(", "),
             }),
         ]
@@ -216,15 +216,15 @@ fn print(shown: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> a
     Ok(())
 }
 
-fn to_json(shown: &DrainList, holders: &[DrainHolder]) -> Value {
-    let drained = shown.iter().map(|one| {
+fn to_json(drain: &DrainList, holders: &[DrainHolder]) -> Value {
+    let drained = drain.iter().map(|entry| {
         json!({
-            "device": one.target.to_string(),
-            "class": one.target.class().as_str(),
-            "name": one.target.name(),
-            "since": one.describe,
-            "reason": one.reason,
-            "until_reboot": one.boot.is_some(),
+            "device": entry.target.to_string(),
+            "class": entry.target.class().as_str(),
+            "name": entry.target.name(),
+            "since": entry.since,
+            "reason": entry.reason,
+            "until_reboot": entry.boot.is_some(),
         })
     });
     let drained: Vec<Value> = drained.collect();

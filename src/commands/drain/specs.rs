@@ -20,7 +20,7 @@ pub(in crate::commands) fn make(
         printer.note("the daemon for Kubernetes writes the specifications anew");
         return Ok(());
     }
-    let shown = directory_path(host, None);
+    let path = directory_path(host, None);
     let Some(directory) = find_directory(host, None)? else {
         return Ok(());
     };
@@ -37,14 +37,14 @@ pub(in crate::commands) fn make(
         inventory: &inventory,
         pools: &pools,
         config,
-        surroundings: InstalledFiles::read(host, config)?,
+        installed: InstalledFiles::read(host, config)?,
     })?;
     directory.apply(&plan)?;
-    report(&plan, &shown, printer);
+    report(&plan, &path, printer);
     for name in plan.left_files().chain(plan.undecided_files()) {
         printer.warning(format_args!(
             "{} stays as it was, and may offer what is drained; \"onload-ctk cdi generate\" says why",
-            shown.join(name).display()
+            path.join(name).display()
         ));
     }
     Ok(())

@@ -34,13 +34,13 @@ pub(super) fn resolve_targets(
 ) -> anyhow::Result<Vec<DrainTarget>> {
     let mut targets = BTreeSet::new();
     for word in words {
-        let meant = resolve_word(word, inventory, pools)?;
+        let word_targets = resolve_word(word, inventory, pools)?;
         let is_as_typed = |target: &DrainTarget| word.ends_with(&target.to_string());
-        if !meant.iter().all(is_as_typed) {
-            let names: Vec<String> = meant.iter().map(ToString::to_string).collect();
+        if !word_targets.iter().all(is_as_typed) {
+            let names: Vec<String> = word_targets.iter().map(ToString::to_string).collect();
             printer.note(format_args!("{word} stands for {}", ShortList(&names)));
         }
-        targets.extend(meant);
+        targets.extend(word_targets);
     }
     Ok(targets.into_iter().collect())
 }
@@ -50,16 +50,16 @@ pub(super) fn resolve_targets(
 pub(in crate::commands) fn resolve_drained(
     words: &[String],
     drain: &DrainList,
-    mut look: impl FnMut() -> (Inventory, PoolSet),
+    mut discover: impl FnMut() -> (Inventory, PoolSet),
 ) -> anyhow::Result<Vec<DrainTarget>> {
     let mut host = None;
     let mut targets = BTreeSet::new();
     for word in words {
-        let typed = parse_word(word)?;
-        let known = match &typed {
+        let parsed = parse_word(word)?;
+        let known = match &parsed {
             TargetWord::Class(class) => {
                 let all = drain.for_class(*class);
-                targets.extend(all.map(|one| one.target.clone()));
+                targets.extend(all.map(|entry| entry.target.clone()));
                 continue;
             }
             TargetWord::Device(class, name) => drain.get(&DrainTarget::new(*class, Some(name))),
@@ -70,7 +70,7 @@ pub(in crate::commands) fn resolve_drained(
             targets.insert(known.target.clone());
             continue;
         }
-        let (inventory, pools) = host.get_or_insert_with(&mut look);
+        let (inventory, pools) = host.get_or_insert_with(&mut discover);
         for target in resolve_word(word, inventory, pools)? {
             check_not_by_class(drain, word, &target)?;
             if drain.get(&target).is_some() {
@@ -109,8 +109,8 @@ fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
         Ok(class)
     };
     Ok(match short.split_once('=') {
-        Some((of, "all")) => TargetWord::Class(class(of)?),
-        Some((of, name)) => TargetWord::Device(class(of)?, name.to_owned()),
+        Some((class_name, "all")) => TargetWord::Class(class(class_name)?),
+        Some((class_name, name)) => TargetWord::Device(class(class_name)?, name.to_owned()),
         None => match short.parse() {
             Ok(address) => TargetWord::Function(address),
             Err(_) => TargetWord::Class(class(short)?),
@@ -124,18 +124,20 @@ fn resolve_word(
     inventory: &Inventory,
     pools: &PoolSet,
 ) -> anyhow::Result<Vec<DrainTarget>> {
-    let typed = parse_word(word).map_err(|error| match similar_name(word, inventory) {
-        Some(near) => anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {near}"),
+    let parsed = parse_word(word).map_err(|error| match similar_name(word, inventory) {
+        Some(suggestion) => {
+            anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {suggestion}")
+        }
         None => error,
     })?;
-    match typed {
+    match parsed {
         TargetWord::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
         TargetWord::Function(address) => {
-            let found = function_targets(address, inventory);
-            if found.is_empty() {
+            let targets = function_targets(address, inventory);
+            if targets.is_empty() {
                 bail!("reading {word:?}: no device of onload.dev is on that function; {SHOWS}");
             }
-            Ok(found)
+            Ok(targets)
         }
         TargetWord::Device(class, name) => {
             let all = pools.offered.iter().chain(&pools.drained);
@@ -150,11 +152,12 @@ fn resolve_word(
             if is_known(class, &name, inventory) {
                 return Ok(vec![DrainTarget::new(class, Some(&name))]);
             }
-            let near = similar_device(class, &name, inventory, pools);
-            let near = near.map(|near| format!("; did you mean {class}={near}?"));
+            let suggestion = similar_device(class, &name, inventory, pools);
+            let suggestion =
+                suggestion.map(|suggestion| format!("; did you mean {class}={suggestion}?"));
             bail!(
                 "reading {word:?}: this host has no {class} {name:?}{}; {SHOWS}",
-                near.unwrap_or_default()
+                suggestion.unwrap_or_default()
             );
         }
     }
@@ -168,26 +171,28 @@ fn class_devices(class: Class, inventory: &Inventory) -> impl Iterator<Item = &H
 /// A device that is offered, or would be but for a reason that may go away meanwhile.
 fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
     let mut not_offered = inventory.not_offered.iter();
-    let is_it = |kind: ExclusionSubject| match kind {
-        ExclusionSubject::Device(of) => of == class || (of.is_onload() && class.is_onload()),
+    let matches_class = |kind: ExclusionSubject| match kind {
+        ExclusionSubject::Device(other) => {
+            other == class || (other.is_onload() && class.is_onload())
+        }
         ExclusionSubject::Tool => false,
     };
     class_devices(class, inventory).any(|device| device.name.as_str() == name)
-        || not_offered.any(|entry| is_it(entry.kind) && entry.name == name)
+        || not_offered.any(|entry| matches_class(entry.kind) && entry.name == name)
 }
 
 /// The devices on a function and on its virtual functions, which come and go with it.
 fn function_targets(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarget> {
     let functions = &inventory.functions;
     let mut all = BTreeSet::from([address]);
-    let own = functions.get(address).into_iter();
-    all.extend(own.flat_map(|own| own.virtual_functions.values().copied()));
+    let parent = functions.get(address).into_iter();
+    all.extend(parent.flat_map(|parent| parent.virtual_functions.values().copied()));
     let linked = functions.iter();
-    let linked = linked.filter(|one| one.physical_function == Some(address));
-    all.extend(linked.map(|one| one.address));
+    let linked = linked.filter(|function| function.physical_function == Some(address));
+    all.extend(linked.map(|function| function.address));
     let devices = inventory.with_drained().filter(|device| {
-        let mut own = device.pci.iter().chain(&device.aliases);
-        own.any(|own| all.contains(own))
+        let mut addresses = device.pci.iter().chain(&device.aliases);
+        addresses.any(|pci| all.contains(pci))
     });
     let targets = devices.map(|device| DrainTarget::new(device.class, Some(device.name.as_str())));
     let targets: BTreeSet<DrainTarget> = targets.collect();
@@ -209,14 +214,15 @@ fn similar_device(
     let pools = pools.offered.iter().filter(|pool| pool.class == class);
     let names = class_devices(class, inventory).map(|device| device.name.as_str());
     let names = names.chain(pools.map(|pool| pool.name.as_str()));
-    let near = names.map(|near| (strsim::damerau_levenshtein(name, near), near));
-    let near = near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS);
-    near.min().map(|(_, near)| near.to_owned())
+    let candidates =
+        names.map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate));
+    let candidates = candidates.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS);
+    candidates.min().map(|(_, candidate)| candidate.to_owned())
 }
 
 /// A device whose class was left out.
 fn similar_name(word: &str, inventory: &Inventory) -> Option<String> {
     let mut all = inventory.with_drained();
-    let found = all.find(|device| device.name.as_str() == word)?;
-    Some(DrainTarget::new(found.class, Some(word)).to_string())
+    let device = all.find(|device| device.name.as_str() == word)?;
+    Some(DrainTarget::new(device.class, Some(word)).to_string())
 }

@@ -31,11 +31,11 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
     }
     let kernel = RunningKernel::default();
     printer.progress("comparing this host with config.toml");
-    let mut told = |stage: StepStage, step: &HostStep| match stage {
+    let mut report = |stage: StepStage, step: &HostStep| match stage {
         StepStage::Begins => printer.progress(format_step(step)),
         StepStage::Done => printer.note(format_step(step)),
     };
-    let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut told);
+    let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut report);
     printer.end_progress();
     for warning in &outcome.warnings {
         printer.warning(warning);

@@ -23,53 +23,53 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let (host, _) = open_host_of_incident(global, printer)?;
-    let listed = leases::list(&host)?;
+    let entries = leases::list(&host)?;
     let drain = drain::read(&host).unwrap_or_else(|error| {
         printer.warning(format_args!("what is drained is not known: {error:#}"));
         DrainList::default()
     });
     let registry = scan(&resolve_spec_dirs(&host, &[])?, printer);
-    let (pools, holders) = (read_pools(&registry, printer), PoolHolders::new(&listed));
+    let (pools, holders) = (read_pools(&registry, printer), PoolHolders::new(&entries));
     let pools = pools.iter().map(|pool| PoolView::new(pool, &holders));
     let pools: Vec<PoolView<'_>> = pools.collect();
     match args.format {
-        ListFormat::Table if listed.is_empty() => printer.note("no device is leased"),
+        ListFormat::Table if entries.is_empty() => printer.note("no device is leased"),
         ListFormat::Table => {
             let header = ["DEVICE", "STATE", "CONTAINER", "SINCE", "PROCESS", "CGROUP", "TICKET"];
             let columns = printer.columns();
             printer.print(format_table(
                 header,
-                listed.iter().map(|one| entry_row(one, &drain)),
+                entries.iter().map(|entry| entry_row(entry, &drain)),
                 columns,
             ))?;
         }
         ListFormat::Json => {
-            let leases: Vec<Value> = listed.iter().map(|one| to_json(one, &drain)).collect();
+            let leases: Vec<Value> = entries.iter().map(|entry| to_json(entry, &drain)).collect();
             let pools: Vec<Value> = pools.iter().map(PoolView::to_json).collect();
             let object = json!({ "leases": leases, "pools": pools });
             printer.print_json(&object)?;
         }
     }
     if args.format == ListFormat::Table {
-        let gap = if listed.is_empty() { "" } else { "\n" };
+        let gap = if entries.is_empty() { "" } else { "\n" };
         print_pools(gap, &pools, printer)?;
     }
-    for (device, why) in unreadable_entries(&listed) {
+    for (device, reason) in unreadable_entries(&entries) {
         printer.warning(format_args!(
-            "{device} counts as held, since its lease cannot be understood ({why}); \"onload-ctk lease release {device} --force\" ends it"
+            "{device} counts as held, since its lease cannot be understood ({reason}); \"onload-ctk lease release {device} --force\" ends it"
         ));
     }
-    for (device, notice) in listed.iter().filter_map(entry_warning) {
+    for (device, notice) in entries.iter().filter_map(entry_warning) {
         printer.warning(format_args!("{device} {notice}"));
     }
     Ok(ExitAnswer::Yes)
 }
 
-fn entry_warning(listed: &LeaseEntry) -> Option<(String, String)> {
-    let moved = listed.lease.as_ref().ok()?.moved.as_ref()?;
-    let notice = match (&moved.left, unkept_settings(moved)) {
-        (Some(left), _) => format!(
-            "is back, and not as it was: {left}; \"onload-ctk lease restore\" tries again and says more"
+fn entry_warning(entry: &LeaseEntry) -> Option<(String, String)> {
+    let record = entry.lease.as_ref().ok()?.moved.as_ref()?;
+    let notice = match (&record.left, unkept_settings(record)) {
+        (Some(reason), _) => format!(
+            "is back, and not as it was: {reason}; \"onload-ctk lease restore\" tries again and says more"
         ),
         (None, []) => return None,
         (None, unkept) => format!(
@@ -77,13 +77,13 @@ fn entry_warning(listed: &LeaseEntry) -> Option<(String, String)> {
             unkept.join(", of ")
         ),
     };
-    Some((format_device(&listed.device), notice))
+    Some((format_device(&entry.device), notice))
 }
 
-fn unkept_settings(moved: &MoveRecord) -> &[String] {
-    match &moved.facts {
-        SavedState::Interface(facts) => {
-            let queues = facts.queues.as_ref();
+fn unkept_settings(record: &MoveRecord) -> &[String] {
+    match &record.saved {
+        SavedState::Interface(saved) => {
+            let queues = saved.queues.as_ref();
             let unkept = queues.map(|queues| queues.unkept.as_slice());
             unkept.unwrap_or_default()
         }
@@ -91,30 +91,30 @@ fn unkept_settings(moved: &MoveRecord) -> &[String] {
     }
 }
 
-fn unreadable_entries(listed: &[LeaseEntry]) -> impl Iterator<Item = (String, &str)> {
-    listed.iter().filter_map(|each| match &each.lease {
+fn unreadable_entries(entries: &[LeaseEntry]) -> impl Iterator<Item = (String, &str)> {
+    entries.iter().filter_map(|entry| match &entry.lease {
         Ok(_) => None,
-        Err(why) => Some((format_device(&each.device), why.as_str())),
+        Err(reason) => Some((format_device(&entry.device), reason.as_str())),
     })
 }
 
-fn state_name(listed: &LeaseEntry) -> &'static str {
-    match &listed.lease {
-        _ if listed.is_over => "ended",
-        _ if listed.is_returning => "returning",
+fn state_name(entry: &LeaseEntry) -> &'static str {
+    match &entry.lease {
+        _ if entry.has_ended => "ended",
+        _ if entry.is_returning => "returning",
         Ok(Lease { holder: Holder::Reservation { .. }, .. }) => "reserved",
         Ok(_) => "held",
         Err(_) => "unknown",
     }
 }
 
-fn entry_row(listed: &LeaseEntry, drain: &DrainList) -> [String; 7] {
-    let device = format_device(&listed.device);
-    let mut state = state_name(listed).to_owned();
-    if is_drained(listed, drain) {
+fn entry_row(entry: &LeaseEntry, drain: &DrainList) -> [String; 7] {
+    let device = format_device(&entry.device);
+    let mut state = state_name(entry).to_owned();
+    if is_drained(entry, drain) {
         state.push_str(", drained");
     }
-    let lease = listed.lease.as_ref().ok();
+    let lease = entry.lease.as_ref().ok();
     let (process, cgroup) = lease.map_or((None, None), holder_process);
     let cells = [
         lease.map(|lease| lease.container.to_string()),
@@ -151,23 +151,23 @@ fn format_age(since: u64) -> String {
     format!("{} {unit} ago", seconds / size)
 }
 
-fn is_drained(listed: &LeaseEntry, drain: &DrainList) -> bool {
-    let device = &listed.device;
+fn is_drained(entry: &LeaseEntry, drain: &DrainList) -> bool {
+    let device = &entry.device;
     drain.find(device.class, device.name.as_str()).is_some()
 }
 
-fn to_json(listed: &LeaseEntry, drain: &DrainList) -> Value {
+fn to_json(entry: &LeaseEntry, drain: &DrainList) -> Value {
     let mut object = json!({
-        "device": format_device(&listed.device),
-        "class": listed.device.class.as_str(),
-        "name": listed.device.name.as_str(),
-        "slot": listed.slot,
-        "state": state_name(listed),
+        "device": format_device(&entry.device),
+        "class": entry.device.class.as_str(),
+        "name": entry.device.name.as_str(),
+        "slot": entry.slot,
+        "state": state_name(entry),
     });
-    if is_drained(listed, drain) {
+    if is_drained(entry, drain) {
         object["drained"] = json!(true);
     }
-    match &listed.lease {
+    match &entry.lease {
         Ok(lease) => {
             let (process, cgroup) = holder_process(lease);
             object["container"] = json!(lease.container.as_str());
@@ -178,15 +178,15 @@ fn to_json(listed: &LeaseEntry, drain: &DrainList) -> Value {
             object["since"] = json!(lease.since);
             object["ticket"] = json!(short_ticket(lease));
             object["claim"] = json!(lease.claim.as_ref().map(ClaimUid::as_str));
-            if let Some(moved) = &lease.moved {
-                object["not_restored"] = json!(moved.left);
-                object["not_kept"] = json!(unkept_settings(moved));
-                if let Some(vf) = moved.facts.vf() {
+            if let Some(record) = &lease.moved {
+                object["not_restored"] = json!(record.left);
+                object["not_kept"] = json!(unkept_settings(record));
+                if let Some(vf) = record.saved.vf() {
                     object["vf"] = json!(vf);
                 }
             }
         }
-        Err(why) => object["error"] = json!(why),
+        Err(reason) => object["error"] = json!(reason),
     }
     object
 }

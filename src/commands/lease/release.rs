@@ -22,8 +22,9 @@ pub fn run(
         .map_err(|_| anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\""))?;
     let (host, _) = open_host_of_incident(global, printer)?;
     let leases = leases::open(&host)?;
-    let listed = leases.as_ref().map(Leases::list).transpose()?;
-    let is_leased = listed.is_some_and(|listed| listed.iter().any(|lease| lease.device == device));
+    let entries = leases.as_ref().map(Leases::list).transpose()?;
+    let is_leased =
+        entries.is_some_and(|entries| entries.iter().any(|lease| lease.device == device));
     let Some(mut leases) = leases.filter(|_| is_leased) else {
         printer.note(format_args!(
             "{name} is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is"
@@ -33,7 +34,7 @@ pub fn run(
     if !args.force {
         bail!("releasing {name}: the lease ends with its container; use --force to release it now");
     }
-    leases.patience = COMMAND_PATIENCE;
+    leases.timeout = COMMAND_PATIENCE;
     match leases.release_all(&device) {
         Err(error @ LeaseError::InUse(_)) => {
             printer.error(error);

@@ -32,11 +32,11 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
         printer.note("nothing to restore");
     }
     let mut answer = ExitAnswer::Yes;
-    for (device, failed) in &restored {
-        match failed {
+    for (device, failure) in &restored {
+        match failure {
             None => printer.note(format_args!("{} is back", format_device(device))),
-            Some(why) => {
-                printer.error(format_args!("{}: {why}", format_device(device)));
+            Some(reason) => {
+                printer.error(format_args!("{}: {reason}", format_device(device)));
                 answer = ExitAnswer::No;
             }
         }
@@ -49,25 +49,25 @@ type RestoreOutcome = (DeviceId, Option<String>);
 /// Looks again while something came back: systemd does not start a unit that runs, so that what the kernel gives back
 /// meanwhile calls nobody. Each that came is told, and of the others what the last look said.
 fn restore_until_stable(
-    mut look: impl FnMut() -> anyhow::Result<Vec<RestoreOutcome>>,
+    mut run_pass: impl FnMut() -> anyhow::Result<Vec<RestoreOutcome>>,
 ) -> anyhow::Result<Vec<RestoreOutcome>> {
-    let mut back = Vec::new();
+    let mut outcomes = Vec::new();
     loop {
-        let (came, failed): (Vec<RestoreOutcome>, Vec<RestoreOutcome>) =
-            look()?.into_iter().partition(|(_, why)| why.is_none());
-        if came.is_empty() {
-            back.extend(failed);
-            return Ok(back);
+        let (returned, failed): (Vec<RestoreOutcome>, Vec<RestoreOutcome>) =
+            run_pass()?.into_iter().partition(|(_, failure)| failure.is_none());
+        if returned.is_empty() {
+            outcomes.extend(failed);
+            return Ok(outcomes);
         }
-        back.extend(came);
+        outcomes.extend(returned);
     }
 }
 
 /// One look.
 fn restore_once(leases: &Leases) -> anyhow::Result<Vec<RestoreOutcome>> {
     let restored = moves::restore(leases, &StandIns::default())?.into_iter();
-    let why = |error: Error| ErrorChain(&error).to_string();
-    Ok(restored.map(|one| (one.device, one.result.err().map(why))).collect())
+    let to_reason = |error: Error| ErrorChain(&error).to_string();
+    Ok(restored.map(|outcome| (outcome.device, outcome.result.err().map(to_reason))).collect())
 }
 
 #[cfg(test)]

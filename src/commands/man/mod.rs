@@ -54,14 +54,14 @@ fn with_words_in_a_line(command: Command) -> Command {
 fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Result<()> {
     let path = directory.join(format!("{}.{SECTION}", name(command)));
     fs::write(path, render_page(command, &words.join(" "))?)?;
-    for below in visible_subcommands(command) {
-        write_pages(below, &[words, &[below.get_name()]].concat(), directory)?;
+    for subcommand in visible_subcommands(command) {
+        write_pages(subcommand, &[words, &[subcommand.get_name()]].concat(), directory)?;
     }
     Ok(())
 }
 
 fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|below| !below.is_hide_set())
+    command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set())
 }
 
 fn name(command: &Command) -> &str {
@@ -90,8 +90,8 @@ fn render_page(command: &Command, words: &str) -> io::Result<String> {
     })?;
     if let Some(FileList(files)) = command.get() {
         page.section("FILES", |roff| {
-            for (path, said) in files.iter().flat_map(|file| file.entries()) {
-                write_entry(roff, italic(path), &said);
+            for (path, description) in files.iter().flat_map(|file| file.entries()) {
+                write_entry(roff, italic(path), &description);
             }
         })?;
     }
@@ -131,8 +131,8 @@ impl ManPage {
 }
 
 /// Of a list.
-fn write_entry(roff: &mut Roff, term: Inline, said: &str) {
-    roff.control("TP", []).text([term]).text([roman(said)]);
+fn write_entry(roff: &mut Roff, term: Inline, description: &str) {
+    roff.control("TP", []).text([term]).text([roman(description)]);
 }
 
 fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
@@ -179,13 +179,13 @@ fn write_examples(roff: &mut Roff, examples: &[String]) {
 }
 
 fn write_see_also(roff: &mut Roff, command: &Command) {
-    let own = name(command);
-    let above = own.rsplit_once('-').map(|(above, _)| above);
+    let own_name = name(command);
+    let parent = own_name.rsplit_once('-').map(|(parent, _)| parent);
     // The program's own name holds a hyphen.
-    let above = above.filter(|above| *above != "onload");
-    let program = above.filter(|above| *above != "onload-ctk").map(|_| "onload-ctk");
-    let below = visible_subcommands(command).map(name);
-    let pages = program.into_iter().chain(above).chain(below);
+    let parent = parent.filter(|parent| *parent != "onload");
+    let program = parent.filter(|above| *above != "onload-ctk").map(|_| "onload-ctk");
+    let children = visible_subcommands(command).map(name);
+    let pages = program.into_iter().chain(parent).chain(children);
     let mut pages: Vec<(&str, &str)> = pages.map(|page| (page, SECTION)).collect();
     pages.extend(BY_HAND);
     let last = pages.len() - 1;

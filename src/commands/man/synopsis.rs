@@ -8,15 +8,15 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 pub(super) fn render(roff: &mut Roff, command: &Command) {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let mut line = vec![bold(name)];
-    let shown = || command.get_arguments().filter(|argument| !argument.is_hide_set());
-    let (of_all, own): (Vec<_>, Vec<_>) = shown()
+    let visible = || command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let (global, local): (Vec<_>, Vec<_>) = visible()
         .filter(|argument| !argument.is_positional())
         .partition(|argument| is_global(argument));
-    for argument in own.into_iter().chain(of_all) {
+    for argument in local.into_iter().chain(global) {
         line.push(roman(" "));
         line.extend(bracket(argument, render_option(argument)));
     }
-    for argument in shown().filter(|argument| argument.is_positional()) {
+    for argument in visible().filter(|argument| argument.is_positional()) {
         line.push(roman(" "));
         line.extend(bracket(argument, vec![render_value(argument)]));
     }

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     let name = args.name.as_str();
-    let seen = match args.class {
+    let report = match args.class {
         Class::Hugepages => use_hugepages(name)?,
         // A GPU may have several.
         Class::Rdma => {
@@ -43,7 +43,7 @@ pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer
         Class::Netdev => use_netdev(name)?,
         class => bail!("trying {}: there is no probe for this class", class.as_str()),
     };
-    printer.print(format_args!("{seen}\n{READY}\n"))?;
+    printer.print(format_args!("{report}\n{READY}\n"))?;
     printer.flush()?;
     // Whoever started it looks at the container meanwhile, and then closes the pipe.
     io::stdin().read_to_end(&mut Vec::new())?;
@@ -54,7 +54,7 @@ fn use_hugepages(size: &str) -> anyhow::Result<String> {
     let bytes = page_bytes(size)
         .with_context(|| format!("reading the page size {size:?}: it is not like 2Mi or 1Gi"))?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mounts")?, |mount| {
-        statfs(mount).is_ok_and(|about| u64::try_from(about.f_bsize).ok() == Some(bytes))
+        statfs(mount).is_ok_and(|stats| u64::try_from(stats.f_bsize).ok() == Some(bytes))
     });
     let mount = mount.with_context(|| {
         format!("looking for huge pages of {size}: no hugetlbfs of that size is mounted")
@@ -83,13 +83,13 @@ fn page_bytes(size: &str) -> Option<u64> {
 }
 
 /// The first hugetlbfs among the lines of /proc/mounts that is the one meant.
-fn mount_of(mounts: &str, is_meant: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+fn mount_of(mounts: &str, accepts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let mounted = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
-        let place = fields.next()?;
-        (fields.next()? == "hugetlbfs").then(|| PathBuf::from(place))
+        let mount_point = fields.next()?;
+        (fields.next()? == "hugetlbfs").then(|| PathBuf::from(mount_point))
     });
-    mounted.into_iter().find(|mount| is_meant(mount))
+    mounted.into_iter().find(|mount| accepts(mount))
 }
 
 fn use_netdev(name: &str) -> anyhow::Result<String> {

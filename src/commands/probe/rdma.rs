@@ -28,7 +28,7 @@ pub(super) fn use_device(name: &str) -> anyhow::Result<String> {
     )?;
     let number = port.file_name().unwrap_or_default().to_string_lossy();
     let message = match no_traffic_reason(&device) {
-        Some(why) => format!("no message was sent, since {why}"),
+        Some(reason) => format!("no message was sent, since {reason}"),
         None => run_ping_pong(name, &port)?,
     };
     Ok(format!(
@@ -39,12 +39,13 @@ pub(super) fn use_device(name: &str) -> anyhow::Result<String> {
 
 fn find_node(name: &str) -> anyhow::Result<PathBuf> {
     let nodes = Path::new("/sys/class/infiniband_verbs");
-    let listed = fs::read_dir(nodes).with_context(|| {
+    let entries = fs::read_dir(nodes).with_context(|| {
         format!("looking for RDMA device {name}: its kernel files are not in the container")
     })?;
-    let mut names = listed.filter_map(|entry| Some(entry.ok()?.path()));
-    let verbs =
-        names.find(|verbs| read_attribute(&verbs.join("ibdev")).is_ok_and(|own| own == name));
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let verbs = names.find(|verbs| {
+        read_attribute(&verbs.join("ibdev")).is_ok_and(|device_name| device_name == name)
+    });
     let verbs = verbs.with_context(|| {
         format!("looking for RDMA device {name}: the container's network does not have it")
     })?;
@@ -90,10 +91,10 @@ fn run_ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
         options.extend(["-g".to_owned(), gid.to_string()]);
     }
     let mut server = start(&options)?;
-    let sent = send(&options, &mut server);
+    let result = send(&options, &mut server);
     let _ = server.kill();
     let _ = server.wait();
-    sent.with_context(|| format!("sending messages over {name}"))?;
+    result.with_context(|| format!("sending messages over {name}"))?;
     Ok(format!("{MESSAGES} messages went over port {number} to another queue pair and back"))
 }
 
@@ -112,18 +113,18 @@ fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
         if client.status.success() {
             return Ok(());
         }
-        let mut said = client.stderr;
+        let mut output = client.stderr;
         if server.try_wait()?.is_some()
             && let Some(stderr) = &mut server.stderr
         {
-            stderr.read_to_end(&mut said)?;
+            stderr.read_to_end(&mut output)?;
         } else if Instant::now() < deadline {
             // It may not listen yet.
             sleep(Duration::from_millis(200));
             continue;
         }
-        let said = String::from_utf8_lossy(&said);
-        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let output = String::from_utf8_lossy(&output);
+        let last = output.lines().rfind(|line| !line.trim().is_empty());
         bail!("ibv_rc_pingpong: {}", last.unwrap_or("it said nothing"));
     }
 }

@@ -19,17 +19,17 @@ const IOMMUFD: &str = "/dev/iommu";
 /// By one after the other: a device that is open by one node is busy by the other.
 pub(super) fn use_device(address: &str) -> anyhow::Result<String> {
     let function = Path::new("/sys/bus/pci/devices").join(address);
-    let mut seen = Vec::new();
+    let mut reports = Vec::new();
     if let Some((node, kinds)) = find_group_node(&function, Path::new(NODES))? {
-        seen.push(use_by_group(address, &node, kinds)?);
+        reports.push(use_by_group(address, &node, kinds)?);
     }
     if let Some(node) = find_cdev(&function, Path::new(NODES)) {
-        seen.push(use_by_cdev(address, &node)?);
+        reports.push(use_by_cdev(address, &node)?);
     }
-    if seen.is_empty() {
+    if reports.is_empty() {
         bail!("looking for the vfio node of {address}: {NODES} in the container has none");
     }
-    Ok(seen.join("; "))
+    Ok(reports.join("; "))
 }
 
 /// The node of the group, if the container has it, and the kinds of IOMMU that it may have.
@@ -41,21 +41,21 @@ fn find_group_node(
     let group = fs::read_link(&link)
         .with_context(|| format!("reading {}, the link to its IOMMU group", link.display()))?;
     let number = group.file_name().unwrap_or_default().to_string_lossy();
-    let both = [
+    let candidates = [
         (nodes.join(format!("noiommu-{number}")), &[NOIOMMU][..]),
         (nodes.join(&*number), &IOMMUS[..]),
     ];
-    Ok(both.into_iter().find(|(node, _)| node.exists()))
+    Ok(candidates.into_iter().find(|(node, _)| node.exists()))
 }
 
 /// The function's own node, if the container has it.
 fn find_cdev(function: &Path, nodes: &Path) -> Option<PathBuf> {
-    let listed = fs::read_dir(function.join("vfio-dev")).ok()?;
-    let mut own = listed.filter_map(|entry| {
+    let entries = fs::read_dir(function.join("vfio-dev")).ok()?;
+    let mut cdevs = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         Some(nodes.join("devices").join(name))
     });
-    own.find(|node| node.exists())
+    cdevs.find(|node| node.exists())
 }
 
 fn use_by_group(address: &str, node: &Path, kinds: &[usize]) -> anyhow::Result<String> {

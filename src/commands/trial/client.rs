@@ -71,11 +71,11 @@ fn command_verb(line: &[String]) -> String {
 
 /// The last line that says something; engines end with the reason, and docker points to its help after it. What a
 /// hook said ends with a line, and docker and containerd with ": unknown" after that.
-fn last_line(stderr: &str, otherwise: &str) -> String {
+fn last_line(stderr: &str, fallback: &str) -> String {
     let mut lines = stderr.lines().rev().map(str::trim);
     let last = lines
         .find(|line| !line.is_empty() && !line.starts_with(": ") && !line.contains(" --help'"));
-    last.unwrap_or(otherwise).to_owned()
+    last.unwrap_or(fallback).to_owned()
 }
 
 /// A container in the foreground. It ends when its stdin does, and with it this program.
@@ -111,23 +111,23 @@ impl ForegroundContainer {
     pub(super) fn read_until(
         &self,
         end: &str,
-        within: Duration,
+        timeout: Duration,
         stop: &Interrupt,
     ) -> anyhow::Result<Vec<String>> {
-        let deadline = Instant::now() + within;
-        let mut said = Vec::new();
+        let deadline = Instant::now() + timeout;
+        let mut lines = Vec::new();
         loop {
             stop.refuse()?;
             match self.lines.recv_timeout(TICK) {
-                Ok(Ok(line)) if line.trim_end() == end => return Ok(said),
-                Ok(Ok(line)) => said.push(line),
+                Ok(Ok(line)) if line.trim_end() == end => return Ok(lines),
+                Ok(Ok(line)) => lines.push(line),
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
-                    let patience = Duration::from_secs(5);
-                    let stderr = self.stderr.recv_timeout(patience).unwrap_or_default();
+                    let stderr_timeout = Duration::from_secs(5);
+                    let stderr = self.stderr.recv_timeout(stderr_timeout).unwrap_or_default();
                     bail!("{}", last_line(&stderr, "it ended and said nothing"));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() > deadline => {
-                    bail!("it did not answer within {} s", within.as_secs());
+                    bail!("it did not answer within {} s", timeout.as_secs());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -135,9 +135,9 @@ impl ForegroundContainer {
     }
 
     /// Lets it end by itself, so that its runtime gives its devices back; who does not is ended.
-    pub(super) fn end(mut self, within: Duration) {
+    pub(super) fn end(mut self, timeout: Duration) {
         drop(self.stdin.take());
-        let deadline = Instant::now() + within;
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;

@@ -57,10 +57,10 @@ impl TrialDevice {
             }
             return Ok(vec![self.name.clone()]);
         }
-        let mut near = inventory.near_gpus.iter();
-        let near = near.find(|near| self.class == Class::Rdma && near.name == self.name);
-        if let Some(near) = near {
-            return Ok(near.rdma.clone());
+        let mut aliases = inventory.near_gpus.iter();
+        let alias = aliases.find(|alias| self.class == Class::Rdma && alias.name == self.name);
+        if let Some(alias) = alias {
+            return Ok(alias.rdma.clone());
         }
         let mut reasons = inventory.not_offered.iter();
         let reason = reasons.find(|entry| {

@@ -30,13 +30,14 @@ impl Engine {
     /// That it is installed, and what stands in its way.
     pub(super) fn check(self, checks: &[Check]) -> Option<(&Check, Option<&Check>)> {
         let mut engines = checks_named(checks, "engine");
-        let own = engines.find(|check| check.finding.subject.as_deref() == Some(self.name()))?;
-        let by_cdi = match self {
-            Engine::Docker | Engine::Podman => find_obstacle(checks, own),
+        let engine_check =
+            engines.find(|check| check.finding.subject.as_deref() == Some(self.name()))?;
+        let obstacle = match self {
+            Engine::Docker | Engine::Podman => find_obstacle(checks, engine_check),
             Engine::Containerd => None,
         };
-        let broken = (own.finding.verdict != CheckVerdict::Pass).then_some(own);
-        Some((own, broken.or(by_cdi)))
+        let broken = (engine_check.finding.verdict != CheckVerdict::Pass).then_some(engine_check);
+        Some((engine_check, broken.or(obstacle)))
     }
 
     /// What is missing for it on the host, where only the package brings it.
@@ -71,8 +72,8 @@ impl Engine {
         let mut line = match self {
             Engine::Containerd => {
                 let mut line = to_words(&["ctr", "run", "--rm", "--runc-binary", WRAPPER]);
-                if let Some(asked) = device {
-                    line.extend(to_words(&["--annotation", &asked.device()]));
+                if let Some(device) = device {
+                    line.extend(to_words(&["--annotation", &device.device()]));
                 }
                 if on_host {
                     line.push("--net-host".to_owned());
@@ -85,8 +86,8 @@ impl Engine {
                 let mut line = to_words(&[self.client(), "run", "--rm", "--interactive"]);
                 line.extend(to_words(&["--pull", "never", "--name", &container]));
                 line.extend(to_words(&["--network", network]));
-                if let Some(asked) = device {
-                    line.extend(to_words(&["--device", &asked.device()]));
+                if let Some(device) = device {
+                    line.extend(to_words(&["--device", &device.device()]));
                 }
                 line.push(image);
                 line

@@ -31,8 +31,9 @@ const DRIVERS: &str = "/etc/libibverbs.d";
 pub(super) type ImageTree = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) fn probe_files() -> anyhow::Result<ImageTree> {
-    let own = fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
-    Ok(ImageTree::from([(PathBuf::from(OURS), own)]))
+    let program =
+        fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
+    Ok(ImageTree::from([(PathBuf::from(OURS), program)]))
 }
 
 /// bash of the host, with its loader and all libraries that it and Onload's library need.
@@ -61,9 +62,9 @@ fn list_dir(dir: &str) -> Vec<PathBuf> {
 
 /// A program with its loader, and all libraries that it needs, and those that it loads.
 fn program_paths(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    let closure = find_host_closure(host, program, loads).map_err(|why| {
+    let closure = find_host_closure(host, program, loads).map_err(|reason| {
         let program = program.display();
-        anyhow!("making the probe's image of {program}: {why}")
+        anyhow!("making the probe's image of {program}: {reason}")
     });
     let ProgramClosure { loader, libraries } = closure?;
     let mut paths = vec![program.to_owned(), loader];
@@ -85,8 +86,8 @@ fn read(paths: Vec<PathBuf>) -> anyhow::Result<ImageTree> {
 pub(super) fn build_archive(name: &str, files: &ImageTree) -> io::Result<Vec<u8>> {
     let mut layer = Builder::new(Vec::new());
     for (path, content) in files {
-        let below = path.strip_prefix("/").unwrap_or(path);
-        append_file(&mut layer, below, content, 0o755)?;
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        append_file(&mut layer, relative, content, 0o755)?;
     }
     let layer = layer.into_inner()?;
     let config = json!({
@@ -99,15 +100,15 @@ pub(super) fn build_archive(name: &str, files: &ImageTree) -> io::Result<Vec<u8>
     let config_name = format!("{}.json", sha256(config.as_bytes()));
     let manifest =
         json!([{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]).to_string();
-    let mut whole = Builder::new(Vec::new());
+    let mut archive = Builder::new(Vec::new());
     for (name, content) in [
         (config_name.as_str(), config.as_bytes()),
         ("layer.tar", &layer),
         ("manifest.json", manifest.as_bytes()),
     ] {
-        append_file(&mut whole, Path::new(name), content, 0o644)?;
+        append_file(&mut archive, Path::new(name), content, 0o644)?;
     }
-    whole.into_inner()
+    archive.into_inner()
 }
 
 /// As images name it.

@@ -53,7 +53,7 @@ struct Trial<'t> {
     host: &'t Host,
     inventory: &'t Inventory,
     engine: Engine,
-    asked: TrialDevice,
+    trial_device: TrialDevice,
     /// What it stands for.
     devices: Vec<String>,
     names: TrialNames,
@@ -71,8 +71,8 @@ pub fn run(
     args: &TryArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
-    let asked = TrialDevice::read(&args.device)?;
-    let short = asked.short_name();
+    let trial_device = TrialDevice::read(&args.device)?;
+    let short = trial_device.short_name();
     if !open_traced_host(global)?.is_running() {
         bail!(
             "trying {short}: containers are started on the running host alone; leave out --host-root"
@@ -83,12 +83,12 @@ pub fn run(
         bail!("trying {short}: run it as root: sudo onload-ctk try {device}");
     }
     let (inventory, checks) = check_host(global, printer)?;
-    let devices = asked.resolve_devices(&inventory)?;
+    let devices = trial_device.resolve_devices(&inventory)?;
     require_written(&short, &checks)?;
     let engine = match choose(&short, &checks, args.engine) {
         Ok(engine) => engine,
-        Err(why) => {
-            printer.error(why);
+        Err(reason) => {
+            printer.error(reason);
             return Ok(ExitAnswer::NotTried);
         }
     };
@@ -97,17 +97,18 @@ pub fn run(
         host: &host,
         inventory: &inventory,
         engine,
-        has_interface: asked.class == Class::Netdev && interface(&asked.name).exists(),
-        asked,
+        has_interface: trial_device.class == Class::Netdev
+            && interface(&trial_device.name).exists(),
+        trial_device,
         devices,
         names: TrialNames::for_this_process()?,
         stop: Interrupt::watch()?,
     };
     printer.progress(format_args!("trying {short} with {}", engine.name()));
     let outcome = trial.try_device(printer);
-    let left = trial.clean_up();
+    let cleanup = trial.clean_up();
     printer.end_progress();
-    if let Err(error) = left
+    if let Err(error) = cleanup
         && !matches!(outcome, Ok(TrialOutcome::StartsNone(_)))
     {
         printer.warning(format_args!("{error:#}"));
@@ -134,9 +135,9 @@ fn print(
         TrialOutcome::NotTried(text, remedy) => {
             (WARNING, "not tried", text, Some(remedy), ExitAnswer::NotTried)
         }
-        TrialOutcome::StartsNone(why) => {
+        TrialOutcome::StartsNone(reason) => {
             printer.error(format_args!(
-                "trying {short} with {name}: {name} starts no container, with or without the device: {why}; fix that first, and see what onload-ctk doctor says of {name}"
+                "trying {short} with {name}: {name} starts no container, with or without the device: {reason}; fix that first, and see what onload-ctk doctor says of {name}"
             ));
             return Ok(ExitAnswer::NotTried);
         }
@@ -160,8 +161,8 @@ fn require_written(short: &str, checks: &[Check]) -> anyhow::Result<()> {
 }
 
 /// The engine, or why none can be asked for a device.
-fn choose(short: &str, checks: &[Check], named: Option<Engine>) -> Result<Engine, String> {
-    let Some(engine) = named.or_else(|| Engine::usable_engines(checks).next()) else {
+fn choose(short: &str, checks: &[Check], requested: Option<Engine>) -> Result<Engine, String> {
+    let Some(engine) = requested.or_else(|| Engine::usable_engines(checks).next()) else {
         let engines = checks_named(checks, "engine").map(format_finding);
         let engines: Vec<String> = engines.collect();
         return Err(format!(
@@ -186,14 +187,14 @@ fn choose(short: &str, checks: &[Check], named: Option<Engine>) -> Result<Engine
 
 impl Trial<'_> {
     fn try_device(&self, printer: &mut Printer) -> anyhow::Result<TrialOutcome> {
-        if self.asked.class == Class::Nic {
+        if self.trial_device.class == Class::Nic {
             return self.try_nic(printer);
         }
         let mut files = image::probe_files()?;
-        if self.asked.class == Class::Rdma {
+        if self.trial_device.class == Class::Rdma {
             files.extend(image::pingpong_files(self.host)?);
         }
-        let class = self.asked.class.as_str();
+        let class = self.trial_device.class.as_str();
         let program = [image::OURS, "probe", class, &self.devices.join(",")].map(str::to_owned);
         self.try_program(&files, &program, |lines| Ok(TrialOutcome::Works(lines.join("; "))))
     }
@@ -203,16 +204,16 @@ impl Trial<'_> {
         &self,
         files: &ImageTree,
         program: &[String],
-        look: impl FnOnce(Vec<String>) -> anyhow::Result<TrialOutcome>,
+        judge: impl FnOnce(Vec<String>) -> anyhow::Result<TrialOutcome>,
     ) -> anyhow::Result<TrialOutcome> {
         let image = image::build_archive(&self.names.image(), files)?;
         if let Err(error) = run_client(&self.engine.load(), image, &self.stop) {
             self.stop.refuse()?;
             return Ok(TrialOutcome::StartsNone(format!("{error:#}")));
         }
-        let line = self.engine.start(&self.names, Some(&self.asked), program);
+        let line = self.engine.start(&self.names, Some(&self.trial_device), program);
         let container = ForegroundContainer::start(&line)?;
-        let outcome = container.read_until(READY, STARTING, &self.stop).map(look);
+        let outcome = container.read_until(READY, STARTING, &self.stop).map(judge);
         container.end(ENDING);
         self.stop.refuse()?;
         match outcome {
@@ -222,15 +223,15 @@ impl Trial<'_> {
     }
 
     /// A container of the same image without the device tells whose fault it is.
-    fn find_fault(&self, why: &str, program: &[String]) -> anyhow::Result<TrialOutcome> {
+    fn find_fault(&self, reason: &str, program: &[String]) -> anyhow::Result<TrialOutcome> {
         self.remove_container(&self.names);
         let program: Vec<String> = program.iter().take(1).cloned().collect();
         let plain = [program, vec!["--version".to_owned()]].concat();
         let line = self.engine.start(&self.names, None, &plain);
-        let started = run_client(&line, Vec::new(), &self.stop);
+        let result = run_client(&line, Vec::new(), &self.stop);
         self.stop.refuse()?;
-        Ok(match started {
-            Ok(_) => TrialOutcome::Fails(with_journal(why), None),
+        Ok(match result {
+            Ok(_) => TrialOutcome::Fails(with_journal(reason), None),
             Err(error) => TrialOutcome::StartsNone(format!("{error:#}")),
         })
     }
@@ -270,27 +271,27 @@ impl Trial<'_> {
 
     /// The runs that have a container or an image.
     fn list_runs(&self) -> anyhow::Result<BTreeSet<TrialNames>> {
-        let mut found = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for line in self.engine.list() {
             // It has to be done, whatever the user wants.
             let listing = run_client(&line, Vec::new(), &Interrupt::default());
             let listing = listing.context("looking whether the trial left anything")?;
-            found.extend(listing.lines().filter_map(TrialNames::read));
+            names.extend(listing.lines().filter_map(TrialNames::read));
         }
-        Ok(found)
+        Ok(names)
     }
 
     fn require_interface(&self) -> anyhow::Result<()> {
         if !self.has_interface {
             return Ok(());
         }
-        let path = interface(&self.asked.name);
+        let path = interface(&self.trial_device.name);
         let deadline = Instant::now() + ENDING;
         while !path.exists() {
             if Instant::now() > deadline {
                 bail!(
                     "taking {} back: it has not come back from the container; run: onload-ctk lease restore",
-                    self.asked.name
+                    self.trial_device.name
                 );
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -307,11 +308,11 @@ fn without_first_word(text: &str) -> String {
 }
 
 /// crun discards what a hook prints, so that the reason is in the journal alone.
-fn with_journal(why: &str) -> String {
-    if why.contains("error executing hook") && !why.contains("onload-hook createRuntime:") {
-        format!("{why}; its reason: journalctl -t onload-hook")
+fn with_journal(reason: &str) -> String {
+    if reason.contains("error executing hook") && !reason.contains("onload-hook createRuntime:") {
+        format!("{reason}; its reason: journalctl -t onload-hook")
     } else {
-        why.to_owned()
+        reason.to_owned()
     }
 }
 

@@ -16,8 +16,8 @@ pub(super) struct TrialNames {
 impl TrialNames {
     pub(super) fn for_this_process() -> anyhow::Result<TrialNames> {
         let pid = std::process::id();
-        let found = Processes::default().find(pid)?;
-        let start_time = found
+        let process = Processes::default().find(pid)?;
+        let start_time = process
             .context("looking for this process: /proc does not show it; mount the host's /proc")?
             .start_time;
         Ok(TrialNames { pid, start_time })
@@ -26,8 +26,8 @@ impl TrialNames {
     /// Of a container or an image; none for those of somebody else.
     pub(super) fn read(name: &str) -> Option<TrialNames> {
         let name = name.trim();
-        let both = name.strip_prefix(CONTAINER).or_else(|| name.strip_prefix(IMAGE))?;
-        let (pid, start_time) = both.split_once('-')?;
+        let suffix = name.strip_prefix(CONTAINER).or_else(|| name.strip_prefix(IMAGE))?;
+        let (pid, start_time) = suffix.split_once('-')?;
         Some(TrialNames { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
     }
 

@@ -25,34 +25,36 @@ const SCRIPT: &str = "exec 3<>/dev/udp/$1/9 || exit 1; echo ready; \
 impl Trial<'_> {
     pub(super) fn try_nic(&self, printer: &mut Printer) -> anyhow::Result<TrialOutcome> {
         let network = self.host.network()?.unwrap_or_default();
-        let way = match TrafficPath::find(&self.asked.name, &network, &route_interface) {
-            Ok(way) => way,
+        let path = match TrafficPath::find(&self.trial_device.name, &network, &route_interface) {
+            Ok(path) => path,
             Err(outcome) => return Ok(outcome),
         };
         let onload = self.inventory.onload.as_ref();
         let installation = onload.and_then(|onload| onload.installation.as_ref());
         let installation = installation.context("looking for Onload's library: there is none")?;
         let files = image::shell_files(self.host, installation.library_dir.join(LIBRARY))?;
-        let neighbour = way.neighbour.to_string();
+        let neighbour = path.neighbour.to_string();
         let program = [image::SHELL, "-c", SCRIPT, "bash", &neighbour].map(str::to_owned);
-        self.try_program(&files, &program, |_| self.await_status(&way, printer))
+        self.try_program(&files, &program, |_| self.await_status(&path, printer))
     }
 
     /// What `status` says, once it says something good or has had time for it.
     fn await_status(
         &self,
-        way: &TrafficPath,
+        path: &TrafficPath,
         printer: &mut Printer,
     ) -> anyhow::Result<TrialOutcome> {
-        let before = read_sent(&way.ports)?;
+        let before = read_sent(&path.ports)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.stop.refuse()?;
-            let found = status::inspect_containers(self.host, self.inventory, printer)?;
-            let mut containers = found.containers.into_iter();
-            let own = containers.find(|one| one.matches_name(&self.names.container()));
-            let own = own.and_then(|own| Some((own.verdicts.into_iter().next()?, own.processes)));
-            let (verdict, processes) = own.unzip();
+            let report = status::inspect_containers(self.host, self.inventory, printer)?;
+            let mut containers = report.containers.into_iter();
+            let container = containers.find(|status| status.matches_name(&self.names.container()));
+            let result = container.and_then(|container| {
+                Some((container.verdicts.into_iter().next()?, container.processes))
+            });
+            let (verdict, processes) = result.unzip();
             let is_good =
                 verdict.as_ref().is_some_and(|verdict| verdict.state == VerdictState::Accelerated);
             if !is_good && Instant::now() < deadline {
@@ -63,11 +65,11 @@ impl Trial<'_> {
                 bail!("looking at the container: status does not know it; run: onload-ctk status");
             };
             if is_good {
-                let sent = self.sent_since(before, &way.ports)?;
+                let sent = self.sent_since(before, &path.ports)?;
                 let mut processes = processes.into_iter().flatten();
                 let is_by_kernel =
                     processes.any(|(pid, _)| has_kernel_socket(self.host, pid) == Some(true));
-                return Ok(way.judge(&verdict.reason, sent, is_by_kernel));
+                return Ok(path.judge(&verdict.reason, sent, is_by_kernel));
             }
             return Ok(TrialOutcome::Fails(
                 verdict.reason,
@@ -82,9 +84,9 @@ impl Trial<'_> {
         loop {
             sleep(Duration::from_secs(1));
             self.stop.refuse()?;
-            let since = read_sent(ports)?.saturating_sub(before);
-            if since > 0 || Instant::now() > deadline {
-                return Ok(since);
+            let count = read_sent(ports)?.saturating_sub(before);
+            if count > 0 || Instant::now() > deadline {
+                return Ok(count);
             }
         }
     }
@@ -130,27 +132,27 @@ impl TrafficPath {
             }
             None => vec![port.to_owned()],
         };
-        let below = bond.or_else(|| network.link(port));
-        let mut elsewhere = None;
-        for carrier in below.map_or_else(Vec::new, |below| find_carriers(network, below)) {
+        let lower = bond.or_else(|| network.link(port));
+        let mut other_route = None;
+        for carrier in lower.map_or_else(Vec::new, |lower| find_carriers(network, lower)) {
             let addresses = network.addresses.iter();
-            let addresses = addresses.filter(|own| own.index == carrier.index);
-            let neighbours = addresses.flat_map(|own| match own.address {
-                IpAddr::V4(address) => neighbour_addresses(address, own.prefix),
+            let addresses = addresses.filter(|entry| entry.index == carrier.index);
+            let neighbours = addresses.flat_map(|entry| match entry.address {
+                IpAddr::V4(address) => neighbour_addresses(address, entry.prefix),
                 IpAddr::V6(_) => Vec::new(),
             });
             for neighbour in neighbours {
-                let by = leads_by(neighbour.into());
-                if by == Some(carrier.index) {
+                let route_index = leads_by(neighbour.into());
+                if route_index == Some(carrier.index) {
                     return Ok(TrafficPath { neighbour, ports });
                 }
-                elsewhere.get_or_insert((neighbour, carrier, by));
+                other_route.get_or_insert((neighbour, carrier, route_index));
             }
         }
-        Err(match elsewhere {
+        Err(match other_route {
             None => no_address_outcome(network, port),
-            Some((neighbour, carrier, by)) => {
-                other_route_outcome(network, neighbour, &carrier.name, by)
+            Some((neighbour, carrier, route_index)) => {
+                other_route_outcome(network, neighbour, &carrier.name, route_index)
             }
         })
     }
@@ -195,20 +197,22 @@ fn find_master<'n>(network: &'n NetworkState, name: &str) -> Option<&'n NetworkL
 }
 
 /// An interface, and those that are on it and take its packets.
-fn find_carriers<'n>(network: &'n NetworkState, below: &'n NetworkLink) -> Vec<&'n NetworkLink> {
-    let mut found = vec![below];
-    let mut at = 0;
-    while let Some(below) = found.get(at) {
-        let below = below.index;
-        let on_it = network.links.iter().filter(|link| {
-            let is_new = || !found.iter().any(|known| known.index == link.index);
-            link.lower == Some(below) && is_one_of(link, &["vlan", "macvlan", "ipvlan"]) && is_new()
+fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n NetworkLink) -> Vec<&'n NetworkLink> {
+    let mut carriers = vec![carrier];
+    let mut index = 0;
+    while let Some(carrier) = carriers.get(index) {
+        let lower_index = carrier.index;
+        let uppers = network.links.iter().filter(|link| {
+            let is_new = || !carriers.iter().any(|known| known.index == link.index);
+            link.lower == Some(lower_index)
+                && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
+                && is_new()
         });
-        let on_it: Vec<&NetworkLink> = on_it.collect();
-        found.extend(on_it);
-        at += 1;
+        let uppers: Vec<&NetworkLink> = uppers.collect();
+        carriers.extend(uppers);
+        index += 1;
     }
-    found
+    carriers
 }
 
 fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
@@ -239,39 +243,42 @@ fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
 
 fn other_route_outcome(
     network: &NetworkState,
-    to: Ipv4Addr,
-    from: &str,
-    by: Option<u32>,
+    neighbour: Ipv4Addr,
+    carrier: &str,
+    route_index: Option<u32>,
 ) -> TrialOutcome {
-    let Some(by) = by else {
+    let Some(route_index) = route_index else {
         return TrialOutcome::NotTried(
-            format!("the kernel has no route to {to}, beside an address of {from}"),
-            format!("run: ip link set dev {} up; ip route get {to}", quote_for_shell(from)),
+            format!("the kernel has no route to {neighbour}, beside an address of {carrier}"),
+            format!(
+                "run: ip link set dev {} up; ip route get {neighbour}",
+                quote_for_shell(carrier)
+            ),
         );
     };
     let mut links = network.links.iter();
-    let by = links.find(|link| link.index == by);
-    let by = by.map_or("another interface", |link| link.name.as_str());
+    let route_link = links.find(|link| link.index == route_index);
+    let route_name = route_link.map_or("another interface", |link| link.name.as_str());
     TrialOutcome::NotTried(
         format!(
-            "the kernel sends to {to}, beside an address of {from}, by {by}, so that nothing is sent by {from}"
+            "the kernel sends to {neighbour}, beside an address of {carrier}, by {route_name}, so that nothing is sent by {carrier}"
         ),
-        format!("give {from} an address of a network that {by} is not in"),
+        format!("give {carrier} an address of a network that {route_name} is not in"),
     )
 }
 
 /// The first other addresses of a network; the host may have some of them itself.
-fn neighbour_addresses(own: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
-    let own = own.to_bits();
+fn neighbour_addresses(address: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
+    let bits = address.to_bits();
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or_default();
-    let others: Vec<u32> = match prefix {
-        0..=30 => (1..=3).map(|number| (own & mask) + number).collect(),
-        31 => vec![own ^ 1],
+    let neighbours: Vec<u32> = match prefix {
+        0..=30 => (1..=3).map(|number| (bits & mask) + number).collect(),
+        31 => vec![bits ^ 1],
         _ => Vec::new(),
     };
-    let is_other = |other: &u32| *other != own && (prefix == 31 || *other != own | !mask);
-    let others = others.into_iter().filter(is_other);
-    others.map(Ipv4Addr::from_bits).collect()
+    let is_other = |other: &u32| *other != bits && (prefix == 31 || *other != bits | !mask);
+    let neighbours = neighbours.into_iter().filter(is_other);
+    neighbours.map(Ipv4Addr::from_bits).collect()
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<AttachedPrograms, Errno> {
     let mut ids = vec![0_u32; MAX_ATTACHED];
     let mut attr = ProgQueryAttr {
         target: number(cgroup),
-        place: ATTACH_DEVICE,
+        attach_type: ATTACH_DEVICE,
         programs: address(ids.as_mut_ptr()),
         count: count(ids.len()),
         ..ProgQueryAttr::default()
@@ -94,13 +94,13 @@ pub fn read(program: &OwnedFd) -> Result<BpfProgram, Errno> {
     let mut info = ProgramInfo::default();
     read_info(program, &mut info)?;
     let bytes = usize::try_from(info.xlated_prog_len).unwrap_or(usize::MAX);
-    let wanted = bytes / size_of::<Insn>();
-    if wanted > MAX_INSNS {
+    let insn_count = bytes / size_of::<Insn>();
+    if insn_count > MAX_INSNS {
         return Err(Errno::TOOBIG);
     }
-    let mut insns = vec![0 as Insn; wanted];
+    let mut insns = vec![0 as Insn; insn_count];
     let mut info = ProgramInfo {
-        xlated_prog_len: count(wanted * size_of::<Insn>()),
+        xlated_prog_len: count(insn_count * size_of::<Insn>()),
         xlated_prog_insns: address(insns.as_mut_ptr()),
         ..ProgramInfo::default()
     };

@@ -49,8 +49,10 @@ struct TcxProgram {
 
 /// Whether programs of tcx are on an interface of this process's own network namespace.
 pub fn has_tcx_programs(link: &Link) -> bool {
-    let mut places = PLACES.into_iter();
-    places.any(|place| query_tcx_programs(link.index, place).is_ok_and(|found| !found.is_empty()))
+    let mut attach_types = PLACES.into_iter();
+    attach_types.any(|attach_type| {
+        query_tcx_programs(link.index, attach_type).is_ok_and(|programs| !programs.is_empty())
+    })
 }
 
 /// Takes what netlink does not take from an interface of this process's own network namespace.
@@ -58,10 +60,10 @@ pub fn detach_all(link: &Link) -> Result<(), Errno> {
     if !link.xdp_programs.is_empty() {
         detach_xdp_links(link)?;
     }
-    for place in PLACES {
+    for attach_type in PLACES {
         // A kernel without tcx has none (EINVAL), nor has one without bpf(2) (ENOSYS).
-        for each in query_tcx_programs(link.index, place).unwrap_or_default() {
-            match detach(link.index, place, each) {
+        for program in query_tcx_programs(link.index, attach_type).unwrap_or_default() {
+            match detach(link.index, attach_type, program) {
                 Err(Errno::NOENT) | Ok(()) => {}
                 Err(error) => return Err(error),
             }
@@ -72,7 +74,7 @@ pub fn detach_all(link: &Link) -> Result<(), Errno> {
 
 /// The numbers of the machine's XDP programs of a name; those that cannot be looked at are none.
 pub fn find_xdp_programs(name: &[u8]) -> BTreeSet<u32> {
-    let mut found = BTreeSet::new();
+    let mut ids = BTreeSet::new();
     let mut last = 0;
     for _ in 0..MAX_LOOKS {
         let mut attr = word(last);
@@ -84,18 +86,19 @@ pub fn find_xdp_programs(name: &[u8]) -> BTreeSet<u32> {
             let mut info = ProgramInfo::default();
             read_info(&program, &mut info).map(|()| info)
         });
-        let is_it = |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_nul(&info.name) == name;
-        found.extend(info.ok().filter(is_it).map(|info| info.id));
+        let matches =
+            |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_nul(&info.name) == name;
+        ids.extend(info.ok().filter(matches).map(|info| info.id));
     }
-    found
+    ids
 }
 
-fn query_tcx_programs(ifindex: u32, place: u32) -> Result<Vec<TcxProgram>, Errno> {
+fn query_tcx_programs(ifindex: u32, attach_type: u32) -> Result<Vec<TcxProgram>, Errno> {
     let mut programs = [0_u32; MAX_ATTACHED];
     let mut links = [0_u32; MAX_ATTACHED];
     let mut query = ProgQueryAttr {
         target: ifindex,
-        place,
+        attach_type,
         programs: address(programs.as_mut_ptr()),
         links: address(links.as_mut_ptr()),
         count: u32::try_from(MAX_ATTACHED).unwrap_or_default(),
@@ -106,16 +109,16 @@ fn query_tcx_programs(ifindex: u32, place: u32) -> Result<Vec<TcxProgram>, Errno
         result => result?,
     };
     let count = usize::try_from(query.count).unwrap_or_default();
-    let found = programs.into_iter().zip(links).take(count);
-    Ok(found.map(|(program, link)| TcxProgram { program, link }).collect())
+    let attached = programs.into_iter().zip(links).take(count);
+    Ok(attached.map(|(program, link)| TcxProgram { program, link }).collect())
 }
 
-fn detach(ifindex: u32, place: u32, each: TcxProgram) -> Result<(), Errno> {
-    if each.link != 0 {
-        return detach_link(&open_by_id(LINK_GET_FD_BY_ID, each.link)?);
+fn detach(ifindex: u32, attach_type: u32, attached: TcxProgram) -> Result<(), Errno> {
+    if attached.link != 0 {
+        return detach_link(&open_by_id(LINK_GET_FD_BY_ID, attached.link)?);
     }
-    let program = open_by_id(PROG_GET_FD_BY_ID, each.program)?;
-    let mut attr = NumberAttr([ifindex, number(program.as_fd()), place, 0, 0, 0]);
+    let program = open_by_id(PROG_GET_FD_BY_ID, attached.program)?;
+    let mut attr = NumberAttr([ifindex, number(program.as_fd()), attach_type, 0, 0, 0]);
     bpf(PROG_DETACH, &mut attr).map(drop)
 }
 
@@ -129,16 +132,16 @@ fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
             result => result?,
         };
         last = attr.0[1];
-        let Ok(found) = open_by_id(LINK_GET_FD_BY_ID, last) else {
+        let Ok(fd) = open_by_id(LINK_GET_FD_BY_ID, last) else {
             continue;
         };
         let mut info = LinkInfo::default();
-        if read_info(&found, &mut info).is_err() {
+        if read_info(&fd, &mut info).is_err() {
             continue;
         }
-        let is_its = info.kind == XDP_LINK && info.ifindex == link.index;
-        if is_its && link.xdp_programs.contains(&info.program) {
-            detach_link(&found)?;
+        let is_on_link = info.kind == XDP_LINK && info.ifindex == link.index;
+        if is_on_link && link.xdp_programs.contains(&info.program) {
+            detach_link(&fd)?;
         }
     }
     Ok(())

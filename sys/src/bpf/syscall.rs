@@ -26,7 +26,7 @@ pub(super) struct NumberAttr(pub(super) [u32; 6]);
 pub(super) struct ProgQueryAttr {
     /// The descriptor of a cgroup, or the number of an interface.
     pub(super) target: u32,
-    pub(super) place: u32,
+    pub(super) attach_type: u32,
     pub(super) query_flags: u32,
     pub(super) attach_flags: u32,
     pub(super) programs: u64,

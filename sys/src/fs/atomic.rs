@@ -158,10 +158,10 @@ pub fn write_atomic_locked(
     loop {
         let mut temp = TempFile::create(dir.as_fd(), name, mode)?;
         let locked = flock(&temp.file, FlockOperation::LockExclusive);
-        let found = locked.and_then(|()| fstat(&temp.file));
-        let found = found.map_err(write_error("locking a temporary file for", name))?;
+        let stat = locked.and_then(|()| fstat(&temp.file));
+        let stat = stat.map_err(write_error("locking a temporary file for", name))?;
         // Before it was locked, it was anybody's to remove.
-        if found.st_nlink > 0 {
+        if stat.st_nlink > 0 {
             temp.write(bytes)?;
             return temp.commit();
         }

@@ -27,8 +27,8 @@ pub fn copy(old: impl AsFd, stat: &Stat, new: &File) -> Result<(), CopyError> {
 }
 
 fn copy_owner(stat: &Stat, new: &File) -> Result<(), Errno> {
-    let now = fstat(new)?;
-    if (now.st_uid, now.st_gid) == (stat.st_uid, stat.st_gid) {
+    let current = fstat(new)?;
+    if (current.st_uid, current.st_gid) == (stat.st_uid, stat.st_gid) {
         return Ok(());
     }
     let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));

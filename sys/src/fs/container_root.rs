@@ -59,7 +59,7 @@ pub struct ContainerRoot {
     /// them is not from the image, may be readable to nobody in the container, and may never
     /// answer.
     files: ResolveFlags,
-    looks_left: Cell<usize>,
+    lookups_left: Cell<usize>,
 }
 
 impl ContainerRoot {
@@ -72,7 +72,7 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::NO_XDEV,
             files: ResolveFlags::empty(),
-            looks_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKS),
         })
     }
 
@@ -90,7 +90,7 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
             files: ResolveFlags::NO_XDEV,
-            looks_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKS),
         })
     }
 
@@ -100,7 +100,7 @@ impl ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
             files: ResolveFlags::empty(),
-            looks_left: Cell::new(MAX_LOOKS),
+            lookups_left: Cell::new(MAX_LOOKS),
         }
     }
 
@@ -130,16 +130,16 @@ impl ContainerRoot {
     /// Whether there is nothing at a path. A link that leads nowhere is something, and so is what cannot
     /// be examined.
     pub fn is_missing(&self, path: &Path) -> bool {
-        let mut at = path;
+        let mut current = path;
         loop {
-            match self.find(at) {
+            match self.find(current) {
                 Err(Errno::NOENT) => {}
                 // Its directory exists, and the next name does not, or is such a link.
-                Ok(above) if at != path => return is_missing_entry(&above, path, at),
+                Ok(parent) if current != path => return is_missing_entry(&parent, path, current),
                 _ => return false,
             }
-            match at.parent() {
-                Some(above) => at = above,
+            match current.parent() {
+                Some(parent) => current = parent,
                 None => return false,
             }
         }
@@ -154,15 +154,15 @@ impl ContainerRoot {
     /// device or a FIFO can have effects.
     pub fn open_file(&self, path: &Path) -> Result<(File, u64), FileError> {
         let failed = |error| FileError::Lookup(path.to_owned(), error);
-        let found = self.lookup(path, self.files).map_err(failed)?;
-        let stat = fstat(&found).map_err(failed)?;
+        let fd = self.lookup(path, self.files).map_err(failed)?;
+        let stat = fstat(&fd).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(FileError::NotRegular(path.to_owned()));
         }
         // Reopens the same file for reading (proc(5), /proc/self/fd).
-        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let fd_path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(again, flags, Mode::empty()).map_err(failed)?;
+        let file = rustix::fs::open(fd_path, flags, Mode::empty()).map_err(failed)?;
         let size = u64::try_from(stat.st_size).unwrap_or_default();
         Ok((File::from(file), size))
     }
@@ -186,9 +186,9 @@ impl ContainerPath {
     pub fn resolve(
         root: Option<&ContainerRoot>,
         path: &Path,
-        mounted: &dyn Fn(&ContainerPath) -> bool,
+        is_mounted: &dyn Fn(&ContainerPath) -> bool,
     ) -> Result<ContainerPath> {
-        let walked = ContainerPath::walk(root, path, mounted);
+        let walked = ContainerPath::walk(root, path, is_mounted);
         walked.with_context(|| {
             format!("looking up {:?} in the container's root", truncate_for_message(path))
         })
@@ -197,65 +197,65 @@ impl ContainerPath {
     fn walk(
         root: Option<&ContainerRoot>,
         path: &Path,
-        mounted: &dyn Fn(&ContainerPath) -> bool,
+        is_mounted: &dyn Fn(&ContainerPath) -> bool,
     ) -> Result<ContainerPath, Errno> {
         if path.as_os_str().len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let mut links = 0;
-        let mut ahead = reversed_components(path.as_os_str());
-        let mut at = ContainerPath::default();
+        let mut pending = reversed_components(path.as_os_str());
+        let mut current = ContainerPath::default();
         // One descriptor per component of `at`; empty once nothing can be looked up any more.
-        let mut above: Vec<OwnedFd> = Vec::new();
-        let mut blind = root.is_none() || mounted(&at);
-        while let Some(name) = ahead.pop() {
+        let mut parents: Vec<OwnedFd> = Vec::new();
+        let mut is_blind = root.is_none() || is_mounted(&current);
+        while let Some(name) = pending.pop() {
             if name == ".." {
-                if blind {
+                if is_blind {
                     return Err(Errno::XDEV);
                 }
-                at.pop();
-                above.pop();
+                current.pop();
+                parents.pop();
                 continue;
             }
-            if at.0.len() + name.len() > PATH_MAX {
+            if current.0.len() + name.len() > PATH_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
             // It would count as two names.
             if name.as_bytes().contains(&0) {
                 return Err(Errno::INVAL);
             }
-            let Some(root) = root.filter(|_| !blind) else {
-                at.push(&name);
+            let Some(root) = root.filter(|_| !is_blind) else {
+                current.push(&name);
                 continue;
             };
-            let dir = above.last().map_or(root.fd.as_fd(), AsFd::as_fd);
-            let left = root.looks_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
-            root.looks_left.set(left);
+            let dir = parents.last().map_or(root.fd.as_fd(), AsFd::as_fd);
+            let remaining = root.lookups_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
+            root.lookups_left.set(remaining);
             match open_component(dir, &name, root.step)? {
                 Component::Absent => {
-                    at.push(&name);
-                    blind = true;
+                    current.push(&name);
+                    is_blind = true;
                 }
                 Component::Link(target) => {
                     links += 1;
-                    if links > MAX_LINKS || ahead.len() > MAX_COMPONENTS {
+                    if links > MAX_LINKS || pending.len() > MAX_COMPONENTS {
                         return Err(Errno::LOOP);
                     }
                     if target.as_bytes().starts_with(b"/") {
-                        at = ContainerPath::default();
-                        above.clear();
-                        blind = mounted(&at);
+                        current = ContainerPath::default();
+                        parents.clear();
+                        is_blind = is_mounted(&current);
                     }
-                    ahead.extend(reversed_components(&target));
+                    pending.extend(reversed_components(&target));
                 }
                 Component::Other(fd) => {
-                    at.push(&name);
-                    above.push(fd);
-                    blind = mounted(&at);
+                    current.push(&name);
+                    parents.push(fd);
+                    is_blind = is_mounted(&current);
                 }
             }
         }
-        Ok(at)
+        Ok(current)
     }
 
     fn push(&mut self, name: &OsStr) {
@@ -300,14 +300,14 @@ impl std::borrow::Borrow<[u8]> for ContainerPath {
 }
 
 /// Whether a directory has nothing by the name that follows it in a path.
-fn is_missing_entry(dir: &OwnedFd, path: &Path, at: &Path) -> bool {
-    let below = path.strip_prefix(at).ok();
-    let Some(name) = below.and_then(|below| below.components().next()) else {
+fn is_missing_entry(dir: &OwnedFd, path: &Path, ancestor: &Path) -> bool {
+    let relative = path.strip_prefix(ancestor).ok();
+    let Some(name) = relative.and_then(|relative| relative.components().next()) else {
         return false;
     };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = openat(dir, name.as_os_str(), flags, Mode::empty());
-    matches!(found, Err(Errno::NOENT))
+    let result = openat(dir, name.as_os_str(), flags, Mode::empty());
+    matches!(result, Err(Errno::NOENT))
 }
 
 fn open_context(path: &Path) -> String {
@@ -340,8 +340,8 @@ fn open_root(
             return Err(Errno::NAMETOOLONG);
         }
         let fd = open()?;
-        let (own, host) = (fstat(&fd)?, host()?);
-        Ok((fd, (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)))
+        let (root_stat, host) = (fstat(&fd)?, host()?);
+        Ok((fd, (root_stat.st_dev, root_stat.st_ino) == (host.st_dev, host.st_ino)))
     };
     let (fd, is_host) = opened().with_context(|| open_context(path))?;
     if is_host {

@@ -67,18 +67,18 @@ impl Lock {
         dir: impl AsFd,
         path: &Path,
         name: &str,
-        kind: LockMode,
-        patience: Duration,
+        mode: LockMode,
+        timeout: Duration,
     ) -> Result<Lock, LockError> {
         let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
         // Whether there is time for another attempt.
         let mut wait = || {
-            let left = patience.saturating_sub(since.elapsed());
-            std::thread::sleep(pause.min(left));
+            let remaining = timeout.saturating_sub(since.elapsed());
+            std::thread::sleep(pause.min(remaining));
             pause = (pause * 2).min(LAST_PAUSE);
-            !left.is_zero()
+            !remaining.is_zero()
         };
-        acquire_while(dir, path, name, kind, patience, &mut wait)
+        acquire_while(dir, path, name, mode, timeout, &mut wait)
     }
 
     /// Takes an exclusive lock if it is free right now.
@@ -101,21 +101,21 @@ pub fn acquire_while(
     dir: impl AsFd,
     path: &Path,
     name: &str,
-    kind: LockMode,
-    patience: Duration,
+    mode: LockMode,
+    timeout: Duration,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<Lock, LockError> {
     let path = path.join(name);
     loop {
         let file = open(dir.as_fd(), &path, name)?;
-        let is_ours = lock_open(&file, &path, kind, wait)?;
+        let is_ours = lock_open(&file, &path, mode, wait)?;
         // If somebody removed the file meanwhile, the next process may have created and locked
         // another one.
         if is_ours && is_still_at(&dir, &path, name, &file)? {
             return Ok(Lock { file });
         }
         if !is_ours || !wait() {
-            return Err(held_error(&file, path, patience));
+            return Err(held_error(&file, path, timeout));
         }
     }
 }
@@ -154,10 +154,10 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockEr
 fn lock_open(
     file: &OwnedFd,
     path: &Path,
-    kind: LockMode,
+    mode: LockMode,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<bool, LockError> {
-    let operation = match kind {
+    let operation = match mode {
         LockMode::Shared => FlockOperation::NonBlockingLockShared,
         LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
@@ -174,12 +174,12 @@ fn lock_open(
 /// Whether an open file is still the one with its name.
 fn is_still_at(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<bool, LockError> {
     let same = |named: Stat| {
-        let own = fstat(file)?;
-        Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
+        let own_stat = fstat(file)?;
+        Ok((named.st_dev, named.st_ino) == (own_stat.st_dev, own_stat.st_ino))
     };
     match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).and_then(same) {
         Err(Errno::NOENT) => Ok(false),
-        found => found.map_err(file_error("looking at", path)),
+        result => result.map_err(file_error("looking at", path)),
     }
 }
 
@@ -196,20 +196,20 @@ fn held_error(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
 /// waiting processes have `->` after the first field (fs/locks.c, `lock_get_status`).
 fn parse_lock_owners(table: impl BufRead, file: &Stat) -> Vec<u32> {
     let (major, minor) = (major(file.st_dev), minor(file.st_dev));
-    let wanted = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
+    let file_id = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
     let pid = |line: Vec<u8>| {
         let line = String::from_utf8(line).ok()?;
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         match fields.get(1..6)? {
-            ["FLOCK", _, _, pid, at] if *at == wanted => pid.parse().ok(),
+            ["FLOCK", _, _, pid, id] if *id == file_id => pid.parse().ok(),
             _ => None,
         }
     };
     let lines = table.split(b'\n').map_while(Result::ok);
-    let mut found: Vec<u32> = lines.filter_map(pid).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    let mut pids: Vec<u32> = lines.filter_map(pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
 }
 
 /// Who holds a lock, for messages; `command` returns the name of a process's program.

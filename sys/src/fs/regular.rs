@@ -47,24 +47,24 @@ pub fn read_sized(mut file: impl Read, size: usize, limit: usize) -> io::Result<
             return Ok(bytes);
         }
     }
-    let left = u64::try_from(limit - bytes.len()).unwrap_or(u64::MAX);
-    file.take(left).read_to_end(&mut bytes)?;
+    let remaining = u64::try_from(limit - bytes.len()).unwrap_or(u64::MAX);
+    file.take(remaining).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Refuses to replace what is there and no regular file, behind links too.
 pub fn check_replaceable(path: &Path) -> io::Result<()> {
     match path.metadata() {
-        Ok(found) => refuse_unusual(&found),
+        Ok(metadata) => refuse_unusual(&metadata),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-pub fn refuse_unusual(found: &Metadata) -> io::Result<()> {
-    match found.is_file() {
+pub fn refuse_unusual(metadata: &Metadata) -> io::Result<()> {
+    match metadata.is_file() {
         true => Ok(()),
-        false => Err(not_regular_error(file_type_name(found.file_type()))),
+        false => Err(not_regular_error(file_type_name(metadata.file_type()))),
     }
 }
 
@@ -74,12 +74,12 @@ pub fn not_regular_error(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-fn file_type_name(found: FileType) -> &'static str {
-    if found.is_dir() {
+fn file_type_name(file_type: FileType) -> &'static str {
+    if file_type.is_dir() {
         "a directory"
-    } else if found.is_fifo() {
+    } else if file_type.is_fifo() {
         "a pipe"
-    } else if found.is_socket() {
+    } else if file_type.is_socket() {
         "a socket"
     } else {
         "a device"

@@ -46,8 +46,8 @@ const STICKY: u32 = 0o1000;
 const REGULAR: &str = "regular file";
 const DIRECTORY: &str = "directory";
 
-fn wrong_type_error(path: &Path, wanted: &str) -> TrustError {
-    error!("{path:?} is not a {wanted}").into()
+fn wrong_type_error(path: &Path, expected: &str) -> TrustError {
+    error!("{path:?} is not a {expected}").into()
 }
 
 impl TrustError {
@@ -199,35 +199,35 @@ impl TrustedTree {
     /// Walks to a path, each step judged, and opens its end with `flags`; its path without links is last.
     fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat, PathBuf), TrustError> {
         let mut links = 0;
-        let mut ahead = reversed_components(path.as_os_str());
+        let mut pending = reversed_components(path.as_os_str());
         // The directories above, so that `..` needs no lookup, and whether others may make entries in them.
-        let mut above: Vec<(OwnedFd, bool)> = Vec::new();
-        let mut at = PathBuf::from("/");
+        let mut parents: Vec<(OwnedFd, bool)> = Vec::new();
+        let mut current = PathBuf::from("/");
         if !self.is_checked.load(Ordering::Relaxed) {
-            check_owner_and_mode(&self.owners, &at, &stat_of(&self.root, &at)?)?;
+            check_owner_and_mode(&self.owners, &current, &stat_of(&self.root, &current)?)?;
             self.is_checked.store(true, Ordering::Relaxed);
         }
-        while let Some(name) = ahead.pop() {
+        while let Some(name) = pending.pop() {
             if name == ".." {
-                above.pop();
-                at.pop();
+                parents.pop();
+                current.pop();
                 continue;
             }
-            let (dir, is_shared) = match above.last() {
+            let (dir, is_shared) = match parents.last() {
                 Some((fd, is_shared)) => (fd.as_fd(), *is_shared),
                 None => (self.root.as_fd(), false),
             };
-            at.push(&name);
-            let last = ahead.is_empty();
+            current.push(&name);
+            let last = pending.is_empty();
             let opened = match open_component(dir, &name, if last { flags } else { OFlags::PATH }) {
                 Err(Errno::LOOP) => open_component(dir, &name, OFlags::PATH),
                 opened => opened,
             };
-            let fd = opened.map_err(|error| open_error(at.clone(), error))?;
-            let stat = stat_of(&fd, &at)?;
+            let fd = opened.map_err(|error| open_error(current.clone(), error))?;
+            let stat = stat_of(&fd, &current)?;
             // Who may mount there may do everything there.
             if is_shared && !is_mount_root(&fd).unwrap_or(false) {
-                check_owner(&self.owners.in_sticky, &at, &stat)?;
+                check_owner(&self.owners.in_sticky, &current, &stat)?;
             }
             match file_type(&stat) {
                 FileType::Symlink => {
@@ -235,38 +235,38 @@ impl TrustedTree {
                     if links > MAX_LINKS {
                         bail!("{path:?}: more than {MAX_LINKS} symbolic links");
                     }
-                    check_owner(&self.owners.users, &at, &stat)?;
+                    check_owner(&self.owners.users, &current, &stat)?;
                     let target = readlinkat(&fd, "", Vec::new())
-                        .map_err(|error| open_error(at.clone(), error))?;
-                    at.pop();
+                        .map_err(|error| open_error(current.clone(), error))?;
+                    current.pop();
                     if target.as_bytes().starts_with(b"/") {
-                        above.clear();
-                        at = PathBuf::from("/");
+                        parents.clear();
+                        current = PathBuf::from("/");
                     }
-                    ahead.extend(reversed_components(OsStr::from_bytes(target.as_bytes())));
+                    pending.extend(reversed_components(OsStr::from_bytes(target.as_bytes())));
                 }
                 FileType::Directory if !last && self.owners.is_trusted_sticky_dir(&stat) => {
-                    above.push((fd, true));
+                    parents.push((fd, true));
                 }
                 kind => {
-                    check_owner_and_mode(&self.owners, &at, &stat)?;
+                    check_owner_and_mode(&self.owners, &current, &stat)?;
                     if last {
-                        return Ok((fd, stat, at));
+                        return Ok((fd, stat, current));
                     }
                     if kind != FileType::Directory {
-                        return Err(wrong_type_error(&at, DIRECTORY));
+                        return Err(wrong_type_error(&current, DIRECTORY));
                     }
-                    above.push((fd, false));
+                    parents.push((fd, false));
                 }
             }
         }
         // The path ended at a directory that was checked on the way: `/`, or `..` after a link.
-        let dir = above.last().map_or(self.root.as_fd(), |(fd, _)| fd.as_fd());
+        let dir = parents.last().map_or(self.root.as_fd(), |(fd, _)| fd.as_fd());
         let fd = open_component(dir, OsStr::new("."), flags)
-            .map_err(|error| open_error(at.clone(), error))?;
-        let stat = stat_of(&fd, &at)?;
-        check_owner_and_mode(&self.owners, &at, &stat)?;
-        Ok((fd, stat, at))
+            .map_err(|error| open_error(current.clone(), error))?;
+        let stat = stat_of(&fd, &current)?;
+        check_owner_and_mode(&self.owners, &current, &stat)?;
+        Ok((fd, stat, current))
     }
 }
 
@@ -293,13 +293,13 @@ impl TrustedDir<'_> {
     /// The names in it that `wanted` accepts, sorted. More than `limit` of them are an error.
     pub fn list_names(
         &self,
-        wanted: impl Fn(&[u8]) -> bool,
+        is_wanted: impl Fn(&[u8]) -> bool,
         limit: usize,
     ) -> Result<Vec<OsString>, TrustError> {
         let reading = || format!("reading {:?}", self.path);
         let mut names = Vec::new();
         let listed = each_name(&self.fd, &mut |name| {
-            if wanted(name) {
+            if is_wanted(name) {
                 names.push(OsStr::from_bytes(name).to_owned());
             }
             names.len() <= limit

@@ -50,7 +50,7 @@ pub fn dump_payload() -> Vec<u8> {
 
 /// One address, of a message about it.
 pub fn parse(payload: &[u8]) -> Option<Address> {
-    let [of_family, prefix] = *payload.first_chunk()?;
+    let [family, prefix] = *payload.first_chunk()?;
     let index = u32_at(payload, 4)?;
     let attributes = payload.get(HEADER..)?;
     // Of IPv4 the local one is the interface's; the other is that of a peer.
@@ -58,7 +58,7 @@ pub fn parse(payload: &[u8]) -> Option<Address> {
         find_attribute(attributes, LOCAL).or_else(|| find_attribute(attributes, ADDRESS))?;
     Some(Address {
         index,
-        address: parse_octets(bytes).filter(|address| address_family(*address) == of_family)?,
+        address: parse_octets(bytes).filter(|address| address_family(*address) == family)?,
         prefix,
     })
 }

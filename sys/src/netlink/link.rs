@@ -114,12 +114,12 @@ pub struct Link {
 impl Link {
     /// Whether a name is one of its names.
     pub fn has_name(&self, name: &[u8]) -> bool {
-        self.names().any(|own| own == name)
+        self.names().any(|own_name| own_name == name)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
-        let others = self.alternative_names.iter().map(Vec::as_slice);
-        std::iter::once(self.name.as_slice()).chain(others)
+        let alternative_names = self.alternative_names.iter().map(Vec::as_slice);
+        std::iter::once(self.name.as_slice()).chain(alternative_names)
     }
 
     pub fn display_name(&self) -> String {

@@ -54,16 +54,16 @@ pub fn align(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+pub fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
 /// What stands before the null byte.
@@ -83,9 +83,9 @@ pub fn parse_attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
 }
 
 /// The value of the first attribute of a type.
-pub fn find_attribute(payload: &[u8], wanted: u16) -> Option<&[u8]> {
+pub fn find_attribute(payload: &[u8], wanted_kind: u16) -> Option<&[u8]> {
     let mut all = parse_attributes(payload);
-    Some(all.find(|(kind, _)| *kind == wanted)?.1)
+    Some(all.find(|(kind, _)| *kind == wanted_kind)?.1)
 }
 
 #[derive(Clone, Copy)]
@@ -120,10 +120,10 @@ pub fn parse_messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<NetlinkMe
         if bytes.is_empty() {
             return None;
         }
-        let found = parse_first(bytes);
-        let length = found.map_or(bytes.len(), |message| HEADER + message.payload.len());
+        let first = parse_first(bytes);
+        let length = first.map_or(bytes.len(), |message| HEADER + message.payload.len());
         bytes = bytes.get(align(length)..).unwrap_or_default();
-        Some(found)
+        Some(first)
     })
 }
 
@@ -151,7 +151,7 @@ pub struct ReplyProgress {
 pub fn read_datagram(
     bytes: &[u8],
     sequence: u32,
-    part: &mut dyn FnMut(&[u8]),
+    visit: &mut dyn FnMut(&[u8]),
 ) -> io::Result<ReplyProgress> {
     let mut progress = ReplyProgress::default();
     for message in parse_messages(bytes) {
@@ -165,7 +165,7 @@ pub fn read_datagram(
             progress.is_complete = true;
             break;
         }
-        part(message.payload);
+        visit(message.payload);
     }
     Ok(progress)
 }

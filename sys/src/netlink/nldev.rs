@@ -46,7 +46,7 @@ pub struct RdmaLink {
 pub struct RdmaChardev {
     /// The kernel's name, which is that of its node below /dev/infiniband too.
     pub name: String,
-    pub numbers: DeviceNumber,
+    pub number: DeviceNumber,
 }
 
 /// Which network namespaces have a device.
@@ -76,9 +76,9 @@ pub fn rename(index: u32, name: &[u8]) -> Vec<u8> {
 
 /// The payload of [`GET_CHARACTER`] for a device's node of a type, such as `uverbs`; without a device for one that all
 /// devices share, such as `rdma_cm`.
-pub fn chardev_payload(index: Option<u32>, of_type: &str) -> Vec<u8> {
+pub fn chardev_payload(index: Option<u32>, type_name: &str) -> Vec<u8> {
     let device = index.map(device_payload).unwrap_or_default();
-    [device, encode_text(CHARACTER_TYPE, of_type.as_bytes())].concat()
+    [device, encode_text(CHARACTER_TYPE, type_name.as_bytes())].concat()
 }
 
 /// The character device in the answer. Its name becomes part of a path, so one that could lead elsewhere is none.
@@ -90,7 +90,7 @@ pub fn parse_character(payload: &[u8]) -> Option<RdmaChardev> {
     }
     Some(RdmaChardev {
         name: name.to_owned(),
-        numbers: decode_device_number(u64_at(find_attribute(payload, CHARACTER)?, 0)?)?,
+        number: decode_device_number(u64_at(find_attribute(payload, CHARACTER)?, 0)?)?,
     })
 }
 
@@ -219,7 +219,7 @@ mod tests {
         let found = |name: &str| {
             let found = told(name, &parse_character).unwrap();
             let shown = found.iter();
-            let shown = shown.map(|one| format!("{} {}", one.name, one.numbers));
+            let shown = shown.map(|one| format!("{} {}", one.name, one.number));
             shown.collect::<Vec<_>>()
         };
         assert_eq!(found("uverbs-answer"), ["uverbs3 231:195"]);

@@ -38,7 +38,7 @@ pub struct Route {
     pub protocol: u8,
     /// The next hop that it names, an object of its own. With `net.ipv4.nexthop_compat_mode=0` the kernel says no
     /// interface beside it (net/ipv4/fib_semantics.c, `fib_dump_info`).
-    pub object: Option<u32>,
+    pub next_hop_id: Option<u32>,
 }
 
 /// Next hops that routes name.
@@ -76,27 +76,27 @@ pub fn to(destination: IpAddr) -> Vec<u8> {
 /// One route, of a message about it; none of another family than IPv4 and IPv6.
 pub fn parse(payload: &[u8]) -> Option<Route> {
     let header = payload.get(..HEADER)?;
-    let [of_family, prefix, _, _, _, protocol, ..] = *header.first_chunk::<HEADER>()?;
-    let mut destination = match of_family {
+    let [family, prefix, _, _, _, protocol, ..] = *header.first_chunk::<HEADER>()?;
+    let mut destination = match family {
         INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
-    let (mut interfaces, mut via, mut object) = (Vec::new(), None, None);
+    let (mut interfaces, mut via, mut next_hop_id) = (Vec::new(), None, None);
     for (kind, value) in parse_attributes(payload.get(HEADER..)?) {
         match kind {
             DESTINATION => {
                 destination =
-                    parse_octets(value).filter(|address| address_family(*address) == of_family)?;
+                    parse_octets(value).filter(|address| address_family(*address) == family)?;
             }
             GATEWAY => via = parse_octets(value),
             INTERFACE => interfaces.extend(u32_at(value, 0)),
             SEVERAL => interfaces.extend(next_hops(value)),
-            OBJECT => object = u32_at(value, 0),
+            OBJECT => next_hop_id = u32_at(value, 0),
             _ => {}
         }
     }
-    Some(Route { interfaces, destination: (destination, prefix), via, protocol, object })
+    Some(Route { interfaces, destination: (destination, prefix), via, protocol, next_hop_id })
 }
 
 /// What asks for all next hops.
@@ -106,12 +106,12 @@ pub fn dump_next_hops_payload() -> Vec<u8> {
 
 /// One next hop, of a message about it.
 pub fn parse_next_hop(payload: &[u8]) -> Option<NextHop> {
-    let of_object = payload.get(OBJECT_HEADER..)?;
+    let attributes = payload.get(OBJECT_HEADER..)?;
     let (members, _) =
-        find_attribute(of_object, OBJECT_GROUP).unwrap_or_default().as_chunks::<OBJECT_MEMBER>();
+        find_attribute(attributes, OBJECT_GROUP).unwrap_or_default().as_chunks::<OBJECT_MEMBER>();
     Some(NextHop {
-        id: u32_at(find_attribute(of_object, OBJECT_ID)?, 0)?,
-        interface: find_attribute(of_object, OBJECT_INTERFACE).and_then(|index| u32_at(index, 0)),
+        id: u32_at(find_attribute(attributes, OBJECT_ID)?, 0)?,
+        interface: find_attribute(attributes, OBJECT_INTERFACE).and_then(|index| u32_at(index, 0)),
         members: members.iter().filter_map(|member| u32_at(member, 0)).collect(),
     })
 }
@@ -119,16 +119,16 @@ pub fn parse_next_hop(payload: &[u8]) -> Option<NextHop> {
 impl Route {
     /// Whether only its next hop says where it leads.
     pub fn is_unresolved(&self) -> bool {
-        self.object.is_some() && self.interfaces.is_empty()
+        self.next_hop_id.is_some() && self.interfaces.is_empty()
     }
 
     /// Takes its interfaces from its next hop; none where that is not among these.
-    pub fn resolve(&mut self, objects: &[NextHop]) -> Option<()> {
-        let find = |id| objects.iter().find(|object| object.id == id);
-        let own = find(self.object?)?;
-        let members: Option<Vec<&NextHop>> = own.members.iter().map(|id| find(*id)).collect();
-        let all = iter::once(own).chain(members?);
-        self.interfaces = all.filter_map(|object| object.interface).collect();
+    pub fn resolve(&mut self, next_hops: &[NextHop]) -> Option<()> {
+        let find = |id| next_hops.iter().find(|next_hop| next_hop.id == id);
+        let next_hop = find(self.next_hop_id?)?;
+        let members: Option<Vec<&NextHop>> = next_hop.members.iter().map(|id| find(*id)).collect();
+        let all = iter::once(next_hop).chain(members?);
+        self.interfaces = all.filter_map(|next_hop| next_hop.interface).collect();
         Some(())
     }
 }
@@ -138,8 +138,8 @@ fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = u32> {
     iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let index = u32_at(bytes, 4)?;
-        let behind = bytes.get(length.next_multiple_of(4)..);
-        bytes = behind.filter(|_| length >= NEXT_HOP).unwrap_or_default();
+        let rest = bytes.get(length.next_multiple_of(4)..);
+        bytes = rest.filter(|_| length >= NEXT_HOP).unwrap_or_default();
         Some(index)
     })
 }
@@ -176,7 +176,7 @@ mod tests {
             destination: ("198.51.100.0".parse().unwrap(), 24),
             via: Some("192.0.2.1".parse().unwrap()),
             protocol: STATIC,
-            object: None,
+            next_hop_id: None,
         };
         assert_eq!(parse(&made), Some(wanted));
         for (network, via) in [("0.0.0.0", "192.0.2.1"), ("::", "fe80::1")] {

@@ -51,7 +51,7 @@ enum ReplyEnd {
 #[derive(Debug)]
 pub struct NetlinkSocket {
     fd: OwnedFd,
-    is_impatient: bool,
+    has_timeout: bool,
     sequence: AtomicU32,
 }
 
@@ -64,7 +64,7 @@ impl NetlinkSocket {
         connect(&fd, &SocketAddrNetlink::new(0, 0))?;
         Ok(NetlinkSocket {
             fd,
-            is_impatient: false,
+            has_timeout: false,
             // 0 is the kernel's own.
             sequence: AtomicU32::new(1),
         })
@@ -73,7 +73,7 @@ impl NetlinkSocket {
     /// Gives up a list after two seconds: who is in a network namespace may fill it with interfaces.
     #[must_use]
     pub fn with_timeout(self) -> Self {
-        NetlinkSocket { is_impatient: true, ..self }
+        NetlinkSocket { has_timeout: true, ..self }
     }
 
     pub fn execute(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
@@ -86,10 +86,10 @@ impl NetlinkSocket {
         &self,
         kind: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> Option<T>,
+        parse: &dyn Fn(&[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
-        let mut found = self.query(kind, ACKNOWLEDGE, payload, part)?;
-        Ok(found.pop())
+        let mut values = self.query(kind, ACKNOWLEDGE, payload, parse)?;
+        Ok(values.pop())
     }
 
     /// Reads a whole list; `part` is called for each message of it.
@@ -97,9 +97,9 @@ impl NetlinkSocket {
         &self,
         kind: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> P,
+        parse: &dyn Fn(&[u8]) -> P,
     ) -> io::Result<Vec<P::Item>> {
-        self.query(kind, DUMP, payload, part)
+        self.query(kind, DUMP, payload, parse)
     }
 
     /// Sends a request, whose flags say how the answer ends. What changed while it was read is asked for again.
@@ -108,12 +108,12 @@ impl NetlinkSocket {
         kind: u16,
         flags: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> P,
+        parse: &dyn Fn(&[u8]) -> P,
     ) -> io::Result<Vec<P::Item>> {
-        let until = self.deadline();
+        let deadline = self.deadline();
         for _ in 0..ATTEMPTS {
-            match self.try_query(kind, flags, payload, part, until)? {
-                (found, ReplyEnd::Whole) => return Ok(found),
+            match self.try_query(kind, flags, payload, parse, deadline)? {
+                (values, ReplyEnd::Whole) => return Ok(values),
                 (_, ReplyEnd::Changed) => {}
                 (_, ReplyEnd::Late) => return Err(timeout_error()),
             }
@@ -129,10 +129,10 @@ impl NetlinkSocket {
             if unresolved.peek().is_none() {
                 return Ok(routes);
             }
-            let objects = route::dump_next_hops_payload();
-            let objects = self.list(route::GET_NEXT_HOPS, &objects, &route::parse_next_hop)?;
+            let payload = route::dump_next_hops_payload();
+            let next_hops = self.list(route::GET_NEXT_HOPS, &payload, &route::parse_next_hop)?;
             // Whoever removes a next hop in between removes the route.
-            if unresolved.all(|route| route.resolve(&objects).is_some()) {
+            if unresolved.all(|route| route.resolve(&next_hops).is_some()) {
                 return Ok(routes);
             }
         }
@@ -145,15 +145,15 @@ impl NetlinkSocket {
         &self,
         kind: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> Option<T>,
+        parse: &dyn Fn(&[u8]) -> Option<T>,
         key: &dyn Fn(&T) -> u32,
     ) -> io::Result<(Vec<T>, bool)> {
-        let until = self.deadline();
-        merge_attempts(&mut || self.try_query(kind, DUMP, payload, part, until), key)
+        let deadline = self.deadline();
+        merge_attempts(&mut || self.try_query(kind, DUMP, payload, parse, deadline), key)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.is_impatient.then(|| Instant::now() + PATIENCE)
+        self.has_timeout.then(|| Instant::now() + PATIENCE)
     }
 
     fn try_query<P: IntoIterator>(
@@ -161,14 +161,14 @@ impl NetlinkSocket {
         kind: u16,
         flags: u16,
         payload: &[u8],
-        part: &dyn Fn(&[u8]) -> P,
-        until: Option<Instant>,
+        parse: &dyn Fn(&[u8]) -> P,
+        deadline: Option<Instant>,
     ) -> io::Result<(Vec<P::Item>, ReplyEnd)> {
-        let mut found = Vec::new();
-        let end = self.exchange(kind, flags, payload, until, &mut |bytes| {
-            found.extend(part(bytes));
+        let mut values = Vec::new();
+        let end = self.exchange(kind, flags, payload, deadline, &mut |bytes| {
+            values.extend(parse(bytes));
         })?;
-        Ok((found, end))
+        Ok((values, end))
     }
 
     /// Sends a request and reads the answer to its end, or for as long as there is time.
@@ -177,8 +177,8 @@ impl NetlinkSocket {
         kind: u16,
         flags: u16,
         payload: &[u8],
-        until: Option<Instant>,
-        part: &mut dyn FnMut(&[u8]),
+        deadline: Option<Instant>,
+        visit: &mut dyn FnMut(&[u8]),
     ) -> io::Result<ReplyEnd> {
         // Answers to an earlier request that was given up may still come.
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
@@ -187,7 +187,7 @@ impl NetlinkSocket {
         let mut bytes = vec![0; DATAGRAM];
         let (mut received, mut has_changed) = (0, false);
         loop {
-            if until.is_some_and(|until| Instant::now() >= until) {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(ReplyEnd::Late);
             }
             // The kernel answers while it is asked, so nothing is waited for.
@@ -200,7 +200,7 @@ impl NetlinkSocket {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
             let datagram = bytes.get(..length).ok_or_else(truncated_error)?;
-            let progress = read_datagram(datagram, sequence, part)?;
+            let progress = read_datagram(datagram, sequence, visit)?;
             has_changed |= progress.has_changed;
             match (progress.is_complete, has_changed) {
                 (false, _) => {}
@@ -242,7 +242,7 @@ impl NetlinkListener {
     }
 
     /// Reads what has come; whether some of it was lost.
-    pub fn read(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+    pub fn read(&mut self, mut visit: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut is_lost = false;
         for _ in 0..MOST_AT_ONCE {
             match receive(&self.fd, &mut self.buffer) {
@@ -251,7 +251,7 @@ impl NetlinkListener {
                         continue;
                     }
                     match self.buffer.get(..length) {
-                        Some(message) => each(message),
+                        Some(message) => visit(message),
                         None => is_lost = true,
                     }
                 }
@@ -294,22 +294,22 @@ fn merge_attempts<T>(
     attempt: &mut dyn FnMut() -> io::Result<(Vec<T>, ReplyEnd)>,
     key: &dyn Fn(&T) -> u32,
 ) -> io::Result<(Vec<T>, bool)> {
-    let mut seen = BTreeMap::new();
+    let mut merged = BTreeMap::new();
     for number in 0..ATTEMPTS {
-        let (found, end) = attempt()?;
+        let (values, end) = attempt()?;
         match end {
-            ReplyEnd::Whole => return Ok((found, true)),
+            ReplyEnd::Whole => return Ok((values, true)),
             // Whoever changes it all the time must not make what was seen of it useless.
             ReplyEnd::Late if number == 0 => return Err(timeout_error()),
             ReplyEnd::Changed | ReplyEnd::Late => {
-                seen.extend(found.into_iter().map(|one| (key(&one), one)));
+                merged.extend(values.into_iter().map(|value| (key(&value), value)));
             }
         }
         if end == ReplyEnd::Late {
             break;
         }
     }
-    Ok((seen.into_values().collect(), false))
+    Ok((merged.into_values().collect(), false))
 }
 
 fn inconsistent_error() -> io::Error {

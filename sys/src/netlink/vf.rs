@@ -63,7 +63,7 @@ impl VlanProtocol {
 
     fn from_ethertype(number: u16) -> Option<Self> {
         let all = [VlanProtocol::Q, VlanProtocol::Ad];
-        all.into_iter().find(|one| one.ethertype() == number)
+        all.into_iter().find(|protocol| protocol.ethertype() == number)
     }
 }
 
@@ -144,17 +144,17 @@ impl VfChange {
     }
 
     /// What the settings say of the same thing; none where they do not.
-    pub fn current_in(self, found: &VfSettings) -> Option<VfChange> {
+    pub fn current_in(self, current: &VfSettings) -> Option<VfChange> {
         match self {
-            VfChange::Vlan(_) => found.vlan.map(VfChange::Vlan),
-            VfChange::Mac(_) => found.mac.map(VfChange::Mac),
-            VfChange::SpoofCheck(_) => found.spoof_check.map(VfChange::SpoofCheck),
-            VfChange::Trust(_) => found.trust.map(VfChange::Trust),
+            VfChange::Vlan(_) => current.vlan.map(VfChange::Vlan),
+            VfChange::Mac(_) => current.mac.map(VfChange::Mac),
+            VfChange::SpoofCheck(_) => current.spoof_check.map(VfChange::SpoofCheck),
+            VfChange::Trust(_) => current.trust.map(VfChange::Trust),
             VfChange::Rate { .. } => {
-                let (min, max) = found.min_rate.zip(found.max_rate)?;
+                let (min, max) = current.min_rate.zip(current.max_rate)?;
                 Some(VfChange::Rate { min, max })
             }
-            VfChange::LinkState(_) => found.link_state.map(VfChange::LinkState),
+            VfChange::LinkState(_) => current.link_state.map(VfChange::LinkState),
         }
     }
 
@@ -186,7 +186,8 @@ impl VfChange {
             VfChange::Rate { min, max } => encode_attribute(VF_RATE, &words(&[min, max])),
             VfChange::LinkState(state) => {
                 let numbers = (0..).zip(LinkState::ALL);
-                let number = numbers.filter(|(_, one)| *one == state).map(|(at, _)| at);
+                let number =
+                    numbers.filter(|(_, link_state)| *link_state == state).map(|(index, _)| index);
                 encode_attribute(VF_LINK_STATE, &words(&[number.sum()]))
             }
         }
@@ -232,17 +233,17 @@ impl VfSettings {
     }
 
     /// Each thing that is set here, and how; one rate brings the other as it is now.
-    pub fn changes(&self, now: &VfSettings) -> impl Iterator<Item = VfChange> + use<> {
+    pub fn changes(&self, current: &VfSettings) -> impl Iterator<Item = VfChange> + use<> {
         let is_limited = self.min_rate.is_some() || self.max_rate.is_some();
-        let rate = |own: Option<u32>, now: Option<u32>| own.or(now).unwrap_or_default();
+        let rate = |own: Option<u32>, current: Option<u32>| own.or(current).unwrap_or_default();
         let all = [
             self.vlan.map(VfChange::Vlan),
             self.mac.map(VfChange::Mac),
             self.spoof_check.map(VfChange::SpoofCheck),
             self.trust.map(VfChange::Trust),
             is_limited.then(|| VfChange::Rate {
-                min: rate(self.min_rate, now.min_rate),
-                max: rate(self.max_rate, now.max_rate),
+                min: rate(self.min_rate, current.min_rate),
+                max: rate(self.max_rate, current.max_rate),
             }),
             self.link_state.map(VfChange::LinkState),
         ];
@@ -250,29 +251,29 @@ impl VfSettings {
     }
 
     /// What of it is otherwise now.
-    pub fn differences(&self, now: &VfSettings) -> Vec<VfChange> {
-        let changes = self.changes(now);
-        changes.filter(|change| change.current_in(now) != Some(*change)).collect()
+    pub fn differences(&self, current: &VfSettings) -> Vec<VfChange> {
+        let changes = self.changes(current);
+        changes.filter(|change| change.current_in(current) != Some(*change)).collect()
     }
 
     /// What of it the driver is told: what is otherwise now, and its spoof check in any case. That of ixgbe is turned off for
     /// a function that asks for a further address, and is said to be on (`ixgbe_set_vf_macvlan_msg`).
-    pub fn required_changes(&self, now: &VfSettings) -> Vec<VfChange> {
-        let unsure = VfSettings { spoof_check: None, ..*now };
+    pub fn required_changes(&self, current: &VfSettings) -> Vec<VfChange> {
+        let unsure = VfSettings { spoof_check: None, ..*current };
         self.differences(&unsure)
     }
 
     /// What it says of the things that others set.
-    pub fn restricted_to(&self, others: &VfSettings) -> VfSettings {
-        let is_limited = others.min_rate.is_some() || others.max_rate.is_some();
+    pub fn restricted_to(&self, other: &VfSettings) -> VfSettings {
+        let is_limited = other.min_rate.is_some() || other.max_rate.is_some();
         VfSettings {
-            vlan: self.vlan.filter(|_| others.vlan.is_some()),
-            mac: self.mac.filter(|_| others.mac.is_some()),
-            spoof_check: self.spoof_check.filter(|_| others.spoof_check.is_some()),
-            trust: self.trust.filter(|_| others.trust.is_some()),
+            vlan: self.vlan.filter(|_| other.vlan.is_some()),
+            mac: self.mac.filter(|_| other.mac.is_some()),
+            spoof_check: self.spoof_check.filter(|_| other.spoof_check.is_some()),
+            trust: self.trust.filter(|_| other.trust.is_some()),
             min_rate: self.min_rate.filter(|_| is_limited),
             max_rate: self.max_rate.filter(|_| is_limited),
-            link_state: self.link_state.filter(|_| others.link_state.is_some()),
+            link_state: self.link_state.filter(|_| other.link_state.is_some()),
         }
     }
 }
@@ -285,15 +286,15 @@ mod mac_text {
 
     pub(super) fn serialize<S: Serializer>(
         mac: &Option<[u8; 6]>,
-        to: S,
+        serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        mac.map(|mac| format_hwaddr(&mac)).serialize(to)
+        mac.map(|mac| format_hwaddr(&mac)).serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
+        deserializer: D,
     ) -> Result<Option<[u8; 6]>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
+        let text = Option::<String>::deserialize(deserializer)?;
         let read = |text: String| parse_hwaddr(&text)?.try_into().ok();
         text.map(|text| read(text).ok_or_else(|| de::Error::custom("it is no hardware address")))
             .transpose()
@@ -317,21 +318,21 @@ pub fn set_payload(index: u32, vf: u32, change: VfChange) -> Vec<u8> {
 pub struct VfList {
     /// By their numbers. Some may be missing: the length of the list has 16 bits, which the kernel cuts off without a word
     /// where there are more than some 330 (`nla_nest_end`).
-    pub told: BTreeMap<u32, VfSettings>,
+    pub reported: BTreeMap<u32, VfSettings>,
     /// How many there are; 0 where the driver tells of none.
     pub count: u32,
 }
 
 /// None where it is no such message.
 pub fn parse(payload: &[u8]) -> Option<VfList> {
-    let of_link = payload.get(HEADER..)?;
-    let Some(list) = find_attribute(of_link, VF_INFO_LIST) else {
+    let attributes = payload.get(HEADER..)?;
+    let Some(list) = find_attribute(attributes, VF_INFO_LIST) else {
         return Some(VfList::default());
     };
     let vfs = parse_attributes(list).filter(|(kind, _)| *kind == VF_INFO);
-    let count = find_attribute(of_link, VF_COUNT).and_then(|count| u32_at(count, 0));
+    let count = find_attribute(attributes, VF_COUNT).and_then(|count| u32_at(count, 0));
     Some(VfList {
-        told: vfs.filter_map(|(_, vf)| parse_vf(vf)).collect(),
+        reported: vfs.filter_map(|(_, vf)| parse_vf(vf)).collect(),
         count: count.unwrap_or_default(),
     })
 }
@@ -340,7 +341,7 @@ fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
     let mut settings = VfSettings::default();
     let (mut number, mut protocol) = (None, Some(VlanProtocol::Q));
     for (kind, value) in parse_attributes(bytes) {
-        let word = |at| u32_at(value, at);
+        let word = |offset| u32_at(value, offset);
         // All bits are set where the driver does not say.
         let switch = || word(4).filter(|word| *word <= 1).map(|word| word == 1);
         match kind {
@@ -351,7 +352,7 @@ fn parse_vf(bytes: &[u8]) -> Option<(u32, VfSettings)> {
             VF_RATE => (settings.min_rate, settings.max_rate) = (word(4), word(8)),
             VF_LINK_STATE => {
                 let state = word(4).and_then(|word| usize::try_from(word).ok());
-                settings.link_state = state.and_then(|at| LinkState::ALL.get(at).copied());
+                settings.link_state = state.and_then(|index| LinkState::ALL.get(index).copied());
             }
             VF_VLAN_LIST => {
                 protocol = parse_protocol(value);
@@ -450,7 +451,7 @@ mod tests {
         let list = encode_attribute(VF_INFO_LIST | 0x8000, &list);
         let whole = [header(3, 0, 0), encode_attribute(3, b"ens1\0"), list].concat();
         let found = parse(&whole).unwrap();
-        assert_eq!(found.told, BTreeMap::from([(0, wanted), (5, wanted)]));
+        assert_eq!(found.reported, BTreeMap::from([(0, wanted), (5, wanted)]));
         assert_eq!(wanted.differences(&wanted), []);
         for end in 0..whole.len() {
             let _ = parse(&whole[..end]);
@@ -470,7 +471,7 @@ mod tests {
         let count = encode_attribute(VF_COUNT, &u32::from(many).to_ne_bytes());
         let found = parse(&[header(3, 0, 0), count, head, list].concat()).unwrap();
         assert_eq!(found.count, u32::from(many));
-        let told: Vec<u32> = found.told.into_keys().collect();
+        let told: Vec<u32> = found.reported.into_keys().collect();
         assert!((1..20).contains(&told.len()), "{told:?}");
         assert!(told.iter().copied().eq(0..told.len() as u32), "{told:?}");
         // Of an interface whose driver tells of none, such as one that stands for a virtual function.

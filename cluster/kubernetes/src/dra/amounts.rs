@@ -40,15 +40,15 @@ pub struct ResourceAmounts {
     pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
     /// Whether kubelet knows the driver.
     pub registered: watch::Receiver<DraRegistration>,
-    pub offered: watch::Receiver<DraClasses>,
+    pub dra_classes: watch::Receiver<DraClasses>,
     /// [`LOOKS`].
-    pub looks: [Duration; 2],
+    pub pauses: [Duration; 2],
 }
 
 impl ResourceAmounts {
     /// Tells which resources the device plugin is to have with no device, until the program ends.
     pub async fn run(self, none: watch::Sender<BTreeSet<ResourceName>>) {
-        let (mut registered, mut of_dra) = (self.registered.clone(), self.offered.clone());
+        let (mut registered, mut of_dra) = (self.registered.clone(), self.dra_classes.clone());
         loop {
             let is_known = registered.borrow_and_update().now;
             let classes = of_dra.borrow().classes.clone();
@@ -72,13 +72,13 @@ impl ResourceAmounts {
         none: &watch::Sender<BTreeSet<ResourceName>>,
     ) {
         let mut backoff = Backoff::default();
-        for pause in self.looks {
+        for pause in self.pauses {
             sleep(pause).await;
             loop {
                 let wait = match self.remaining_resources(classes).await {
-                    Ok(left) => {
-                        let is_done = left.is_empty();
-                        send_remaining(left, none);
+                    Ok(remaining) => {
+                        let is_done = remaining.is_empty();
+                        send_remaining(remaining, none);
                         if is_done {
                             break;
                         }
@@ -103,19 +103,19 @@ impl ResourceAmounts {
         let counted = self.api.node_resources(&self.node).await?;
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let of_class = |class: &Class| {
-            let own = ResourceName::try_from(class.cdi_kind()).ok();
-            own.into_iter().chain(other_resources(&snapshot, *class).into_keys())
+            let class_resource = ResourceName::try_from(class.cdi_kind()).ok();
+            class_resource.into_iter().chain(other_resources(&snapshot, *class).into_keys())
         };
         let names = classes.iter().flat_map(of_class);
         Ok(names.filter(|name| counted.contains(name.as_str())).collect())
     }
 }
 
-fn send_remaining(left: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName>>) {
-    if !left.is_subset(&none.borrow()) {
-        let names: Vec<&str> = left.iter().map(ResourceName::as_str).collect();
+fn send_remaining(remaining: BTreeSet<ResourceName>, none: &watch::Sender<BTreeSet<ResourceName>>) {
+    if !remaining.is_subset(&none.borrow()) {
+        let names: Vec<&str> = remaining.iter().map(ResourceName::as_str).collect();
         let resources = names.join(", ");
         tracing::info!(%resources, "the Node still counts what DRA serves now; telling kubelet that there is none");
     }
-    send(none, left);
+    send(none, remaining);
 }

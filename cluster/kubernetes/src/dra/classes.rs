@@ -70,7 +70,7 @@ pub(super) fn is_refused(error: &ApiError) -> bool {
 /// rights may come, and it does not tell of them. What was told stays when it cannot be reached.
 pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender<DeviceClasses>) {
     let mut backoff = Backoff::default();
-    let mut said = LastMessage::default();
+    let mut last_message = LastMessage::default();
     loop {
         let begun = Instant::now();
         let Err(error) = follow(&api, &to).await;
@@ -81,7 +81,7 @@ pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender
         } else {
             backoff.next().max(error.retry_after().unwrap_or_default())
         };
-        log_once(&error, &mut said);
+        log_once(&error, &mut last_message);
         tokio::select! {
             () = sleep(wait) => {}
             () = to.closed() => return,
@@ -90,9 +90,9 @@ pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender
 }
 
 /// Once, however often it is tried.
-fn log_once(error: &ApiError, said: &mut LastMessage) {
+fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     let reason = ErrorChain(error).to_string();
-    if error.is_gone() || !said.is_new(&reason) {
+    if error.is_gone() || !last_message.is_new(&reason) {
         return;
     }
     if is_refused(error) {
@@ -104,8 +104,8 @@ fn log_once(error: &ApiError, said: &mut LastMessage) {
 
 async fn follow(api: &Api, to: &watch::Sender<DeviceClasses>) -> Result<Infallible, ApiError> {
     let mut classes = BTreeMap::new();
-    let each = |found: DeviceClass| {
-        let named = found.metadata.name.zip(found.spec.extended_resource_name);
+    let each = |class: DeviceClass| {
+        let named = class.metadata.name.zip(class.spec.extended_resource_name);
         classes.extend(named);
     };
     let version = api.visit_device_classes(each).await?;

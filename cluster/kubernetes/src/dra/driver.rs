@@ -59,7 +59,7 @@ impl DraDriver {
         let service =
             DraService { preparer, metrics: Arc::clone(&self.metrics), stop: stop.clone() };
         let sweeping = tokio::spawn(sweep(Arc::clone(&service.preparer)));
-        let mut said = LastMessage::default();
+        let mut last_message = LastMessage::default();
         while !*stop.borrow() {
             let waits = missing_registry_reason(&self.kubelet_dir);
             let started = match &waits {
@@ -69,17 +69,17 @@ impl DraDriver {
                     .map_err(|error| format!("{error:#}")),
             };
             match started {
-                Ok(serving) => {
-                    said.clear();
-                    serving.wait_until_lost(&stop).await;
+                Ok(server) => {
+                    last_message.clear();
+                    server.wait_until_lost(&stop).await;
                     self.metrics.set_dra_registered(false);
                     registered.send_modify(|registered| registered.now = false);
                 }
                 Err(reason) => {
-                    let is_news = said.is_new(&reason);
-                    if is_news && waits.is_some() {
+                    let is_new = last_message.is_new(&reason);
+                    if is_new && waits.is_some() {
                         tracing::info!(%reason, "waiting for kubelet");
-                    } else if is_news {
+                    } else if is_new {
                         tracing::error!(%reason, "claims are not served; trying again");
                     }
                     tokio::select! {
@@ -110,11 +110,11 @@ impl DraDriver {
             device_classes,
             host: self.host.clone(),
             specs: Arc::clone(&self.specs),
-            own: ClaimSpecs::new(self.spec_dir()),
+            claim_specs: ClaimSpecs::new(self.spec_dir()),
             metadata: MetadataFiles::for_driver(&driver_dir(&self.kubelet_dir)),
             host_root: self.host_root.clone(),
             reports,
-            turns: ClaimLocks::default(),
+            claim_locks: ClaimLocks::default(),
             calls: watch::Sender::default(),
         }
     }

@@ -467,7 +467,7 @@ fn interfaces(snapshot: &KubernetesSnapshot) -> Vec<OfferMethod> {
 /// The classes of which pods may be given a device of the host.
 fn classes(snapshot: &KubernetesSnapshot) -> BTreeSet<Class> {
     let settings = &snapshot.config.kubernetes;
-    let offers = snapshot.offers.iter();
+    let offers = snapshot.devices.iter();
     let offers = offers.filter(|offer| is_offered(offer, settings));
     offers.map(|offer| offer.class).collect()
 }

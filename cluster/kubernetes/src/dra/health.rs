@@ -30,45 +30,45 @@ pub(super) fn list_devices(
 ) -> NodeWatchResourcesResponse {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
-    let offers = snapshot.offers.iter().filter(|offer| is_allocatable(offer));
-    let whole = offers.clone().map(|offer| (offer, None));
-    let of_slots = offers.flat_map(|offer| {
-        let slots = 0..slot_count(offer, snapshot);
-        slots.map(move |slot| (offer, Some(slot)))
+    let devices = snapshot.devices.iter().filter(|device| is_allocatable(device));
+    let whole = devices.clone().map(|device| (device, None));
+    let of_slots = devices.flat_map(|device| {
+        let slots = 0..slot_count(device, snapshot);
+        slots.map(move |slot| (device, Some(slot)))
     });
     let entries: Vec<(&Offer, Option<u32>)> = whole.chain(of_slots).take(MOST_DEVICES).collect();
-    let most = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
+    let max_length = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
     let age = snapshot.taken.elapsed();
-    let device = |(offer, slot): (&Offer, Option<u32>)| {
-        let (health, message) = device_health(offer, age);
+    let entry_health = |(device, slot): (&Offer, Option<u32>)| {
+        let (health, message) = device_health(device, age);
         DeviceHealth {
             device: Some(DeviceIdentifier {
-                pool_name: node.pool_name(offer.class),
-                device_name: snapshot.names.device_name(offer.class, &offer.name, slot),
+                pool_name: node.pool_name(device.class),
+                device_name: snapshot.names.device_name(device.class, &device.name, slot),
             }),
             health: health.into(),
             last_updated_time: now,
             health_check_timeout_seconds: 0,
-            message: truncate(&message, most).to_owned(),
+            message: truncate(&message, max_length).to_owned(),
         }
     };
-    NodeWatchResourcesResponse { devices: entries.into_iter().map(device).collect() }
+    NodeWatchResourcesResponse { devices: entries.into_iter().map(entry_health).collect() }
 }
 
-fn slot_count(offer: &Offer, snapshot: &KubernetesSnapshot) -> u32 {
-    match offer.sharing {
+fn slot_count(device: &Offer, snapshot: &KubernetesSnapshot) -> u32 {
+    match device.sharing {
         Sharing::Exclusive => 0,
-        Sharing::Shared => offer.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
+        Sharing::Shared => device.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
     }
 }
 
 /// Containers of claims are ours: that they hold a device is no trouble.
-fn device_health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
+fn device_health(device: &Offer, age: Duration) -> (HealthStatus, String) {
     if age > STALE {
         let message = format!("the host was looked at {} s ago", age.as_secs());
         return (HealthStatus::Unknown, message);
     }
-    match offer.health_excluding(|lease| lease.claim.is_some()) {
+    match device.health_excluding(|lease| lease.claim.is_some()) {
         Health::Healthy => (HealthStatus::Healthy, String::new()),
         Health::Unhealthy(reason) => (HealthStatus::Unhealthy, reason),
     }
@@ -95,16 +95,16 @@ mod tests {
     use super::*;
     use crate::dra::test_offers::{self, offer};
 
-    fn snapshot(offers: Vec<Offer>) -> KubernetesSnapshot {
-        test_offers::snapshot(offers, KubernetesSettings::default())
+    fn snapshot(devices: Vec<Offer>) -> KubernetesSnapshot {
+        test_offers::snapshot(devices, KubernetesSettings::default())
     }
 
     fn exclusive(name: &str, health: Health) -> Offer {
         Offer { sharing: Sharing::Exclusive, health, ..offer(Class::Vfio, name) }
     }
 
-    fn listed(offers: Vec<Offer>) -> NodeWatchResourcesResponse {
-        list_devices(&snapshot(offers), &"n1".parse().unwrap())
+    fn listed(devices: Vec<Offer>) -> NodeWatchResourcesResponse {
+        list_devices(&snapshot(devices), &"n1".parse().unwrap())
     }
 
     fn said(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {
@@ -179,8 +179,8 @@ mod tests {
         let reason = Health::Unhealthy("x".repeat(2000));
         let many = (0..6000).map(|at| exclusive(&format!("a{at:059}"), reason.clone()));
         let nic = Offer { slots: Some(10_000), ..offer(Class::Vfio, "z") };
-        let offers: Vec<Offer> = many.chain([nic]).collect();
-        let listing = listed(offers);
+        let devices: Vec<Offer> = many.chain([nic]).collect();
+        let listing = listed(devices);
         assert_eq!(listing.devices.len(), MOST_DEVICES);
         assert!(listing.encoded_len() < 4 * 1024 * 1024, "{}", listing.encoded_len());
     }

@@ -32,17 +32,17 @@ pub fn find(
     has_claims: bool,
     metrics: &Arc<DaemonMetrics>,
 ) -> Result<Option<(NodeName, Api)>> {
-    let offers = Class::ALL.map(|class| settings.offer.method(class));
-    let is_wanted = offers.contains(&OfferMethod::Dra);
-    if !is_wanted && !has_claims && !offers.contains(&OfferMethod::Auto) {
+    let methods = Class::ALL.map(|class| settings.offer.method(class));
+    let is_wanted = methods.contains(&OfferMethod::Dra);
+    if !is_wanted && !has_claims && !methods.contains(&OfferMethod::Auto) {
         return Ok(None);
     }
-    let found = match node {
+    let node_api = match node {
         Some(node) => Api::find(kubeconfig, Arc::clone(metrics)).map(|api| (node.clone(), api)),
         None => Err(anyhow!("the name of this node is not known")),
     };
-    match found {
-        Ok(found) => Ok(Some(found)),
+    match node_api {
+        Ok(node_api) => Ok(Some(node_api)),
         Err(error) if is_wanted => {
             let hint = if node.is_none() { "; give --node-name" } else { "" };
             bail!("offering devices by DRA, as [kubernetes] offer says: {error:#}{hint}")
@@ -64,7 +64,7 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) {
     let (registered_sender, registered) = watch::channel(DraRegistration::default());
-    let (by_dra, offered) = watch::channel(DraClasses {
+    let (by_dra, dra_classes) = watch::channel(DraClasses {
         undecided: BTreeSet::from(Class::ALL),
         ..DraClasses::default()
     });
@@ -87,15 +87,15 @@ pub async fn run(
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
-        offered: offered.clone(),
-        looks: LOOKS,
+        dra_classes: dra_classes.clone(),
+        pauses: LOOKS,
     };
     let publisher = Publisher {
         api: driver.api.clone(),
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered,
-        offered,
+        offered: dra_classes,
         device_classes: of_device_classes.clone(),
         metrics: Arc::clone(&driver.metrics),
         write_interval: WRITE_INTERVAL,

@@ -17,8 +17,8 @@ pub(super) fn other_resources(
     snapshot: &KubernetesSnapshot,
     class: Class,
 ) -> BTreeMap<ResourceName, Option<String>> {
-    let offers = snapshot.offers.iter().filter(|offer| offer.class == class);
-    let pools: Vec<&String> = offers.flat_map(|offer| &offer.pools).collect();
+    let devices = snapshot.devices.iter().filter(|device| device.class == class);
+    let pools: Vec<&String> = devices.flat_map(|device| &device.pools).collect();
     let settings = &snapshot.config.kubernetes.resources;
     let named = settings.iter().filter_map(|(name, resource)| match resource.source()? {
         ResourceSource::Class(of) => (of == class).then(|| (name.clone(), None)),
@@ -27,44 +27,44 @@ pub(super) fn other_resources(
             is_of_class.then(|| (name.clone(), Some(pool.to_owned())))
         }
     });
-    let mut beside: BTreeMap<ResourceName, Option<String>> = named.collect();
+    let mut resources: BTreeMap<ResourceName, Option<String>> = named.collect();
     for pool in pools {
-        let is_named = beside.values().flatten().any(|other| other == pool);
+        let is_named = resources.values().flatten().any(|other| other == pool);
         if let Ok(name) = ResourceName::onload_dev(pool)
             && !is_named
             && pool.parse::<Class>().is_err()
         {
-            beside.entry(name).or_insert_with(|| Some(pool.clone()));
+            resources.entry(name).or_insert_with(|| Some(pool.clone()));
         }
     }
-    beside.retain(|name, _| name.as_str() != class.cdi_kind());
-    beside
+    resources.retain(|name, _| name.as_str() != class.cdi_kind());
+    resources
 }
 
 /// Whether pods may be given it, by whichever interface: its class is listed, or a resource of the operator's or a pool
 /// has it.
-pub(super) fn is_offered(offer: &Offer, settings: &KubernetesSettings) -> bool {
+pub(super) fn is_offered(device: &Offer, settings: &KubernetesSettings) -> bool {
     let mut named = settings.resources.values();
-    is_allocatable(offer)
-        && (settings.classes.as_slice().contains(&offer.class)
-            || !offer.pools.is_empty()
-            || named.any(|resource| resource.class == Some(offer.class)))
+    is_allocatable(device)
+        && (settings.classes.as_slice().contains(&device.class)
+            || !device.pools.is_empty()
+            || named.any(|resource| resource.class == Some(device.class)))
 }
 
 /// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
 /// first pool, else that of its class.
-pub(super) fn resource_name(offer: &Offer, settings: &KubernetesSettings) -> Option<ResourceName> {
+pub(super) fn resource_name(device: &Offer, settings: &KubernetesSettings) -> Option<ResourceName> {
     let is_of = |source: ResourceSource<'_>| match source {
-        ResourceSource::Class(class) => class == offer.class,
-        ResourceSource::Pool(pool) => offer.pools.iter().any(|other| other == pool),
+        ResourceSource::Class(class) => class == device.class,
+        ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
     };
     let mut named = settings.resources.iter();
     if let Some((name, _)) = named.find(|(_, resource)| resource.source().is_some_and(is_of)) {
         return Some(name.clone());
     }
-    let mut pools = offer.pools.iter();
+    let mut pools = device.pools.iter();
     let of_pool = pools.find(|pool| pool.parse::<Class>().is_err());
-    let word = of_pool.map_or(offer.class.as_str(), String::as_str);
+    let word = of_pool.map_or(device.class.as_str(), String::as_str);
     ResourceName::onload_dev(word).ok()
 }
 
@@ -118,12 +118,12 @@ mod tests {
             pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
             ..offer(class, name)
         };
-        let offers = vec![
+        let devices = vec![
             of_pools(Class::Nic, "ens1", &[]),
             of_pools(Class::Vfio, "0000:81:10.0", &["fast", "vfio"]),
             of_pools(Class::Vfio, "0000:81:10.1", &["slow"]),
         ];
-        let beside = other_resources(&snapshot(offers, settings), class);
+        let beside = other_resources(&snapshot(devices, settings), class);
         let beside = beside.into_iter();
         beside.map(|(name, pool)| (name.to_string(), pool)).collect()
     }
@@ -131,12 +131,12 @@ mod tests {
     #[test]
     fn a_device_is_one_of_the_resource_that_the_device_plugin_would_have_it_in() {
         let of = |pools: &[&str], settings: &str| {
-            let offer = Offer {
+            let device = Offer {
                 pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
                 ..offer(Class::Vfio, "0000:81:10.0")
             };
             let settings = serde_json::from_str(settings).unwrap();
-            resource_name(&offer, &settings).unwrap().to_string()
+            resource_name(&device, &settings).unwrap().to_string()
         };
         assert_eq!(of(&[], "{}"), "onload.dev/vfio");
         assert_eq!(of(&["vfio"], "{}"), "onload.dev/vfio");
@@ -149,11 +149,11 @@ mod tests {
     #[test]
     fn a_device_is_offered_where_its_class_is_listed_or_a_resource_or_a_pool_has_it() {
         let is = |pools: &[&str], settings: &str| {
-            let offer = Offer {
+            let device = Offer {
                 pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
                 ..offer(Class::Vfio, "0000:81:10.0")
             };
-            is_offered(&offer, &serde_json::from_str(settings).unwrap())
+            is_offered(&device, &serde_json::from_str(settings).unwrap())
         };
         assert!(is(&[], "{}"));
         assert!(is(&[], r#"{"classes": ["vfio"]}"#));

@@ -73,14 +73,14 @@ impl DraService {
     /// Tells the health of all devices at each change, and again before kubelet forgets it.
     async fn stream_health(self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
         let (mut host, mut stop) = (self.preparer.host.clone(), self.stop.clone());
-        let mut told = None;
+        let mut sent = None;
         loop {
             host.mark_unchanged();
             let now = self.health();
             if to.send(Ok(now.clone())).await.is_err() {
                 return;
             }
-            if !told.is_some_and(|told| health::is_same(&told, &now)) {
+            if !sent.is_some_and(|sent| health::is_same(&sent, &now)) {
                 tracing::debug!(devices = now.devices.len(), "health sent");
             }
             let changed = async {
@@ -98,7 +98,7 @@ impl DraService {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = to.closed() => return,
             }
-            told = Some(now);
+            sent = Some(now);
         }
     }
 

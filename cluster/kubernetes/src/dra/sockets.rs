@@ -70,12 +70,12 @@ impl DriverSockets {
     /// names stays.
     pub(super) async fn bind(kubelet: &Path) -> Result<Self> {
         let registry = kubelet.join(REGISTRY);
-        let own = driver_dir(kubelet);
-        let _lock = lock(&own).await?;
+        let dir = driver_dir(kubelet);
+        let _lock = lock(&dir).await?;
         let was_killed = remove_stale_sockets(&registry, REGISTRATION).await;
-        remove_stale_sockets(&own, SERVICE).await;
+        remove_stale_sockets(&dir, SERVICE).await;
         let instance = instance_id().context("choosing the name of a socket")?;
-        let endpoint = own.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
+        let endpoint = dir.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
         let service = socket::bind(&endpoint)?;
         let first = registry.join(REGISTRATION_SOCKET);
         // kubelet waits longer each time that nobody answers at a path, up to two minutes, and goes on to wait when
@@ -95,14 +95,14 @@ fn is_socket(path: &Path) -> bool {
 }
 
 /// Our directory, which no other instance uses to begin until the result is dropped.
-async fn lock(own: &Path) -> Result<OwnedFd> {
-    let making = || format!("making the directory {}", own.display());
+async fn lock(dir: &Path) -> Result<OwnedFd> {
+    let making = || format!("making the directory {}", dir.display());
     // The directory above is kubelet's, which may not have made it yet.
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(PRIVATE);
-    builder.create(own).with_context(making)?;
+    builder.create(dir).with_context(making)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let lock = rustix::fs::open(own, flags, Mode::empty()).with_context(making)?;
+    let lock = rustix::fs::open(dir, flags, Mode::empty()).with_context(making)?;
     for _ in 0..TRIES {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
@@ -110,7 +110,7 @@ async fn lock(own: &Path) -> Result<OwnedFd> {
             Err(error) => return Err(error).with_context(making),
         }
     }
-    bail!("another onload-kubernetes has {} locked; stop it", own.display())
+    bail!("another onload-kubernetes has {} locked; stop it", dir.display())
 }
 
 /// Removes the sockets of ours that nobody listens at; whether there was one.

@@ -20,17 +20,17 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
     }
 }
 
-pub(crate) fn snapshot(offers: Vec<Offer>, settings: KubernetesSettings) -> KubernetesSnapshot {
+pub(crate) fn snapshot(devices: Vec<Offer>, settings: KubernetesSettings) -> KubernetesSnapshot {
     KubernetesSnapshot {
         plan: ResourcePlan::default(),
-        names: DeviceNames::new(&offers),
-        offers,
+        names: DeviceNames::new(&devices),
+        devices,
         config: Config { kubernetes: settings, ..Config::default() },
         written_by: SpecAuthor::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: Vec::new(),
+        exclusions: Vec::new(),
         taken: Instant::now(),
     }
 }

@@ -37,13 +37,13 @@ pub(super) struct InstallTarget<'t> {
 impl InstallTarget<'_> {
     /// Carries out a plan, and tells each thing that was done. If a step fails, the rest is not done, and the record lists
     /// what may be there.
-    pub(super) fn apply(&self, plan: InstallPlan, wanted: &InstallInput) -> Result<InstallReport> {
+    pub(super) fn apply(&self, plan: InstallPlan, input: &InstallInput) -> Result<InstallReport> {
         self.directory.write_record(&plan.before)?;
-        let config = wanted.config.as_ref().map_or("", |config| &config.text);
+        let config = input.config.as_ref().map_or("", |config| &config.text);
         let mut report = plan.report;
         for step in &plan.steps {
             report.done.push(match step {
-                InstallStep::PutHook => self.write_hook(&wanted.hook)?,
+                InstallStep::PutHook => self.write_hook(&input.hook)?,
                 InstallStep::PutConfig => self.write_config(config)?,
                 InstallStep::RemoveHook(version) => self.remove_hook(version)?,
                 InstallStep::RemoveConfig => self.remove_config()?,
@@ -104,8 +104,8 @@ impl InstallTarget<'_> {
             directory.remove(NEW_NAME)?;
         }
         let is_gone = self.directory.remove_directory(OsStr::new(version))?;
-        let left = if is_gone { "" } else { "; something else is left in its directory" };
-        Ok(format!("removed {}{left}", path.join(HOOK_NAME).display()))
+        let suffix = if is_gone { "" } else { "; something else is left in its directory" };
+        Ok(format!("removed {}{suffix}", path.join(HOOK_NAME).display()))
     }
 }
 
@@ -146,11 +146,11 @@ pub(super) fn try_hook(file: &File, path: &Path) -> Result<()> {
     rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).with_context(executing)?;
     let program = format!("/proc/self/fd/{}", file.as_raw_fd());
     let output = retry_while_busy(|| Command::new(&program).arg("--version").env_clear().output());
-    let says =
+    let version_line =
         String::from_utf8_lossy(&output.with_context(executing)?.stdout).trim_end().to_owned();
-    if says != format!("{HOOK_NAME} {VERSION}") {
+    if version_line != format!("{HOOK_NAME} {VERSION}") {
         bail!(
-            "installing the hook: {} is not the hook of version {VERSION}: it says {says:?}",
+            "installing the hook: {} is not the hook of version {VERSION}: it says {version_line:?}",
             path.display()
         );
     }

@@ -45,112 +45,112 @@ pub struct InstallSite<'p> {
 /// names. After an error nothing of the host is changed, but for what a full disk or the like came between. `force`
 /// replaces another file in the place of the hook.
 pub fn install(
-    place: &InstallSite<'_>,
+    site: &InstallSite<'_>,
     hook: &Path,
     config: Option<&Path>,
     force: bool,
 ) -> Result<InstallReport> {
-    let tree = TrustedRoot::for_host(place.host, place.owners.clone())?;
+    let tree = TrustedRoot::for_host(site.host, site.owners.clone())?;
     let hook = read_hook(hook)?;
-    let wanted = InstallInput {
+    let input = InstallInput {
         version: VERSION,
         hook_sha256: sha256(&hook),
         hook,
         config: config.map(read_config).transpose()?,
         force,
     };
-    let mounted = tree.mount_flags(&place.directory.join(VERSION))?;
-    if mounted.contains(StatVfsMountFlags::NOEXEC) {
+    let mount_flags = tree.mount_flags(&site.directory.join(VERSION))?;
+    if mount_flags.contains(StatVfsMountFlags::NOEXEC) {
         bail!(
             "installing the hook: {} is on a file system that is mounted noexec, so no runtime could execute it; name another directory with --hook-dir",
-            tree.outside_path(place.directory).display()
+            tree.outside_path(site.directory).display()
         );
     }
-    let (found, plan) = decide(place, &tree, &wanted)?;
-    let is_read_only = mounted.contains(StatVfsMountFlags::RDONLY);
+    let (state, plan) = decide(site, &tree, &input)?;
+    let is_read_only = mount_flags.contains(StatVfsMountFlags::RDONLY);
     let is_baked_in = is_read_only && plan.steps.is_empty();
-    if is_baked_in || plan.is_idle(&found.content.record) {
+    if is_baked_in || plan.is_idle(&state.content.record) {
         return Ok(plan.report);
     }
     if is_read_only {
         bail!(
             "installing the hook: {} is on a file system that is mounted read-only; name a directory that is not with --hook-dir",
-            tree.outside_path(place.directory).display()
+            tree.outside_path(site.directory).display()
         );
     }
-    let directory = tree.make(place.directory)?;
+    let directory = tree.make(site.directory)?;
     let _lock = directory.lock()?;
     // Another installer may have been at work.
-    let (_, plan) = decide(place, &tree, &wanted)?;
-    let target = InstallTarget { tree: &tree, path: place.directory, directory: &directory };
-    target.apply(plan, &wanted)
+    let (_, plan) = decide(site, &tree, &input)?;
+    let target = InstallTarget { tree: &tree, path: site.directory, directory: &directory };
+    target.apply(plan, &input)
 }
 
 fn decide(
-    place: &InstallSite<'_>,
+    site: &InstallSite<'_>,
     tree: &TrustedRoot,
-    wanted: &InstallInput,
+    input: &InstallInput,
 ) -> Result<(InstalledState, InstallPlan)> {
-    let found = read_installed(place, tree)?;
-    let hook = place.directory.join(VERSION).join(HOOK_NAME);
-    let plan = plan::install(&found, wanted).with_context(|| {
+    let state = read_installed(site, tree)?;
+    let hook = site.directory.join(VERSION).join(HOOK_NAME);
+    let plan = plan::install(&state, input).with_context(|| {
         format!(
             "installing the hook: {} is another file than this version's hook, and containers may have been given it; remove it when none is left, or replace it with --force",
             tree.outside_path(&hook).display()
         )
     })?;
-    Ok((found, plan))
+    Ok((state, plan))
 }
 
 /// Removes all that was installed, and the specifications of the daemon; what something still names stays.
-pub fn uninstall(place: &InstallSite<'_>) -> Result<InstallReport> {
-    let tree = TrustedRoot::for_host(place.host, place.owners.clone())?;
+pub fn uninstall(site: &InstallSite<'_>) -> Result<InstallReport> {
+    let tree = TrustedRoot::for_host(site.host, site.owners.clone())?;
     // What cannot be read is an error before anything is changed.
-    tree.read_content(place.directory)?;
-    let Some(claim) = spec_writer::try_lock(place.host, WRITER_LOCK)? else {
+    tree.read_content(site.directory)?;
+    let Some(lock) = spec_writer::try_lock(site.host, WRITER_LOCK)? else {
         bail!(
             "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
         );
     };
-    let package_writes = is_package_writer(place.host)?;
-    let mut all = InstallReport::default();
+    let package_writes = is_package_writer(site.host)?;
+    let mut report = InstallReport::default();
     if !package_writes {
-        remove_specs(place.host, &mut all)?;
-        if place.host.entry(Path::new(COMMAND))?.is_none() {
-            remove_drain(place.host, &tree, &mut all)?;
+        remove_specs(site.host, &mut report)?;
+        if site.host.entry(Path::new(COMMAND))?.is_none() {
+            remove_drain(site.host, &tree, &mut report)?;
         }
     }
-    if tree.read_content(place.directory)?.record.is_empty() {
-        let line = format!("nothing is installed at {}", place.directory.display());
-        all.kept.push(line);
-    } else if let Some(directory) = tree.open(place.directory)? {
-        let mine = remove_installed(place, &tree, &directory)?;
-        all.done.extend(mine.done);
-        all.kept.extend(mine.kept);
-        all.in_use = mine.in_use;
+    if tree.read_content(site.directory)?.record.is_empty() {
+        let line = format!("nothing is installed at {}", site.directory.display());
+        report.kept.push(line);
+    } else if let Some(directory) = tree.open(site.directory)? {
+        let hook_report = remove_installed(site, &tree, &directory)?;
+        report.done.extend(hook_report.done);
+        report.kept.extend(hook_report.kept);
+        report.in_use = hook_report.in_use;
     }
-    if all.in_use.is_empty() && !package_writes {
-        remove_run_dir(place.host, &tree)?;
+    if report.in_use.is_empty() && !package_writes {
+        remove_run_dir(site.host, &tree)?;
     }
-    drop(claim);
-    Ok(all)
+    drop(lock);
+    Ok(report)
 }
 
 /// Removes hooks and the configuration, and the directory itself when it is empty.
 fn remove_installed(
-    place: &InstallSite<'_>,
+    site: &InstallSite<'_>,
     tree: &TrustedRoot,
     directory: &HookDirectory,
 ) -> Result<InstallReport> {
     let lock = directory.lock()?;
-    let plan = plan::uninstall(&read_installed(place, tree)?);
-    let target = InstallTarget { tree, path: place.directory, directory };
+    let plan = plan::uninstall(&read_installed(site, tree)?);
+    let target = InstallTarget { tree, path: site.directory, directory };
     let is_all = plan.after.is_empty();
     let report = target.apply(plan, &InstallInput::default())?;
     if is_all {
         directory.remove_own()?;
         drop(lock);
-        remove_directory(tree, place.directory)?;
+        remove_directory(tree, site.directory)?;
     }
     Ok(report)
 }
@@ -195,14 +195,14 @@ fn read_config(path: &Path) -> Result<ConfigInput> {
     })
 }
 
-fn read_installed(place: &InstallSite<'_>, tree: &TrustedRoot) -> Result<InstalledState> {
-    let content = tree.read_content(place.directory)?;
+fn read_installed(site: &InstallSite<'_>, tree: &TrustedRoot) -> Result<InstalledState> {
+    let content = tree.read_content(site.directory)?;
     let versions: Vec<&str> = content.record.hooks.keys().map(String::as_str).collect();
-    let users = hook_users::find(place.host, place.directory, &versions);
+    let users = hook_users::find(site.host, site.directory, &versions);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Ok(InstalledState {
-        directory: place.directory.to_owned(),
-        config: host_config_hash(place.host)?,
+        directory: site.directory.to_owned(),
+        config: host_config_hash(site.host)?,
         users,
         now: now.map_or(0, |now| now.as_secs()),
         content,
@@ -275,8 +275,8 @@ fn remove_run_dir(host: &Host, tree: &TrustedRoot) -> Result<()> {
     if let Some(directory) = tree.open(&locks)? {
         for name in host.list(&locks)?.names {
             // This process holds that one itself.
-            let own = name == WRITER_LOCK;
-            if own || Lock::try_acquire(&directory, &directory.path, &name)?.is_some() {
+            let is_own = name == WRITER_LOCK;
+            if is_own || Lock::try_acquire(&directory, &directory.path, &name)?.is_some() {
                 directory.remove(&name)?;
             }
         }

@@ -62,9 +62,9 @@ pub(super) struct HookDirectory {
 }
 
 /// What was looked at; `None` if there is nothing.
-fn if_present<T>(looked: Result<T, TrustError>, path: &Path) -> Result<Option<T>> {
-    match looked {
-        Ok(found) => Ok(Some(found)),
+fn if_present<T>(result: Result<T, TrustError>, path: &Path) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(error).with_context(|| read_context(path)),
     }
@@ -94,17 +94,17 @@ impl TrustedRoot {
 
     /// Opens a directory; `None` if it does not exist.
     pub(super) fn open(&self, path: &Path) -> Result<Option<HookDirectory>> {
-        let found = self.open_dir(path)?;
-        Ok(found.map(|found| HookDirectory { fd: found.into(), path: self.outside_path(path) }))
+        let dir = self.open_dir(path)?;
+        Ok(dir.map(|dir| HookDirectory { fd: dir.into(), path: self.outside_path(path) }))
     }
 
     /// How the file system is mounted that holds a directory, or will hold it.
     pub(super) fn mount_flags(&self, path: &Path) -> Result<StatVfsMountFlags> {
         for above in path.ancestors() {
-            let Some(found) = self.open_dir(above)? else {
+            let Some(dir) = self.open_dir(above)? else {
                 continue;
             };
-            let status = fstatvfs(&found).with_context(|| {
+            let status = fstatvfs(&dir).with_context(|| {
                 let path = self.outside_path(above);
                 format!("looking at the file system of {}", path.display())
             })?;
@@ -132,12 +132,12 @@ impl TrustedRoot {
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(error).with_context(making),
             }
-            let made = self.open_dir(child)?;
-            let made = made.ok_or(Errno::NOENT).with_context(making)?;
-            set_mode(&made, DIRECTORY_MODE).with_context(making)?;
+            let created = self.open_dir(child)?;
+            let created = created.ok_or(Errno::NOENT).with_context(making)?;
+            set_mode(&created, DIRECTORY_MODE).with_context(making)?;
         }
-        let found = self.open(path)?.ok_or(Errno::NOENT);
-        found.with_context(|| format!("opening {}", self.outside_path(path).display()))
+        let directory = self.open(path)?.ok_or(Errno::NOENT);
+        directory.with_context(|| format!("opening {}", self.outside_path(path).display()))
     }
 
     /// What a directory of hooks holds; nothing where it does not exist.

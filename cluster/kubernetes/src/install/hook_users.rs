@@ -165,16 +165,16 @@ fn candidate_files(host: &Host, users: &mut HookUsers) -> BTreeMap<PathBuf, bool
 }
 
 fn lease_bundles(host: &Host, users: &mut HookUsers) -> Vec<PathBuf> {
-    let listed = leases::list(host).unwrap_or_else(|error| {
+    let entries = leases::list(host).unwrap_or_else(|error| {
         users.unread.insert(format_chain(error));
         Vec::new()
     });
     let mut files = Vec::new();
-    for one in listed {
-        match one.lease {
+    for entry in entries {
+        match entry.lease {
             Ok(lease) => files.push(lease.bundle.join("config.json")),
             Err(why) => {
-                let unread = format!("the lease of {}: {why}", one.device);
+                let unread = format!("the lease of {}: {why}", entry.device);
                 users.unread.insert(unread);
             }
         }

@@ -76,61 +76,61 @@ pub(super) struct InstallPlan {
 }
 
 /// Decides what an install changes; `None` if another file has the hook's name, and is not to be replaced.
-pub(super) fn install(found: &InstalledState, wanted: &InstallInput) -> Option<InstallPlan> {
-    let record = &found.content.record;
+pub(super) fn install(state: &InstalledState, input: &InstallInput) -> Option<InstallPlan> {
+    let record = &state.content.record;
     let mut plan =
         InstallPlan { before: record.clone(), after: record.clone(), ..InstallPlan::default() };
-    plan_hook(found, wanted, &mut plan)?;
-    plan_config(found, wanted, &mut plan);
-    let installed = plan.after.hooks.get(wanted.version);
-    let since = installed.map_or(found.now, |installed| installed.since);
-    if found.now.saturating_sub(since) >= GRACE.as_secs() {
-        let others = record.hooks.keys().filter(|version| *version != wanted.version);
-        for version in others {
-            remove_hook(found, version, &mut plan);
+    plan_hook(state, input, &mut plan)?;
+    plan_config(state, input, &mut plan);
+    let installed = plan.after.hooks.get(input.version);
+    let since = installed.map_or(state.now, |installed| installed.since);
+    if state.now.saturating_sub(since) >= GRACE.as_secs() {
+        let other_versions = record.hooks.keys().filter(|version| *version != input.version);
+        for version in other_versions {
+            remove_hook(state, version, &mut plan);
         }
     }
     Some(plan)
 }
 
-fn plan_hook(found: &InstalledState, wanted: &InstallInput, plan: &mut InstallPlan) -> Option<()> {
-    let there = found.content.hooks.get(wanted.version).and_then(Option::as_ref);
-    let is_same = there.is_some_and(|there| there.sha256 == wanted.hook_sha256);
-    if there.is_some() && !is_same && !wanted.force {
+fn plan_hook(state: &InstalledState, input: &InstallInput, plan: &mut InstallPlan) -> Option<()> {
+    let hook_file = state.content.hooks.get(input.version).and_then(Option::as_ref);
+    let is_same = hook_file.is_some_and(|hook_file| hook_file.sha256 == input.hook_sha256);
+    if hook_file.is_some() && !is_same && !input.force {
         return None;
     }
-    if !there.is_some_and(|there| is_same && there.mode == HOOK_MODE) {
+    if !hook_file.is_some_and(|hook_file| is_same && hook_file.mode == HOOK_MODE) {
         plan.steps.push(InstallStep::PutHook);
     }
-    let record = &found.content.record;
-    let known = record.hooks.get(wanted.version).cloned().unwrap_or_default();
-    let since = if record.current == wanted.version { known.since } else { found.now };
+    let record = &state.content.record;
+    let recorded = record.hooks.get(input.version).cloned().unwrap_or_default();
+    let since = if record.current == input.version { recorded.since } else { state.now };
     let with = |mut sha256: Vec<String>| {
-        if !sha256.contains(&wanted.hook_sha256) {
-            sha256.push(wanted.hook_sha256.clone());
+        if !sha256.contains(&input.hook_sha256) {
+            sha256.push(input.hook_sha256.clone());
         }
         InstalledHook { sha256, since }
     };
-    for (record, sha256) in [(&mut plan.before, known.sha256), (&mut plan.after, Vec::new())] {
-        record.hooks.insert(wanted.version.to_owned(), with(sha256));
-        wanted.version.clone_into(&mut record.current);
+    for (record, sha256) in [(&mut plan.before, recorded.sha256), (&mut plan.after, Vec::new())] {
+        record.hooks.insert(input.version.to_owned(), with(sha256));
+        input.version.clone_into(&mut record.current);
     }
     Some(())
 }
 
 /// A configuration of ours follows the one that is wanted. The host's own stays, and a host without one needs
 /// none that sets nothing.
-fn plan_config(found: &InstalledState, wanted: &InstallInput, plan: &mut InstallPlan) {
-    let record = &found.content.record;
-    let Some(new) = &wanted.config else {
+fn plan_config(state: &InstalledState, input: &InstallInput, plan: &mut InstallPlan) {
+    let record = &state.content.record;
+    let Some(new) = &input.config else {
         return;
     };
-    match &found.config {
+    match &state.config {
         None if !new.sets_something => {
             plan.after.config = Vec::new();
             return;
         }
-        Some(there) if !record.has_config(there) => {
+        Some(current) if !record.has_config(current) => {
             if new.sets_something {
                 let line = format!("left {CONFIG_PATH}: it is the host's own, and rules");
                 plan.report.kept.push(line);
@@ -138,7 +138,7 @@ fn plan_config(found: &InstalledState, wanted: &InstallInput, plan: &mut Install
             plan.after.config = Vec::new();
             return;
         }
-        Some(there) if *there == new.sha256 => {}
+        Some(current) if *current == new.sha256 => {}
         _ => plan.steps.push(InstallStep::PutConfig),
     }
     if !record.has_config(&new.sha256) {
@@ -147,12 +147,12 @@ fn plan_config(found: &InstalledState, wanted: &InstallInput, plan: &mut Install
     plan.after.config = vec![new.sha256.clone()];
 }
 
-fn remove_hook(found: &InstalledState, version: &str, plan: &mut InstallPlan) {
-    let there = found.content.hooks.get(version).and_then(Option::as_ref);
-    let is_ours = |sha256: &str| found.content.record.has_hook(version, sha256);
-    let path = found.directory.join(version).join(HOOK_NAME);
-    match (there, found.users.describe(version)) {
-        (Some(there), _) if !is_ours(&there.sha256) => {
+fn remove_hook(state: &InstalledState, version: &str, plan: &mut InstallPlan) {
+    let hook_file = state.content.hooks.get(version).and_then(Option::as_ref);
+    let is_ours = |sha256: &str| state.content.record.has_hook(version, sha256);
+    let path = state.directory.join(version).join(HOOK_NAME);
+    match (hook_file, state.users.describe(version)) {
+        (Some(hook_file), _) if !is_ours(&hook_file.sha256) => {
             plan.report.kept.push(foreign_message(&path));
         }
         (Some(_), Some(why)) => {
@@ -168,14 +168,14 @@ pub(super) fn foreign_message(path: &Path) -> String {
     format!("left {}: somebody else wrote or changed it", path.display())
 }
 
-pub(super) fn uninstall(found: &InstalledState) -> InstallPlan {
-    let record = &found.content.record;
+pub(super) fn uninstall(state: &InstalledState) -> InstallPlan {
+    let record = &state.content.record;
     let mut plan =
         InstallPlan { before: record.clone(), after: record.clone(), ..InstallPlan::default() };
     for version in record.hooks.keys() {
-        remove_hook(found, version, &mut plan);
+        remove_hook(state, version, &mut plan);
     }
-    if found.config.as_ref().is_some_and(|there| record.has_config(there)) {
+    if state.config.as_ref().is_some_and(|hash| record.has_config(hash)) {
         plan.steps.push(InstallStep::RemoveConfig);
     }
     plan.after.config = Vec::new();

@@ -46,17 +46,17 @@ impl DaemonState {
         host: &KubernetesSnapshot,
         plugin: &BTreeSet<Class>,
     ) -> DaemonState {
-        let (looked, was_read) = metrics.last_survey();
-        let age = looked.elapsed();
+        let (last_survey, was_read) = metrics.last_survey();
+        let age = last_survey.elapsed();
         let stuck =
             (age >= STUCK).then(|| format!("the host was last looked at {} s ago", age.as_secs()));
         let unread =
             (!was_read).then(|| "the host cannot be looked at; the log says why".to_owned());
-        let (here, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) = {
+        let (by_plugin, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) = {
             let resources = host.plan.resources.values();
             resources.partition(|resource| resource.has_class(plugin))
         };
-        let names = here.iter().map(|resource| &resource.name);
+        let names = by_plugin.iter().map(|resource| &resource.name);
         let missing = names.filter(|name| !metrics.is_registered(name));
         let mut missing: Vec<&str> = missing.map(ResourceName::as_str).collect();
         if !by_dra.is_empty() && !metrics.is_dra_registered() {
@@ -86,10 +86,10 @@ impl Daemon {
 /// Answers whoever connects to the socket, until the program ends. A socket that cannot be made is logged and tried
 /// again: devices are offered meanwhile.
 pub async fn serve(path: PathBuf, daemon: Daemon) {
-    let mut said = LastMessage::default();
+    let mut last_message = LastMessage::default();
     loop {
         match socket::bind(&path) {
-            Ok((listener, _place)) => {
+            Ok((listener, _socket_file)) => {
                 tracing::info!(path = %path.display(), "answering health checks");
                 // Until a connection cannot be taken.
                 while let Ok((mut stream, _)) = listener.accept().await {
@@ -101,7 +101,7 @@ pub async fn serve(path: PathBuf, daemon: Daemon) {
             }
             Err(error) => {
                 let text = format!("{error:#}");
-                if said.is_new(&text) {
+                if last_message.is_new(&text) {
                     tracing::error!(error = %text, "health is not served; trying again");
                 }
             }
@@ -147,14 +147,14 @@ mod tests {
                 resources: names.iter().map(resource).collect(),
                 ..ResourcePlan::default()
             },
-            offers: Vec::new(),
+            devices: Vec::new(),
             names: DeviceNames::default(),
             config: Config::default(),
             written_by: SpecAuthor::Operator,
             lease_hooks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             vf: BTreeMap::new(),
-            not_offered: Vec::new(),
+            exclusions: Vec::new(),
             taken: Instant::now(),
         }
     }

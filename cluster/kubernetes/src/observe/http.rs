@@ -42,20 +42,23 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// Serves until the program ends at an address that something sets. An address that cannot be bound is logged and tried again: devices are offered
 /// without metrics too.
 pub async fn serve(listen: (ListenAddress, &'static str), daemon: Daemon) {
-    let mut said = LastMessage::default();
+    let mut last_message = LastMessage::default();
     while let Err(error) = serve_at(&listen, &daemon).await {
         let text = format!("{error:#}");
-        if said.is_new(&text) {
+        if last_message.is_new(&text) {
             tracing::error!(error = %text, "metrics are not served; trying again");
         }
         sleep(AGAIN).await;
     }
 }
 
-async fn serve_at((listen, by): &(ListenAddress, &'static str), daemon: &Daemon) -> Result<()> {
+async fn serve_at(
+    (listen, setting): &(ListenAddress, &'static str),
+    daemon: &Daemon,
+) -> Result<()> {
     // The remedy has to follow the cause.
     let failed = |error: io::Error| {
-        anyhow!("listening at {listen} for /metrics ({error}); set another {by}")
+        anyhow!("listening at {listen} for /metrics ({error}); set another {setting}")
     };
     match listen {
         ListenAddress::Nowhere => {}
@@ -66,8 +69,8 @@ async fn serve_at((listen, by): &(ListenAddress, &'static str), daemon: &Daemon)
             accept_all(TcpListenerStream::new(listener), daemon).await;
         }
         ListenAddress::Unix(path) => {
-            let (listener, place) = socket::bind(path)?;
-            place.leave();
+            let (listener, socket_file) = socket::bind(path)?;
+            socket_file.leave();
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
             accept_all(UnixListenerStream::new(listener), daemon).await;
         }
@@ -79,10 +82,10 @@ async fn accept_all<S>(listener: impl Stream<Item = io::Result<S>>, daemon: &Dae
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = pin!(accept(listener));
     // The places are never closed.
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         let Some(Ok(stream)) = connections.next().await else {
             return;
         };
@@ -98,7 +101,7 @@ where
         tokio::spawn(async move {
             // Who goes away early or comes with something else is told nothing.
             let _ = timeout(MOST, connection).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -28,21 +28,21 @@ pub struct DaemonMetrics {
     registry: Registry,
     devices: Gauges,
     allocated: Gauges,
-    set_registered: Gauges,
+    registered: Gauges,
     requests: Family<LabelSet, Counter>,
     seconds: Family<LabelSet, Histogram, fn() -> Histogram>,
     registrations: Family<LabelSet, Counter>,
-    set_dra_registered: Gauge,
+    dra_registered: Gauge,
     surveys: Family<LabelSet, Counter>,
     api_requests: Family<LabelSet, Counter>,
     slices: Gauge,
-    set_published: Gauges,
+    published: Gauges,
     /// The ids of each resource that were given since the start.
-    set_allocated: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
+    allocated_ids: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
     /// When the host was looked at last, and whether it could be read.
     last_survey: Mutex<(Instant, bool)>,
     /// What was measured of the host then, without the end of the text.
-    set_host_text: Mutex<String>,
+    host_text: Mutex<String>,
 }
 
 fn resource_label(resource: &ResourceName) -> (&'static str, String) {
@@ -70,7 +70,7 @@ impl Default for DaemonMetrics {
                 "allocated_since_start",
                 "Different devices and slots that Allocate has given since this program started, returned or not: kubelet does not say when a container ends",
             ),
-            set_registered: add(counted, "registered", "Whether kubelet has taken the resource"),
+            registered: add(counted, "registered", "Whether kubelet has taken the resource"),
             requests: add(counted, "requests", "Requests of kubelet"),
             seconds: {
                 let (name, help) = ("request_duration", "Time that a request took");
@@ -78,7 +78,7 @@ impl Default for DaemonMetrics {
                 seconds
             },
             registrations: add(counted, "registrations", "Attempts to register with kubelet"),
-            set_dra_registered: add(
+            dra_registered: add(
                 counted,
                 "dra_registered",
                 "Whether kubelet has taken the DRA driver",
@@ -86,10 +86,10 @@ impl Default for DaemonMetrics {
             surveys: add(counted, "surveys", "Looks at the host"),
             api_requests: add(counted, "api_requests", "Requests to the API server"),
             slices: add(counted, "slices", "ResourceSlices of this node that the API server has"),
-            set_published: add(counted, "published_devices", "Devices in ResourceSlices, by class"),
-            set_allocated: Mutex::default(),
+            published: add(counted, "published_devices", "Devices in ResourceSlices, by class"),
+            allocated_ids: Mutex::default(),
             last_survey: Mutex::new((Instant::now(), false)),
-            set_host_text: Mutex::default(),
+            host_text: Mutex::default(),
             registry,
         }
     }
@@ -124,7 +124,7 @@ fn to_old_format(text: &str) -> String {
 impl DaemonMetrics {
     /// The text: the host's numbers, then our own, whose names begin otherwise.
     pub fn render(&self) -> String {
-        let host = self.set_host_text.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = self.host_text.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = host.clone();
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
@@ -146,7 +146,7 @@ impl DaemonMetrics {
         self.slices.set(number(slices));
         for (class, devices) in devices {
             let labels = vec![("class", class.to_string())];
-            self.set_published.get_or_create(&labels).set(number(*devices));
+            self.published.get_or_create(&labels).set(number(*devices));
         }
     }
 
@@ -159,8 +159,8 @@ impl DaemonMetrics {
     }
 
     pub fn set_allocated<'i>(&self, name: &ResourceName, ids: impl Iterator<Item = &'i String>) {
-        let mut given = self.set_allocated.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_resource = given.entry(name.clone()).or_default();
+        let mut allocated_ids = self.allocated_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_resource = allocated_ids.entry(name.clone()).or_default();
         of_resource.extend(ids.cloned());
         let labels = vec![resource_label(name)];
         self.allocated.get_or_create(&labels).set(number(of_resource.len()));
@@ -168,12 +168,12 @@ impl DaemonMetrics {
 
     pub fn set_registered(&self, name: &ResourceName, is_registered: bool) {
         let labels = vec![resource_label(name)];
-        self.set_registered.get_or_create(&labels).set(i64::from(is_registered));
+        self.registered.get_or_create(&labels).set(i64::from(is_registered));
     }
 
     /// Whether kubelet has a resource.
     pub fn is_registered(&self, name: &ResourceName) -> bool {
-        let registered = self.set_registered.get(&vec![resource_label(name)]);
+        let registered = self.registered.get(&vec![resource_label(name)]);
         registered.is_some_and(|registered| registered.get() == 1)
     }
 
@@ -184,8 +184,8 @@ impl DaemonMetrics {
 
     #[cfg(test)]
     pub(crate) fn backdate(&self, by: Duration) {
-        let mut looked = self.last_survey.lock().unwrap_or_else(PoisonError::into_inner);
-        looked.0 = looked.0.checked_sub(by).unwrap();
+        let mut last_survey = self.last_survey.lock().unwrap_or_else(PoisonError::into_inner);
+        last_survey.0 = last_survey.0.checked_sub(by).unwrap();
     }
 
     pub fn count_registration(&self, name: &ResourceName, is_good: bool) {
@@ -194,12 +194,12 @@ impl DaemonMetrics {
     }
 
     pub fn set_dra_registered(&self, is_registered: bool) {
-        self.set_dra_registered.set(i64::from(is_registered));
+        self.dra_registered.set(i64::from(is_registered));
     }
 
     /// Whether kubelet has the DRA driver.
     pub fn is_dra_registered(&self) -> bool {
-        self.set_dra_registered.get() == 1
+        self.dra_registered.get() == 1
     }
 
     pub fn record_survey(&self, is_good: bool) {
@@ -211,7 +211,7 @@ impl DaemonMetrics {
     /// The numbers of the host itself, as `onload-ctk metrics` prints them, of the last look at it.
     pub fn set_host_text(&self, text: &str) {
         let text = text.strip_suffix(END).unwrap_or(text);
-        text.clone_into(&mut self.set_host_text.lock().unwrap_or_else(PoisonError::into_inner));
+        text.clone_into(&mut self.host_text.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub fn count_request(&self, method: &'static str, is_good: bool, took: Duration) {

@@ -45,14 +45,14 @@ struct WatchedDirectory {
 /// Tells of kubelet's coming and going, for ever, and of each change of the directory: a socket of ours may be gone. A
 /// directory that is not there is waited for.
 pub async fn watch(path: PathBuf, kubelet: Sender<KubeletState>) -> Result<Infallible> {
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         if let Some(watched) = WatchedDirectory::open(&path)? {
-            is_told = false;
+            is_logged = false;
             follow(&path, &watched, &kubelet).await?;
-        } else if !is_told {
+        } else if !is_logged {
             tracing::info!(path = %path.display(), "waiting for the directory of the device plugins");
-            is_told = true;
+            is_logged = true;
         }
         sleep(ABSENT).await;
     }
@@ -79,9 +79,9 @@ async fn follow(
         changed = time;
         // inotify tells of the end of a directory when nobody has it open any more, and we have.
         let is_quiet = socket.is_some() && watched.events.is_some();
-        let patience = if is_quiet { CHECK } else { ABSENT };
-        is_told = match timeout(patience, watched.next()).await {
-            Ok(told) => told.with_context(|| watch_context(path))?,
+        let wait = if is_quiet { CHECK } else { ABSENT };
+        is_told = match timeout(wait, watched.next()).await {
+            Ok(result) => result.with_context(|| watch_context(path))?,
             // Without events each change of the socket counts: a new one may have the numbers of the old.
             Err(_) => watched.events.is_none(),
         };
@@ -99,9 +99,9 @@ fn watch_context(path: &Path) -> String {
 impl WatchedDirectory {
     /// Whether the path still leads to this directory.
     fn is_still_at(&self, path: &Path) -> bool {
-        let at = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
-        let own = rustix::fs::fstat(&self.directory).map(|stat| (stat.st_dev, stat.st_ino));
-        at.is_ok() && at == own
+        let current = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+        let watched = rustix::fs::fstat(&self.directory).map(|stat| (stat.st_dev, stat.st_ino));
+        current.is_ok() && current == watched
     }
 
     fn open(path: &Path) -> Result<Option<Self>> {
@@ -127,7 +127,7 @@ impl WatchedDirectory {
         loop {
             let mut ready = events.readable().await?;
             match read(events.get_ref()) {
-                Ok(told) => return Ok(told),
+                Ok(is_made) => return Ok(is_made),
                 Err(Errno::WOULDBLOCK) => ready.clear_ready(),
                 Err(error) => return Err(error.into()),
             }
@@ -139,13 +139,13 @@ impl WatchedDirectory {
 /// them.
 fn open_inotify(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    let wanted = WatchFlags::CREATE
+    let flags = WatchFlags::CREATE
         | WatchFlags::DELETE
         | WatchFlags::MOVED_FROM
         | WatchFlags::MOVED_TO
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
-    inotify::add_watch(&events, path, wanted)?;
+    inotify::add_watch(&events, path, flags)?;
     // tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That of an
     // `OwnedFd` cannot.
     #[allow(deprecated)]

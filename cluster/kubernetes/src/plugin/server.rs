@@ -54,19 +54,19 @@ impl PluginContext {
 }
 
 /// Offers a resource to each kubelet that comes, until the end.
-pub async fn serve_resource(offering: PluginContext, resource: watch::Receiver<Arc<Resource>>) {
+pub async fn serve_resource(context: PluginContext, resource: watch::Receiver<Arc<Resource>>) {
     let name = resource.borrow().name.clone();
-    let mut kubelet = offering.kubelet.clone();
+    let mut kubelet = context.kubelet.clone();
     let mut backoff = Backoff::default();
-    let mut said = LastMessage::default();
+    let mut last_message = LastMessage::default();
     let mut last = None;
-    while !offering.is_stopped() {
+    while !context.is_stopped() {
         let start = tokio::select! {
             found = kubelet.wait_for(|kubelet| kubelet.socket.is_some()) => match found {
                 Ok(found) => found.starts,
                 Err(_) => return,
             },
-            () = wait_stopped(&offering.stop) => return,
+            () = wait_stopped(&context.stop) => return,
         };
         // What failed with another kubelet says nothing of this one. Its socket is there before it listens, so the
         // first attempt may be refused, and the next is to come soon.
@@ -74,12 +74,12 @@ pub async fn serve_resource(offering: PluginContext, resource: watch::Receiver<A
             backoff = Backoff::default();
         }
         let begin = Instant::now();
-        let served = serve_and_register(&offering, &name, &resource, start).await;
-        offering.node.metrics.set_registered(&name, false);
+        let served = serve_and_register(&context, &name, &resource, start).await;
+        context.node.metrics.set_registered(&name, false);
         let wait = match served {
             Ok(Some(reason)) => {
                 tracing::info!(resource = %name, reason, "registering again");
-                said.clear();
+                last_message.clear();
                 backoff.record_success(begin.elapsed());
                 backoff.next()
             }
@@ -92,10 +92,10 @@ pub async fn serve_resource(offering: PluginContext, resource: watch::Receiver<A
                     true => format!("{error}: {}", error.root_cause()),
                     false => format!("{error:#}"),
                 };
-                let is_news = said.is_new(&reason);
-                if is_news && is_deaf {
+                let is_new = last_message.is_new(&reason);
+                if is_new && is_deaf {
                     tracing::info!(resource = %name, %reason, "not offered; trying again");
-                } else if is_news {
+                } else if is_new {
                     tracing::error!(resource = %name, %reason, "not offered; trying again");
                 }
                 backoff.next()
@@ -104,7 +104,7 @@ pub async fn serve_resource(offering: PluginContext, resource: watch::Receiver<A
         tokio::select! {
             () = sleep(wait) => {}
             changed = wait_for_restart(&mut kubelet, start) => if !changed { return },
-            () = wait_stopped(&offering.stop) => return,
+            () = wait_stopped(&context.stop) => return,
         }
     }
 }
@@ -117,19 +117,19 @@ async fn wait_for_restart(kubelet: &mut watch::Receiver<KubeletState>, start: u6
 /// Serves and registers a resource, and stays until kubelet no longer has it, and why. `None` if another kubelet came
 /// first, or at the end.
 async fn serve_and_register(
-    offering: &PluginContext,
+    context: &PluginContext,
     name: &ResourceName,
     resource: &watch::Receiver<Arc<Resource>>,
     start: u64,
 ) -> Result<Option<&'static str>> {
-    let metrics = &offering.node.metrics;
-    let socket = offering.socket_name(name);
-    let mut server = PluginServer::start(offering, &socket, resource)?;
-    let mut kubelet = offering.kubelet.clone();
+    let metrics = &context.node.metrics;
+    let socket = context.socket_name(name);
+    let mut server = PluginServer::start(context, &socket, resource)?;
+    let mut kubelet = context.kubelet.clone();
     let registered = tokio::select! {
-        registered = register(&offering.directory, &socket, name) => registered,
+        registered = register(&context.directory, &socket, name) => registered,
         _ = wait_for_restart(&mut kubelet, start) => return Ok(None),
-        () = wait_stopped(&offering.stop) => return Ok(None),
+        () = wait_stopped(&context.stop) => return Ok(None),
     };
     metrics.count_registration(name, registered.is_ok());
     if let Err(error) = registered {
@@ -139,13 +139,13 @@ async fn serve_and_register(
     metrics.set_registered(name, true);
     let (healthy, unhealthy) = resource.borrow().count();
     tracing::info!(resource = %name, healthy, unhealthy, "registered with kubelet");
-    let lost = server.wait_until_lost(offering, start).await;
+    let lost = server.wait_until_lost(context, start).await;
     server.end().await;
     Ok(lost)
 }
 
 struct PluginServer {
-    place: SocketFile,
+    socket_file: SocketFile,
     stop: watch::Sender<bool>,
     streams: watch::Receiver<Option<usize>>,
     server: JoinSet<()>,
@@ -153,15 +153,15 @@ struct PluginServer {
 
 impl PluginServer {
     fn start(
-        offering: &PluginContext,
+        context: &PluginContext,
         socket: &str,
         resource: &watch::Receiver<Arc<Resource>>,
     ) -> Result<Self> {
-        let (listener, place) = socket::bind(&offering.directory.join(socket))?;
+        let (listener, socket_file) = socket::bind(&context.directory.join(socket))?;
         let (stop, stopped) = watch::channel(false);
         let (streams_sender, streams) = watch::channel(None);
         let service = PluginService {
-            node: Arc::clone(&offering.node),
+            node: Arc::clone(&context.node),
             resource: resource.clone(),
             stop: stopped.clone(),
             streams: streams_sender,
@@ -170,19 +170,19 @@ impl PluginServer {
         let router = Server::builder().add_service(service);
         let mut server = JoinSet::new();
         server.spawn(serve(router, listener, stopped));
-        Ok(PluginServer { place, stop, streams, server })
+        Ok(PluginServer { socket_file, stop, streams, server })
     }
 
     /// Waits until kubelet no longer has the resource; `None` at the end.
     async fn wait_until_lost(
         &mut self,
-        offering: &PluginContext,
+        context: &PluginContext,
         start: u64,
     ) -> Option<&'static str> {
-        let mut kubelet = offering.kubelet.clone();
+        let mut kubelet = context.kubelet.clone();
         loop {
             // The end closes the streams too, and is no loss.
-            if offering.is_stopped() {
+            if context.is_stopped() {
                 return None;
             }
             let now = *kubelet.borrow_and_update();
@@ -190,7 +190,7 @@ impl PluginServer {
                 return Some("kubelet started again");
             }
             // Without kubelet's socket it has ended or is about to start, and empties the directory.
-            if !self.place.exists() && now.socket.is_some() {
+            if !self.socket_file.exists() && now.socket.is_some() {
                 return Some("its socket was removed");
             }
             let open = *self.streams.borrow_and_update();
@@ -200,13 +200,13 @@ impl PluginServer {
             tokio::select! {
                 changed = kubelet.changed() => if changed.is_err() { return None },
                 changed = self.streams.changed() => if changed.is_err() { return None },
-                () = wait_stopped(&offering.stop) => return None,
+                () = wait_stopped(&context.stop) => return None,
             }
         }
     }
 
     async fn end(self) {
-        drop(self.place);
+        drop(self.socket_file);
         end(self.stop, self.server).await;
     }
 }
@@ -219,14 +219,14 @@ mod tests {
     fn offering(directory: &str) -> PluginContext {
         let snapshot = KubernetesSnapshot {
             plan: crate::resources::ResourcePlan::default(),
-            offers: Vec::new(),
+            devices: Vec::new(),
             names: crate::names::DeviceNames::default(),
             config: onload_core::config::Config::default(),
             written_by: crate::resources::SpecAuthor::Operator,
             lease_hooks: std::collections::BTreeMap::new(),
             nodes: std::collections::BTreeMap::new(),
             vf: std::collections::BTreeMap::new(),
-            not_offered: Vec::new(),
+            exclusions: Vec::new(),
             taken: std::time::Instant::now(),
         };
         let (_, host) = watch::channel(Arc::new(snapshot));

@@ -66,8 +66,8 @@ pub(crate) struct PluginService {
 }
 
 fn list_devices(resource: &Resource) -> ListAndWatchResponse {
-    let devices = resource.ids.iter().filter_map(|(id, at)| {
-        let device = resource.devices.get(*at)?;
+    let devices = resource.ids.iter().filter_map(|(id, index)| {
+        let device = resource.devices.get(*index)?;
         let health = match resource.unhealthy_reason(id) {
             None => HEALTHY,
             Some(_) => UNHEALTHY,
@@ -88,22 +88,22 @@ impl PluginService {
     fn build_allocation(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
         let resource = self.resource();
         let snapshot = Arc::clone(&self.node.host.borrow());
-        let surroundings = AllocateContext {
+        let context = AllocateContext {
             specs: &self.node.specs.now(),
             written_by: snapshot.written_by,
-            why_not_offered: &|resource, id| snapshot.exclusion_reason(resource, id),
+            exclusion_reason: &|resource, id| snapshot.exclusion_reason(resource, id),
         };
         let ids = request.container_requests.iter();
         let ids: Vec<Vec<String>> = ids.map(|container| container.devices_ids.clone()).collect();
-        let given = allocate(&resource, &ids, surroundings).map_err(|refused| {
+        let responses = allocate(&resource, &ids, context).map_err(|refused| {
             let reason = refused.message();
             tracing::warn!(resource = %resource.name, %reason, "not allocated");
             Status::new(refused.code(), format!("{}: {reason}", resource.name))
         })?;
         let metrics = &self.node.metrics;
         metrics.set_allocated(&resource.name, ids.iter().flatten());
-        for (ids, given) in ids.iter().zip(&given) {
-            let cdi = given.cdi_devices.iter();
+        for (ids, response) in ids.iter().zip(&responses) {
+            let cdi = response.cdi_devices.iter();
             let cdi: Vec<&str> = cdi.map(|device| device.name.as_str()).collect();
             tracing::info!(
                 resource = %resource.name,
@@ -112,7 +112,7 @@ impl PluginService {
                 "allocated"
             );
         }
-        Ok(AllocateResponse { container_responses: given })
+        Ok(AllocateResponse { container_responses: responses })
     }
 
     fn build_preference(

@@ -51,7 +51,7 @@ pub struct AllocateContext<'a> {
     pub specs: &'a BTreeSet<String>,
     pub written_by: SpecAuthor,
     /// Why discovery does not offer a device with that name or address.
-    pub why_not_offered: &'a dyn Fn(&Resource, &str) -> Option<String>,
+    pub exclusion_reason: &'a dyn Fn(&Resource, &str) -> Option<String>,
 }
 
 /// What each of some containers gets, in their order: all of them, or none. Kubernetes shows the text of a refusal to the
@@ -59,38 +59,38 @@ pub struct AllocateContext<'a> {
 pub fn allocate(
     resource: &Resource,
     containers: &[Vec<String>],
-    surroundings: AllocateContext<'_>,
+    context: AllocateContext<'_>,
 ) -> Result<Vec<ContainerAllocateResponse>, Status> {
-    let mut seen = BTreeSet::new();
-    let given = containers.iter().map(|ids| {
+    let mut used = BTreeSet::new();
+    let responses = containers.iter().map(|ids| {
         if ids.is_empty() {
             return Err(Status::invalid_argument("no device is asked for"));
         }
-        if let Some(twice) = ids.iter().find(|id| !seen.insert(id.as_str())) {
+        if let Some(twice) = ids.iter().find(|id| !used.insert(id.as_str())) {
             let text = format!("device {} is asked for twice", Quoted(twice));
             return Err(Status::invalid_argument(text));
         }
-        allocate_container(resource, ids, surroundings)
+        allocate_container(resource, ids, context)
     });
-    given.collect()
+    responses.collect()
 }
 
 fn allocate_container(
     resource: &Resource,
     ids: &[String],
-    surroundings: AllocateContext<'_>,
+    context: AllocateContext<'_>,
 ) -> Result<ContainerAllocateResponse, Status> {
     // In the order of the devices: the order of the ids means nothing.
     let mut devices = BTreeMap::new();
     for id in ids {
-        let device = find_usable(resource, id, surroundings)?;
+        let device = find_usable(resource, id, context)?;
         devices.insert((device.class, device.name.as_str()), device);
     }
     // Each once.
     let mut cdi_devices: Vec<CdiDevice> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
-        if !surroundings.specs.contains(name) {
-            let text = surroundings.written_by.missing_spec_reason(name);
+        if !context.specs.contains(name) {
+            let text = context.written_by.missing_spec_reason(name);
             return Err(Status::failed_precondition(text));
         }
         let device = CdiDevice { name: name.clone() };
@@ -109,11 +109,11 @@ fn allocate_container(
 fn find_usable<'r>(
     resource: &'r Resource,
     id: &str,
-    surroundings: AllocateContext<'_>,
+    context: AllocateContext<'_>,
 ) -> Result<&'r PluginDevice, Status> {
     let Some(device) = resource.device(id) else {
         let quoted = Quoted(id);
-        return Err(match (surroundings.why_not_offered)(resource, id) {
+        return Err(match (context.exclusion_reason)(resource, id) {
             Some(reason) => {
                 Status::failed_precondition(format!("device {quoted} is not offered: {reason}"))
             }
@@ -130,7 +130,7 @@ fn find_usable<'r>(
         Some(reason) => Err(Status::failed_precondition(format!(
             "device {} is not healthy: {}",
             Quoted(id),
-            surroundings.written_by.with_node_advice(reason)
+            context.written_by.with_node_advice(reason)
         ))),
     }
 }
@@ -155,7 +155,7 @@ mod tests {
         let surroundings = AllocateContext {
             specs: &NAMES.map(str::to_owned).into(),
             written_by,
-            why_not_offered: &|_, id| {
+            exclusion_reason: &|_, id| {
                 (id == "0000:81:10.7").then(|| "bound to igbvf; bind it to vfio-pci".to_owned())
             },
         };
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_slots_that_others_have_are_the_last_and_refused() {
         let mut device = shared("ens1", 4);
-        device.left = Some((1, "it is held by container web".to_owned()));
+        device.remaining = Some((1, "it is held by container web".to_owned()));
         let nics = resource("nic", vec![device, shared("ens2", 4)]);
         assert_eq!(nics.count(), (5, 3));
         assert!(given(&nics, &[ids(&["ens1-0", "ens2-3"])]).is_ok());

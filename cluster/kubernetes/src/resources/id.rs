@@ -14,15 +14,15 @@ use super::resource::PluginDevice;
 pub(crate) fn assign_ids(devices: &[PluginDevice]) -> (BTreeMap<String, usize>, Vec<usize>) {
     let mut ids = BTreeMap::new();
     let mut without = Vec::new();
-    for (at, device) in devices.iter().enumerate() {
-        let own = match device.slots {
+    for (index, device) in devices.iter().enumerate() {
+        let own_ids = match device.slots {
             Some(slots) => (0..slots).map(|slot| format!("{}-{slot}", device.name)).collect(),
             None => vec![exclusive_id(device, devices)],
         };
-        if own.iter().any(|id| ids.contains_key(id)) {
-            without.push(at);
+        if own_ids.iter().any(|id| ids.contains_key(id)) {
+            without.push(index);
         } else {
-            ids.extend(own.into_iter().map(|id| (id, at)));
+            ids.extend(own_ids.into_iter().map(|id| (id, index)));
         }
     }
     (ids, without)

@@ -35,27 +35,29 @@ struct ResourceDraft<'c> {
 }
 
 /// The resources of a host with these offers and specifications, as the configuration wants them.
-pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> ResourcePlan {
+pub fn plan(host_devices: &[Offer], specs: &Registry, config: &Config) -> ResourcePlan {
     let mut plan = ResourcePlan::default();
     let drafts = draft_resources(config, &mut plan.left_out);
     // The first resource that has a device, and whether its holders are counted.
-    let mut given: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
+    let mut assigned: BTreeMap<(Class, &str), (ResourceName, bool)> = BTreeMap::new();
     for draft in drafts {
         let mut devices = Vec::new();
-        for offer in offers.iter().filter(|offer| matches_source(offer, draft.source)) {
-            if config.kubernetes.offer.method(offer.class) == OfferMethod::Dra {
+        for host_device in
+            host_devices.iter().filter(|host_device| matches_source(host_device, draft.source))
+        {
+            if config.kubernetes.offer.method(host_device.class) == OfferMethod::Dra {
                 continue;
             }
-            let device = plugin_device(offer, &draft, specs, config);
-            let is_counted = offer.max_holders().is_some() || device.slots.is_none();
-            let key = (offer.class, offer.name.as_str());
-            match given.get(&key) {
+            let device = plugin_device(host_device, &draft, specs, config);
+            let is_counted = host_device.max_holders().is_some() || device.slots.is_none();
+            let key = (host_device.class, host_device.name.as_str());
+            match assigned.get(&key) {
                 Some((other, was_counted)) if *was_counted || is_counted => {
-                    plan.left_out.extend(overlap_reason(offer, &draft, other));
+                    plan.left_out.extend(overlap_reason(host_device, &draft, other));
                     continue;
                 }
                 Some(_) => {}
-                None => drop(given.insert(key, (draft.name.clone(), is_counted))),
+                None => drop(assigned.insert(key, (draft.name.clone(), is_counted))),
             }
             devices.push(device);
         }
@@ -117,63 +119,63 @@ fn draft_resources<'c>(
 }
 
 /// Onload without an interface is no device of which a node has a number.
-fn matches_source(offer: &Offer, source: ResourceSource<'_>) -> bool {
+fn matches_source(device: &Offer, source: ResourceSource<'_>) -> bool {
     match source {
-        ResourceSource::Class(class) => offer.class == class && !offer.is_loopback(),
-        ResourceSource::Pool(pool) => offer.pools.iter().any(|other| other == pool),
+        ResourceSource::Class(class) => device.class == class && !device.is_loopback(),
+        ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
     }
 }
 
 /// What is said of a device that another resource has. That the pools' devices are not in the resource of
 /// their class is as it should be.
 fn overlap_reason(
-    offer: &Offer,
+    device: &Offer,
     draft: &ResourceDraft<'_>,
     other: &ResourceName,
 ) -> Option<String> {
-    let is_named = draft.name.as_str() != format!("onload.dev/{}", offer.class);
+    let is_named = draft.name.as_str() != format!("onload.dev/{}", device.class);
     is_named.then(|| {
         format!(
             "{} {} is not in {}: containers have it one at a time or are counted, and {other} has it",
-            offer.class, offer.name, draft.name
+            device.class, device.name, draft.name
         )
     })
 }
 
 fn plugin_device(
-    offer: &Offer,
+    device: &Offer,
     draft: &ResourceDraft<'_>,
     specs: &Registry,
     config: &Config,
 ) -> PluginDevice {
-    let slots = match offer.max_holders() {
-        Some(most) => draft.slots.map_or(most, |slots| slots.min(most)),
+    let slots = match device.max_holders() {
+        Some(max) => draft.slots.map_or(max, |slots| slots.min(max)),
         None => draft.slots.unwrap_or(config.kubernetes.slots.get()),
     };
     PluginDevice {
-        class: offer.class,
-        name: offer.name.to_string(),
-        cdi: offer.cdi.clone(),
-        pci: offer.pci,
-        pcie_root: offer.pcie_root.clone(),
-        numa_node: offer.numa_node,
-        nodes: container_nodes(offer, specs),
+        class: device.class,
+        name: device.name.to_string(),
+        cdi: device.cdi.clone(),
+        pci: device.pci,
+        pcie_root: device.pcie_root.clone(),
+        numa_node: device.numa_node,
+        nodes: container_nodes(device, specs),
         slots: (slots > 1).then_some(slots),
-        health: offer.health_excluding(is_pod_lease),
-        left: offer.free_slots_excluding(is_pod_lease),
+        health: device.health_excluding(is_pod_lease),
+        remaining: device.free_slots_excluding(is_pod_lease),
     }
 }
 
 /// The device nodes that a container gets, by their paths there.
-pub(crate) fn container_nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
+pub(crate) fn container_nodes(device: &Offer, specs: &Registry) -> Vec<String> {
     // Of the others nothing is told.
-    if !offer.class.pins_memory() {
+    if !device.class.pins_memory() {
         return Vec::new();
     }
     let mut nodes = BTreeSet::new();
-    for name in &offer.cdi {
-        let found = name.parse::<QualifiedName>();
-        let edits = found.ok().and_then(|name| specs.edits_for(&[name]).ok());
+    for name in &device.cdi {
+        let parsed = name.parse::<QualifiedName>();
+        let edits = parsed.ok().and_then(|name| specs.edits_for(&[name]).ok());
         let of_device = edits.into_iter().flat_map(|edits| edits.device_nodes);
         nodes.extend(of_device.map(|node| node.path));
     }
@@ -203,17 +205,17 @@ fn build_resource(
     let all: u64 = devices.iter().map(|device| u64::from(device.slots.unwrap_or(1))).sum();
     if all > u64::from(MAX_IDS) {
         let number = u32::try_from(devices.len()).unwrap_or(u32::MAX);
-        let most = (MAX_IDS / number.max(1)).max(1);
+        let max = (MAX_IDS / number.max(1)).max(1);
         left_out.insert(format!(
-            "{name} would have {all} slots, and kubelet takes {MAX_IDS}: each of its {number} devices has at most {most}"
+            "{name} would have {all} slots, and kubelet takes {MAX_IDS}: each of its {number} devices has at most {max}"
         ));
         for slots in devices.iter_mut().filter_map(|device| device.slots.as_mut()) {
-            *slots = most.min(*slots);
+            *slots = max.min(*slots);
         }
         devices.truncate(usize::try_from(MAX_IDS).unwrap_or(usize::MAX));
     }
     let (ids, without) = assign_ids(&devices);
-    for device in without.into_iter().filter_map(|at| devices.get(at)) {
+    for device in without.into_iter().filter_map(|index| devices.get(index)) {
         left_out.insert(format!(
             "{} {} is not in {name}: its id is that of another device; name one of the two in a pool of its own",
             device.class, device.name
@@ -443,7 +445,7 @@ mod tests {
                 ticket: None,
                 moved: None,
             }),
-            is_over: false,
+            has_ended: false,
             is_returning: false,
         }
     }
@@ -522,7 +524,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_over_holds_nothing() {
         let mut lease = held(None);
-        lease.is_over = true;
+        lease.has_ended = true;
         assert_eq!(health_with(lease), Health::Healthy);
     }
 }

@@ -28,25 +28,29 @@ type DeviceScope = BTreeSet<usize>;
 
 pub fn choose_preferred(
     resource: &Resource,
-    asked: &ContainerPreferredAllocationRequest,
+    request: &ContainerPreferredAllocationRequest,
 ) -> Result<Vec<String>> {
     // A negative number of devices is none.
-    let size = usize::try_from(asked.allocation_size).unwrap_or(0);
-    let must = asked.must_include_device_i_ds.iter();
+    let size = usize::try_from(request.allocation_size).unwrap_or(0);
+    let must = request.must_include_device_i_ds.iter();
     let must: BTreeSet<&str> = must.map(String::as_str).collect();
     // One that we no longer have cannot be preferred.
-    let available = asked.available_device_i_ds.iter();
+    let available = request.available_device_i_ds.iter();
     let available: BTreeSet<&str> =
         available.map(String::as_str).filter(|id| resource.ids.contains_key(*id)).collect();
     if let Some(id) = must.iter().find(|id| !available.contains(*id)) {
         bail!("device {} has to be included and is not among the free ones", Quoted(id));
     }
-    let wanted = || format_count(size, "device is", "devices are");
+    let count_text = || format_count(size, "device is", "devices are");
     if must.len() > size {
-        bail!("{} asked for, and {} have to be among them", wanted(), must.len());
+        bail!("{} asked for, and {} have to be among them", count_text(), must.len());
     }
     if available.len() < size {
-        bail!("{} asked for, and {} of those that are free are known", wanted(), available.len());
+        bail!(
+            "{} asked for, and {} of those that are free are known",
+            count_text(),
+            available.len()
+        );
     }
     let mut free = free_devices(resource, &available, &must);
     let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
@@ -73,10 +77,10 @@ fn free_devices<'a>(
         let Some(device) = resource.ids.get(*id) else {
             continue;
         };
-        let place = resource.devices.get(*device);
-        let place = place.map(|device| (device.numa_node, &device.pcie_root));
+        let location = resource.devices.get(*device);
+        let location = location.map(|device| (device.numa_node, &device.pcie_root));
         let (next, device) = (roots.len(), *device);
-        let root = *roots.entry(place).or_insert(next);
+        let root = *roots.entry(location).or_insert(next);
         let free = by_device.entry(device).or_insert_with(|| FreeDevice {
             device,
             ids: VecDeque::new(),
@@ -98,26 +102,26 @@ fn free_devices<'a>(
 }
 
 /// Where to take that many from, the best place first. Later ones complete what an earlier one lacks.
-fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], wanted: usize) -> Vec<DeviceScope> {
+fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], needed: usize) -> Vec<DeviceScope> {
     let (mut roots, mut nodes) = (BTreeMap::new(), BTreeMap::new());
     let all: DeviceScope = free.iter().map(|free| free.device).collect();
-    for at in &all {
-        let Some(device) = resource.devices.get(*at) else {
+    for index in &all {
+        let Some(device) = resource.devices.get(*index) else {
             continue;
         };
         if let Some(root) = &device.pcie_root {
             let root: &mut DeviceScope = roots.entry((device.numa_node, root)).or_default();
-            root.insert(*at);
+            root.insert(*index);
         }
         if let Some(node) = device.numa_node {
             let node: &mut DeviceScope = nodes.entry(node).or_default();
-            node.insert(*at);
+            node.insert(*index);
         }
     }
     let ranked = |scopes: &mut dyn Iterator<Item = &DeviceScope>| {
         let mut scopes: Vec<DeviceScope> = scopes.cloned().collect();
         // The sort is stable: equals stay in the order of their numbers and names.
-        scopes.sort_by_cached_key(|scope| rank(free, scope, wanted));
+        scopes.sort_by_cached_key(|scope| rank(free, scope, needed));
         scopes
     };
     let (roots, nodes) = (ranked(&mut roots.values()), ranked(&mut nodes.values()));
@@ -125,7 +129,7 @@ fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], wanted: usize) -> V
         let outside = free.iter().filter(|free| !scope.contains(&free.device));
         outside.clone().all(|free| free.taken == 0)
     };
-    let fits = |scope: &&DeviceScope| holds_must(scope) && free_count(free, scope) >= wanted;
+    let fits = |scope: &&DeviceScope| holds_must(scope) && free_count(free, scope) >= needed;
     let best = roots.iter().find(fits).or_else(|| nodes.iter().find(fits));
     best.into_iter().chain(&nodes).cloned().chain([all]).collect()
 }
@@ -139,13 +143,13 @@ fn free_count(free: &[FreeDevice<'_>], scope: &DeviceScope) -> usize {
 /// Better scopes have a lower rank: those with devices that the container has to have, then those that
 /// suffice, then the one with the most slots free of a device, then the smallest that suffices, so that larger
 /// ones stay whole for those who ask for more. Of those that do not suffice the largest comes first.
-fn rank(free: &[FreeDevice<'_>], scope: &DeviceScope, wanted: usize) -> impl Ord + use<> {
+fn rank(free: &[FreeDevice<'_>], scope: &DeviceScope, needed: usize) -> impl Ord + use<> {
     let inside = free.iter().filter(|free| scope.contains(&free.device));
     let has: usize = inside.clone().map(|free| free.taken).sum();
-    let most = inside.map(|free| free.ids.len()).max().unwrap_or(0);
+    let max_ids = inside.map(|free| free.ids.len()).max().unwrap_or(0);
     let room = free_count(free, scope);
-    let (fits, gap) = (room >= wanted, room.abs_diff(wanted));
-    (Reverse(has), !fits, Reverse(most), gap)
+    let (fits, gap) = (room >= needed, room.abs_diff(needed));
+    (Reverse(has), !fits, Reverse(max_ids), gap)
 }
 
 /// Takes from the devices of a scope until the container has so many slots of each; those beside devices that it has
@@ -159,19 +163,19 @@ fn take_slots(
 ) {
     let inside = free.iter_mut().filter(|free| scope.contains(&free.device));
     let mut inside: Vec<&mut FreeDevice<'_>> = inside.collect();
-    let mut near: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut root_taken: BTreeMap<usize, usize> = BTreeMap::new();
     for free in &inside {
-        *near.entry(free.root).or_default() += free.taken;
+        *root_taken.entry(free.root).or_default() += free.taken;
     }
     while chosen.len() < size {
         let next = inside.iter_mut().filter(|free| free.taken < slots && !free.ids.is_empty());
         let next = next.min_by_key(|free| {
-            let (near, ids) = (near.get(&free.root), free.ids.len());
-            (free.taken, Reverse(near), Reverse(ids), free.device)
+            let (root_taken, ids) = (root_taken.get(&free.root), free.ids.len());
+            (free.taken, Reverse(root_taken), Reverse(ids), free.device)
         });
         let Some(next) = next else { return };
         next.taken += 1;
-        *near.entry(next.root).or_default() += 1;
+        *root_taken.entry(next.root).or_default() += 1;
         chosen.extend(next.ids.pop_front().map(str::to_owned));
     }
 }

@@ -32,7 +32,7 @@ pub struct PluginDevice {
     pub slots: Option<u32>,
     pub health: Health,
     /// How many of its slots containers of others leave, and who those are, where they have some.
-    pub left: Option<(u32, String)>,
+    pub remaining: Option<(u32, String)>,
 }
 
 impl Resource {
@@ -53,7 +53,7 @@ impl Resource {
     /// How many ids are healthy, and how many are not.
     pub fn count(&self) -> (usize, usize) {
         let ids = self.ids.iter();
-        let unhealthy = ids.filter(|(id, at)| self.slot_reason(id, **at).is_some());
+        let unhealthy = ids.filter(|(id, index)| self.slot_reason(id, **index).is_some());
         let unhealthy = unhealthy.count();
         (self.ids.len() - unhealthy, unhealthy)
     }
@@ -64,17 +64,17 @@ impl Resource {
     }
 
     /// The last slots are those that others have: kubelet is told to give the first ones first, so pods have those.
-    fn slot_reason(&self, id: &str, at: usize) -> Option<&str> {
-        let device = self.devices.get(at)?;
+    fn slot_reason(&self, id: &str, index: usize) -> Option<&str> {
+        let device = self.devices.get(index)?;
         if let Health::Unhealthy(reason) = &device.health {
             return Some(reason);
         }
-        let (left, reason) = device.left.as_ref()?;
+        let (remaining, reason) = device.remaining.as_ref()?;
         let slot: u32 = match device.slots {
             Some(_) => parse_slot(id)?,
             None => 0,
         };
-        (slot >= *left).then_some(reason)
+        (slot >= *remaining).then_some(reason)
     }
 }
 

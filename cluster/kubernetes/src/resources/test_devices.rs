@@ -18,7 +18,7 @@ pub(crate) fn exclusive(name: &str, pci: Option<&str>) -> PluginDevice {
         nodes: vec!["/dev/vfio/vfio".to_owned(), "/dev/vfio/15".to_owned()],
         slots: None,
         health: Health::Healthy,
-        left: None,
+        remaining: None,
     }
 }
 

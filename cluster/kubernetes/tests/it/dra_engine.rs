@@ -382,9 +382,9 @@ async fn the_devices_of_pools_are_offered_where_their_class_is_not_listed() {
     let mut deciding = Deciding::start(&server, config, NEVER);
     deciding.register();
     deciding.until(&[Class::Nic], &[]).await;
-    let mut offers = offers();
-    offers[1].pools = vec!["fast".to_owned()];
-    deciding.snapshots.send_replace(snapshot(offers, config));
+    let mut devices = offers();
+    devices[1].pools = vec!["fast".to_owned()];
+    deciding.snapshots.send_replace(snapshot(devices, config));
     deciding.until(&[Class::Nic], &[Class::Vfio]).await;
     let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
         "metadata": {"name": "fast.onload.dev"},

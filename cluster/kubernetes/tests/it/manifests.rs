@@ -512,15 +512,15 @@ fn the_page_names_each_attribute() {
 
 /// The attributes that a device of a class has in a slice.
 fn published(class: Class) -> BTreeSet<String> {
-    let mut offers = captured("debian13-2numa-onload-rxe-vfio");
-    offers.extend(captured("x2-2port-sriov"));
+    let mut devices = captured("debian13-2numa-onload-rxe-vfio");
+    devices.extend(captured("x2-2port-sriov"));
     let node: NodeName = "n1".parse().unwrap();
-    let names = DeviceNames::new(&offers);
+    let names = DeviceNames::new(&devices);
     let wanted = SliceInput {
         node: &node,
         uid: "u-1",
         names: &names,
-        offers: &offers,
+        devices: &devices,
         settings: &KubernetesSettings::default(),
     };
     let slice = SlicePool::new(wanted, class, DraFeatures::ALL).slice(0, 1);

@@ -49,9 +49,9 @@ fn chosen_by_us(config: &Config, name: &str, host: &str) -> BTreeSet<String> {
     };
     let tree = Tree::sample(host);
     let survey = Survey::read(&Host::open(tree.root()).unwrap(), config, &[]).unwrap();
-    let offers: Vec<Offer> = survey.offers();
-    let of_pool = offers.iter().filter(|offer| offer.pools.iter().any(|other| other == pool));
-    of_pool.map(|offer| offer.pci.unwrap().to_string()).collect()
+    let devices: Vec<Offer> = survey.offers();
+    let of_pool = devices.iter().filter(|device| device.pools.iter().any(|other| other == pool));
+    of_pool.map(|device| device.pci.unwrap().to_string()).collect()
 }
 
 /// A PCI function as their plugins look at it.

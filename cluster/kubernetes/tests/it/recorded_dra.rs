@@ -196,18 +196,18 @@ fn without_later(mut slice: ResourceSlice) -> ResourceSlice {
 /// What the server stored is what the slices module makes of these offers.
 fn is_what_was_stored(
     stored: &[ResourceSlice],
-    offers: &[Offer],
+    devices: &[Offer],
     classes: &[Class],
     features: DraFeatures,
 ) {
     let node: NodeName = "n1".parse().unwrap();
-    let names = DeviceNames::new(offers);
+    let names = DeviceNames::new(devices);
     let owners = stored[0].metadata.owner_references.clone().unwrap();
     let wanted = SliceInput {
         node: &node,
         uid: &owners[0].uid,
         names: &names,
-        offers,
+        devices,
         settings: &KubernetesSettings::default(),
     };
     let mut made = BTreeMap::new();

@@ -48,14 +48,14 @@ const SPEED: &str = "linkMbps";
 const SPEED_UNIT: &str = "MB/s";
 
 /// The attributes of an offer. What is not known is left out: a constraint is not met then.
-pub fn from_device(offer: &Offer) -> NomadAttributes {
+pub fn from_device(device: &Offer) -> NomadAttributes {
     let mut attributes = NomadAttributes::new();
-    let is_virtual = offer.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
-    for (name, value) in &offer.attributes {
+    let is_virtual = device.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
+    for (name, value) in &device.attributes {
         match (*name, value) {
             // All offers of a class have the same names; the first of the virtual functions is 0.
             (VF_INDEX, _) if !is_virtual => {}
-            (LINK_STATE, _) if offer.class == Class::Netdev => {}
+            (LINK_STATE, _) if device.class == Class::Netdev => {}
             (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed_attribute(*mbps)),
             (name, value) if !LEFT_OUT.contains(&name) => {
                 let value = known_value(name, value);
@@ -64,9 +64,9 @@ pub fn from_device(offer: &Offer) -> NomadAttributes {
             _ => {}
         }
     }
-    let node = offer.numa_node.map(|node| Value::IntVal(i64::from(node)));
+    let node = device.numa_node.map(|node| Value::IntVal(i64::from(node)));
     attributes.extend(node.map(|node| ("numa_node".to_owned(), unitless(node))));
-    let pci = offer.pci.as_ref().map(PciAddress::to_string);
+    let pci = device.pci.as_ref().map(PciAddress::to_string);
     attributes.extend(pci.map(|pci| ("pci_address".to_owned(), unitless(Value::StringVal(pci)))));
     attributes
 }

@@ -33,7 +33,7 @@ const NAMED: [&str; 4] =
 pub struct EditSources {
     dirs: Vec<PathBuf>,
     /// The classes that the plugin's settings have their own edits of.
-    own: Vec<(&'static [Class], Arc<Registry>)>,
+    own_registries: Vec<(&'static [Class], Arc<Registry>)>,
 }
 
 impl EditSources {
@@ -45,8 +45,8 @@ impl EditSources {
         names: &[QualifiedName],
         on_disk: &mut Option<Registry>,
     ) -> Result<ContainerEdits> {
-        let own = self.own.iter().find(|(classes, _)| classes.contains(&class));
-        let registry: &Registry = match (own, on_disk) {
+        let own_registry = self.own_registries.iter().find(|(classes, _)| classes.contains(&class));
+        let registry: &Registry = match (own_registry, on_disk) {
             (Some((_, registry)), _) => registry,
             (None, Some(registry)) => registry,
             (None, on_disk) => {
@@ -61,16 +61,16 @@ impl EditSources {
     }
 
     pub fn is_own(&self, class: Class) -> bool {
-        self.own.iter().any(|(classes, _)| classes.contains(&class))
+        self.own_registries.iter().any(|(classes, _)| classes.contains(&class))
     }
 }
 
 #[derive(Debug)]
 pub struct NomadSurvey {
-    pub offers: Vec<Offer>,
-    pub books: EditSources,
+    pub devices: Vec<Offer>,
+    pub edit_sources: EditSources,
     /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
-    pub not_offered: Vec<String>,
+    pub exclusions: Vec<String>,
     pub warnings: BTreeSet<String>,
 }
 
@@ -81,49 +81,53 @@ pub fn survey_host(
     dirs: &[PathBuf],
 ) -> Result<NomadSurvey> {
     let survey = Survey::read(host, config, dirs)?;
-    let mut offered = survey.offers();
+    let mut devices = survey.offers();
     if let Some(why) = trust::untrusted_reason(host, dirs) {
-        for offer in &mut offered {
-            offer.health = Health::Unhealthy(why.clone());
+        for device in &mut devices {
+            device.health = Health::Unhealthy(why.clone());
         }
     }
-    let mut books = EditSources { dirs: dirs.to_vec(), own: Vec::new() };
-    let mut not_offered = Vec::new();
+    let mut edit_sources = EditSources { dirs: dirs.to_vec(), own_registries: Vec::new() };
+    let mut exclusions = Vec::new();
     for (classes, config) in class_layouts(settings, config) {
         let (inventory, pools) = pools::discover_with_pools(host, &config);
         let registry = build_registry(host, &config, &inventory)?;
-        let own = build_offers(&inventory, &registry, &pools, &survey.leases);
-        not_offered.extend(exclusion_reasons(&inventory, classes));
-        offered.retain(|offer| !classes.contains(&offer.class));
-        offered.extend(own.into_iter().filter(|offer| classes.contains(&offer.class)));
-        books.own.push((classes, Arc::new(registry)));
+        let own_devices = build_offers(&inventory, &registry, &pools, &survey.leases);
+        exclusions.extend(exclusion_reasons(&inventory, classes));
+        devices.retain(|device| !classes.contains(&device.class));
+        devices.extend(own_devices.into_iter().filter(|device| classes.contains(&device.class)));
+        edit_sources.own_registries.push((classes, Arc::new(registry)));
     }
     Ok(NomadSurvey {
-        warnings: unmatched_ignored(host, settings, &offered),
-        offers: offered,
-        books,
-        not_offered,
+        warnings: unmatched_ignored(host, settings, &devices),
+        devices,
+        edit_sources,
+        exclusions,
     })
 }
 
 /// A warning for each name of `ignored_interfaces` that no interface, clock or device of this host has.
-fn unmatched_ignored(host: &Host, settings: &PluginSettings, offers: &[Offer]) -> BTreeSet<String> {
+fn unmatched_ignored(
+    host: &Host,
+    settings: &PluginSettings,
+    devices: &[Offer],
+) -> BTreeSet<String> {
     let is_listed = |dir: &str, name: &str| {
         let listing = host.list(Path::new(dir));
         listing.is_ok_and(|listing| listing.names.iter().any(|listed| *listed == name))
     };
     let is_offered = |name: &str| {
         let interface = Attribute::Text(name.to_owned());
-        offers.iter().any(|offer| {
-            offer.name.as_str() == name || offer.attributes.get("interface") == Some(&interface)
+        devices.iter().any(|device| {
+            device.name.as_str() == name || device.attributes.get("interface") == Some(&interface)
         })
     };
     let is_known = |name: &str| {
         name == NONE || is_offered(name) || NAMED.iter().any(|dir| is_listed(dir, name))
     };
     let ignored = settings.ignored_interfaces.iter();
-    let in_vain = ignored.filter(|name| !is_known(name));
-    let warnings = in_vain.map(|name| {
+    let unmatched = ignored.filter(|name| !is_known(name));
+    let warnings = unmatched.map(|name| {
         format!(
             "setting ignored_interfaces of the plugin names {}, which this host does not have; correct or remove it",
             Quoted(name)
@@ -135,8 +139,8 @@ fn unmatched_ignored(host: &Host, settings: &PluginSettings, offers: &[Offer]) -
 /// The specifications of another configuration, which stand in no file.
 fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
     let writing = "writing what tasks get by the paths of the plugin's configuration";
-    let surroundings = InstalledFiles::read(host, config).context(writing)?;
-    let specs = generate(inventory, &[], config, surroundings).context(writing)?;
+    let installed = InstalledFiles::read(host, config).context(writing)?;
+    let specs = generate(inventory, &[], config, installed).context(writing)?;
     let sources = specs.into_values().map(|spec| SpecSource {
         path: Path::new(OWN_SOURCE).to_owned(),
         priority: 0,

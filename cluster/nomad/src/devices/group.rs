@@ -37,10 +37,10 @@ pub struct NomadDevice {
     pub pci: Option<PciAddress>,
     pub health: Health,
     /// How many slots others leave, and who those are.
-    pub left: Option<(u32, String)>,
+    pub remaining: Option<(u32, String)>,
     pub is_drained: bool,
-    pub members: CdiDevices,
-    pub counted: StatisticsSource,
+    pub cdi_devices: CdiDevices,
+    pub statistics: StatisticsSource,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,9 +59,9 @@ impl NomadGroup {
         (0..device.slots).map(move |slot| slot_id(r#type, &device.key, slot))
     }
 
-    pub fn to_wire(&self, own: &OwnSlots) -> DeviceGroup {
+    pub fn to_wire(&self, own_slots: &OwnSlots) -> DeviceGroup {
         let devices = self.devices.iter();
-        let devices = devices.flat_map(|device| self.to_detected(device, own));
+        let devices = devices.flat_map(|device| self.to_detected(device, own_slots));
         DeviceGroup {
             vendor: self.vendor.to_owned(),
             device_type: self.r#type.to_string(),
@@ -74,12 +74,12 @@ impl NomadGroup {
     fn to_detected<'g>(
         &self,
         device: &'g NomadDevice,
-        own: &OwnSlots,
+        own_slots: &OwnSlots,
     ) -> impl Iterator<Item = DetectedDevice> + use<'g> {
-        let unhealthy = self.unhealthy_slots(device, own);
-        let reason = match (&device.health, &device.left) {
+        let unhealthy = self.unhealthy_slots(device, own_slots);
+        let reason = match (&device.health, &device.remaining) {
             (Health::Unhealthy(reason), _) => reason.as_str(),
-            (Health::Healthy, left) => left.as_ref().map_or("", |(_, holders)| holders),
+            (Health::Healthy, remaining) => remaining.as_ref().map_or("", |(_, holders)| holders),
         };
         let locality =
             device.pci.as_ref().map(|pci| DeviceLocality { pci_bus_id: pci.to_string() });
@@ -96,10 +96,10 @@ impl NomadGroup {
 
     /// The slots that no task can be given: as many as others have. Nomad takes any slot, and counts no task that has an
     /// unhealthy one, so these are the last that no task has.
-    fn unhealthy_slots(&self, device: &NomadDevice, own: &OwnSlots) -> BTreeSet<String> {
+    fn unhealthy_slots(&self, device: &NomadDevice, own_slots: &OwnSlots) -> BTreeSet<String> {
         let mut ids: Vec<String> = self.ids(device).collect();
         ids.reverse();
-        ids.sort_by_key(|id| own.get(id));
+        ids.sort_by_key(|id| own_slots.get(id));
         ids.into_iter().take(device.unhealthy_count()).collect()
     }
 }
@@ -107,12 +107,12 @@ impl NomadGroup {
 impl NomadDevice {
     /// How many of its slots no task can be given.
     pub fn unhealthy_count(&self) -> usize {
-        let left = match (&self.health, &self.left) {
+        let remaining = match (&self.health, &self.remaining) {
             (Health::Unhealthy(_), _) => 0,
-            (Health::Healthy, Some((left, _))) => *left,
+            (Health::Healthy, Some((remaining, _))) => *remaining,
             (Health::Healthy, None) => self.slots,
         };
-        usize::try_from(self.slots.saturating_sub(left)).unwrap_or(usize::MAX)
+        usize::try_from(self.slots.saturating_sub(remaining)).unwrap_or(usize::MAX)
     }
 }
 
@@ -121,11 +121,11 @@ pub type DevicePosition = (usize, usize);
 
 /// The places of devices by the ids of their slots.
 pub fn positions_by_id(groups: &[NomadGroup]) -> BTreeMap<String, DevicePosition> {
-    let mut places = BTreeMap::new();
-    for (of, group) in groups.iter().enumerate() {
-        for (index, device) in group.devices.iter().enumerate() {
-            places.extend(group.ids(device).map(|id| (id, (of, index))));
+    let mut positions = BTreeMap::new();
+    for (group_index, group) in groups.iter().enumerate() {
+        for (device_index, device) in group.devices.iter().enumerate() {
+            positions.extend(group.ids(device).map(|id| (id, (group_index, device_index))));
         }
     }
-    places
+    positions
 }

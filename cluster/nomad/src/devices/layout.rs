@@ -20,8 +20,8 @@ pub fn class_layouts(
     let nodes = !device.is_default();
     let onload = nodes
         || without_tools
-        || [onload_lib, onload_bin, profile_dir].iter().any(|way| !way.is_default());
-    let zf = nodes || without_tools || [zf_lib, zf_bin].iter().any(|way| !way.is_default());
+        || [onload_lib, onload_bin, profile_dir].iter().any(|mapping| !mapping.is_default());
+    let zf = nodes || without_tools || [zf_lib, zf_bin].iter().any(|mapping| !mapping.is_default());
     let mut layouts: Vec<(&'static [Class], Config)> = Vec::new();
     if onload {
         let mut config = with_nodes(config, device);
@@ -43,18 +43,18 @@ pub fn class_layouts(
     layouts
 }
 
-fn with_nodes(config: &Config, way: &DirMapping) -> Config {
+fn with_nodes(config: &Config, mapping: &DirMapping) -> Config {
     let mut config = config.clone();
-    if !way.is_closed() {
-        set(&mut config.cdi.host_device_dir, way.host.path());
-        set(&mut config.cdi.container_device_dir, way.task.path());
+    if !mapping.is_closed() {
+        set(&mut config.cdi.host_device_dir, mapping.host.path());
+        set(&mut config.cdi.container_device_dir, mapping.task.path());
     }
     config
 }
 
-fn set(of: &mut Option<PathBuf>, to: Option<&PathBuf>) {
-    if to.is_some() {
-        *of = to.cloned();
+fn set(setting: &mut Option<PathBuf>, path: Option<&PathBuf>) {
+    if path.is_some() {
+        *setting = path.cloned();
     }
 }
 
@@ -63,48 +63,48 @@ fn no_path() -> PathBuf {
     PathBuf::new()
 }
 
-fn set_libraries(config: &mut Config, way: &DirMapping) {
+fn set_libraries(config: &mut Config, mapping: &DirMapping) {
     let cdi = &mut config.cdi;
-    if way.is_closed() {
+    if mapping.is_closed() {
         cdi.container_library_dirs = vec![no_path()];
         return;
     }
-    if let Some(dir) = way.host.path() {
+    if let Some(dir) = mapping.host.path() {
         cdi.host_library_dirs = vec![dir.clone()];
     }
-    if let Some(dir) = way.task.path() {
+    if let Some(dir) = mapping.task.path() {
         cdi.container_library_dirs = vec![dir.clone()];
     }
 }
 
 /// What is not there is not preloaded, and a mounted list of libraries names one where a loader looks.
-fn set_preload(config: &mut Config, way: &DirMapping) {
+fn set_preload(config: &mut Config, mapping: &DirMapping) {
     let preload = &mut config.cdi.preload;
-    match (&*preload, way.task.path()) {
-        _ if way.is_closed() => *preload = Preload::Off,
+    match (&*preload, mapping.task.path()) {
+        _ if mapping.is_closed() => *preload = Preload::Off,
         (Preload::File, Some(_)) => *preload = Preload::Env,
         _ => {}
     }
 }
 
-fn set_tools(config: &mut Config, way: &DirMapping, without: bool) {
+fn set_tools(config: &mut Config, mapping: &DirMapping, without: bool) {
     let cdi = &mut config.cdi;
-    if without || way.is_closed() {
+    if without || mapping.is_closed() {
         cdi.container_tool_dir = Some(no_path());
         return;
     }
-    set(&mut cdi.host_tool_dir, way.host.path());
-    set(&mut cdi.container_tool_dir, way.task.path());
+    set(&mut cdi.host_tool_dir, mapping.host.path());
+    set(&mut cdi.container_tool_dir, mapping.task.path());
 }
 
-fn set_profiles(config: &mut Config, way: &DirMapping, without: bool) {
+fn set_profiles(config: &mut Config, mapping: &DirMapping, without: bool) {
     let cdi = &mut config.cdi;
-    if without || way.is_closed() {
+    if without || mapping.is_closed() {
         cdi.container_profile_dir = Some(no_path());
         return;
     }
-    set(&mut cdi.host_profile_dir, way.host.path());
-    set(&mut cdi.container_profile_dir, way.task.path());
+    set(&mut cdi.host_profile_dir, mapping.host.path());
+    set(&mut cdi.container_profile_dir, mapping.task.path());
 }
 
 #[cfg(test)]

@@ -43,27 +43,27 @@ pub struct NomadPlan {
 /// Makes groups of offers, after an earlier plan. `is_own` says whether a task of Nomad's holds a lease: who holds a
 /// device from elsewhere keeps it from all tasks.
 pub fn plan(
-    offers: &[Offer],
+    devices: &[Offer],
     settings: &PluginSettings,
     earlier: Option<&NomadPlan>,
     is_own: impl Fn(&Lease) -> bool,
 ) -> NomadPlan {
-    let planning = GroupPlanner { offers, settings, earlier, is_own: &is_own };
+    let planner = GroupPlanner { devices, settings, earlier, is_own: &is_own };
     let mut plan = NomadPlan::default();
     let mut groups = GroupBuilder::default();
     for r#type in DeviceType::ALL {
-        for offers in planning.candidates(r#type) {
-            let why = offers.iter().find_map(|one| planning.runtime_reason(one));
+        for devices in planner.candidates(r#type) {
+            let why = devices.iter().find_map(|device| planner.runtime_reason(device));
             match why {
-                Some(why) => drop(plan.left_out.insert(left_out_message(r#type, offers[0], why))),
-                None => planning.publish(r#type, &offers, &mut groups),
+                Some(why) => drop(plan.left_out.insert(left_out_message(r#type, devices[0], why))),
+                None => planner.publish(r#type, &devices, &mut groups),
             }
         }
     }
-    let exclusive = offers.iter().filter(|offer| is_exclusive(offer));
-    let known = exclusive.map(|offer| {
-        let key = (offer.class, offer.name.clone());
-        (key, planning.attributes(offer))
+    let exclusive = devices.iter().filter(|device| is_exclusive(device));
+    let known = exclusive.map(|device| {
+        let key = (device.class, device.name.clone());
+        (key, planner.attributes(device))
     });
     plan.known = known.collect();
     plan.groups = groups.finish();
@@ -119,15 +119,15 @@ fn with_numbers(mut group: NomadGroup) -> NomadGroup {
     group
 }
 
-fn left_out_message(r#type: DeviceType, offer: &Offer, why: &str) -> String {
-    let name = published_key(offer);
+fn left_out_message(r#type: DeviceType, device: &Offer, why: &str) -> String {
+    let name = published_key(device);
     format!(
         "{type} {name} is not published: {why}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
     )
 }
 
 struct GroupPlanner<'p> {
-    offers: &'p [Offer],
+    devices: &'p [Offer],
     settings: &'p PluginSettings,
     earlier: Option<&'p NomadPlan>,
     is_own: &'p dyn Fn(&Lease) -> bool,
@@ -135,7 +135,7 @@ struct GroupPlanner<'p> {
 
 impl<'p> GroupPlanner<'p> {
     fn devices_of_class(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
-        self.offers.iter().filter(move |offer| offer.class == class)
+        self.devices.iter().filter(move |device| device.class == class)
     }
 
     fn onload_class(&self) -> Class {
@@ -150,21 +150,21 @@ impl<'p> GroupPlanner<'p> {
     /// The accelerated interfaces of a class that are wanted.
     fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
         let probe = self.settings.probe;
-        let offers = self.devices_of_class(class).filter(|offer| !offer.is_loopback());
-        offers.filter(move |offer| {
-            (if is_af_xdp(offer) { probe.xdp } else { probe.nic })
-                && !self.is_ignored(interface_name(offer))
-                && !self.is_ignored(offer.name.as_str())
+        let devices = self.devices_of_class(class).filter(|device| !device.is_loopback());
+        devices.filter(move |device| {
+            (if is_af_xdp(device) { probe.xdp } else { probe.nic })
+                && !self.is_ignored(interface_name(device))
+                && !self.is_ignored(device.name.as_str())
         })
     }
 
     /// The offers that a task gets together as one device of a type. There is at least one in each.
     fn candidates(&self, r#type: DeviceType) -> Vec<Vec<&'p Offer>> {
         match r#type {
-            DeviceType::Onload => self.onload().map(|offer| vec![offer]).collect(),
-            DeviceType::Zf => self.interfaces(Class::Zf).map(|offer| vec![offer]).collect(),
+            DeviceType::Onload => self.onload().map(|device| vec![device]).collect(),
+            DeviceType::Zf => self.interfaces(Class::Zf).map(|device| vec![device]).collect(),
             DeviceType::OnloadZf => self.onload_and_tcpdirect(),
-            _ => self.other_devices(r#type).map(|offer| vec![offer]).collect(),
+            _ => self.other_devices(r#type).map(|device| vec![device]).collect(),
         }
     }
 
@@ -174,14 +174,14 @@ impl<'p> GroupPlanner<'p> {
         // A job that asks for Onload must not be placed without an interface where there is one.
         let is_wanted = !has_interface && !self.settings.need_nic && !self.is_ignored(NONE);
         let loopback = self.devices_of_class(class);
-        let loopback = loopback.filter(move |offer| is_wanted && offer.is_loopback());
+        let loopback = loopback.filter(move |device| is_wanted && device.is_loopback());
         self.interfaces(class).chain(loopback)
     }
 
     fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p Offer>> {
         let tcpdirect = self.interfaces(Class::Zf);
         let tcpdirect: BTreeMap<&str, &Offer> =
-            tcpdirect.map(|offer| (offer.name.as_str(), offer)).collect();
+            tcpdirect.map(|device| (device.name.as_str(), device)).collect();
         let both = self.interfaces(self.onload_class()).filter_map(|onload| {
             let tcpdirect = tcpdirect.get(onload.name.as_str())?;
             Some(vec![onload, *tcpdirect])
@@ -201,21 +201,21 @@ impl<'p> GroupPlanner<'p> {
             DeviceType::Profile => Some(Class::Profile).filter(|_| probe.profile),
             DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => None,
         };
-        let offers = class.into_iter().flat_map(|class| self.devices_of_class(class));
-        offers.filter(move |offer| {
+        let devices = class.into_iter().flat_map(|class| self.devices_of_class(class));
+        devices.filter(move |device| {
             // The clock of an ignored interface is a device of its own.
-            let interface = (r#type == DeviceType::Rdma).then(|| interface_name(offer));
-            let names = [Some(offer.name.as_str()), interface];
+            let interface = (r#type == DeviceType::Rdma).then(|| interface_name(device));
+            let names = [Some(device.name.as_str()), interface];
             !names.into_iter().flatten().any(|name| self.is_ignored(name))
         })
     }
 
     /// What only our runtime can give, where nobody says that tasks run with it.
-    fn runtime_reason(&self, offer: &Offer) -> Option<&'static str> {
+    fn runtime_reason(&self, device: &Offer) -> Option<&'static str> {
         if self.settings.has_runtime {
             return None;
         }
-        match (offer.class, offer.sharing) {
+        match (device.class, device.sharing) {
             (Class::Hugepages, _) => Some("a task gets a file system of its own"),
             (_, Sharing::Exclusive) => Some("one task has it at a time, and a lease says which"),
             _ => None,
@@ -223,26 +223,26 @@ impl<'p> GroupPlanner<'p> {
     }
 
     /// Publishes what a task gets together; the first offer names it.
-    fn publish(&self, r#type: DeviceType, offers: &[&Offer], groups: &mut GroupBuilder) {
-        let (offer, device) = (offers[0], self.group_device(r#type, offers));
+    fn publish(&self, r#type: DeviceType, host_devices: &[&Offer], groups: &mut GroupBuilder) {
+        let (host_device, device) = (host_devices[0], self.group_device(r#type, host_devices));
         if device.slots == 0 {
             return;
         }
         let group = NomadGroup {
             r#type,
-            vendor: vendor(r#type, offer),
-            name: published_name(offer).to_owned(),
-            attributes: self.attributes(offer),
-            is_exclusive: offers.iter().any(|offer| is_exclusive(offer)),
+            vendor: vendor(r#type, host_device),
+            name: published_name(host_device).to_owned(),
+            attributes: self.attributes(host_device),
+            is_exclusive: host_devices.iter().any(|host_device| is_exclusive(host_device)),
             devices: vec![device],
         };
         if group.is_exclusive {
             // In a second group it would be given out twice.
-            let name = shared_name(offer).unwrap_or_else(|| group.name.clone());
+            let name = shared_name(host_device).unwrap_or_else(|| group.name.clone());
             return groups.add(NomadGroup { name, ..group });
         }
         // Where the tasks of a device are counted, more slots of it would be too many.
-        let is_counted = offers.iter().any(|offer| offer.max_holders().is_some());
+        let is_counted = host_devices.iter().any(|host_device| host_device.max_holders().is_some());
         let is_one = group.devices.iter().all(|device| device.slots == 1);
         if allows_several(r#type) && !is_counted && !is_one {
             groups.add_second(any_group(&group));
@@ -251,37 +251,39 @@ impl<'p> GroupPlanner<'p> {
     }
 
     /// While a task of ours has a device, its attributes are as before: of one that moved little can be read.
-    fn attributes(&self, offer: &Offer) -> NomadAttributes {
-        let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
-        let is_own = is_exclusive(offer) && leases.any(self.is_own);
+    fn attributes(&self, device: &Offer) -> NomadAttributes {
+        let mut leases =
+            device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
+        let is_own = is_exclusive(device) && leases.any(self.is_own);
         let earlier = self.earlier.filter(|_| is_own);
-        let known = earlier.and_then(|plan| plan.known.get(&(offer.class, offer.name.clone())));
-        known.cloned().unwrap_or_else(|| attributes::from_device(offer))
+        let known = earlier.and_then(|plan| plan.known.get(&(device.class, device.name.clone())));
+        known.cloned().unwrap_or_else(|| attributes::from_device(device))
     }
 
-    fn group_device(&self, r#type: DeviceType, offers: &[&Offer]) -> NomadDevice {
-        let offer = offers[0];
-        let counted = offers.iter().filter_map(|offer| offer.max_holders()).min();
-        let members = offers.iter().map(|offer| {
-            let names = offer.cdi.iter().filter_map(|name| name.parse::<QualifiedName>().ok());
-            (offer.class, names.collect())
+    fn group_device(&self, r#type: DeviceType, devices: &[&Offer]) -> NomadDevice {
+        let device = devices[0];
+        let max_holders = devices.iter().filter_map(|device| device.max_holders()).min();
+        let cdi_devices = devices.iter().map(|device| {
+            let names = device.cdi.iter().filter_map(|name| name.parse::<QualifiedName>().ok());
+            (device.class, names.collect())
         });
-        let health = offers.iter().map(|offer| offer.health_excluding(self.is_own));
+        let health = devices.iter().map(|device| device.health_excluding(self.is_own));
         let health = health.fold(Health::Healthy, |sum, one| match sum {
             Health::Healthy => one,
             unhealthy => unhealthy,
         });
-        let left = offers.iter();
-        let left = left.filter_map(|offer| offer.free_slots_excluding(self.is_own)).min();
+        let remaining = devices.iter();
+        let remaining =
+            remaining.filter_map(|device| device.free_slots_excluding(self.is_own)).min();
         NomadDevice {
-            key: published_key(offer).to_owned(),
-            slots: counted.unwrap_or_else(|| self.slots(r#type)),
-            pci: offer.pci,
+            key: published_key(device).to_owned(),
+            slots: max_holders.unwrap_or_else(|| self.slots(r#type)),
+            pci: device.pci,
             health,
-            left,
-            is_drained: offers.iter().any(|offer| offer.is_drained),
-            members: members.collect(),
-            counted: statistics_source(r#type, offer),
+            remaining,
+            is_drained: devices.iter().any(|device| device.is_drained),
+            cdi_devices: cdi_devices.collect(),
+            statistics: statistics_source(r#type, device),
         }
     }
 
@@ -299,22 +301,23 @@ impl<'p> GroupPlanner<'p> {
     }
 }
 
-fn is_exclusive(offer: &Offer) -> bool {
-    offer.sharing == Sharing::Exclusive
+fn is_exclusive(device: &Offer) -> bool {
+    device.sharing == Sharing::Exclusive
 }
 
 /// The name that devices share of which a task may have any: functions alone, and virtual functions of one other. It
 /// has the ids of the function, and the function or the NUMA node that it belongs to. Each other interface is in a
 /// network of its own, and jobs name it.
-fn shared_name(offer: &Offer) -> Option<String> {
-    let (vendor, device) = (text_attribute(offer, "vendor")?, text_attribute(offer, "deviceId")?);
-    let place = match (text_attribute(offer, "pf"), offer.numa_node) {
+fn shared_name(host_device: &Offer) -> Option<String> {
+    let (vendor, device) =
+        (text_attribute(host_device, "vendor")?, text_attribute(host_device, "deviceId")?);
+    let suffix = match (text_attribute(host_device, "pf"), host_device.numa_node) {
         (Some(pf), _) => format!("-{pf}"),
-        (None, _) if !offer.class.is_iommu_group() => return None,
+        (None, _) if !host_device.class.is_iommu_group() => return None,
         (None, Some(node)) => format!("-numa{node}"),
         (None, None) => String::new(),
     };
-    Some(format!("{vendor}:{device}{place}"))
+    Some(format!("{vendor}:{device}{suffix}"))
 }
 
 /// Whether a task may want several of a shared type. It names clocks one by one.
@@ -331,43 +334,43 @@ fn any_group(group: &NomadGroup) -> NomadGroup {
     NomadGroup { devices: devices.collect(), name: ANY.to_owned(), ..group.clone() }
 }
 
-fn text_attribute<'o>(offer: &'o Offer, attribute: &str) -> Option<&'o str> {
-    match offer.attributes.get(attribute) {
+fn text_attribute<'o>(device: &'o Offer, attribute: &str) -> Option<&'o str> {
+    match device.attributes.get(attribute) {
         Some(Attribute::Text(text)) if !text.is_empty() => Some(text),
         _ => None,
     }
 }
 
-fn is_af_xdp(offer: &Offer) -> bool {
-    text_attribute(offer, "datapath") == Some("af_xdp")
+fn is_af_xdp(device: &Offer) -> bool {
+    text_attribute(device, "datapath") == Some("af_xdp")
 }
 
-fn is_accelerated(offer: &Offer) -> bool {
-    offer.attributes.get("accelerated") == Some(&Attribute::Bool(true))
+fn is_accelerated(device: &Offer) -> bool {
+    device.attributes.get("accelerated") == Some(&Attribute::Bool(true))
 }
 
 /// The name of the interface: that of the offer is its PCI address if CDI does not allow it.
-fn interface_name(offer: &Offer) -> &str {
-    text_attribute(offer, "interface").unwrap_or(offer.name.as_str())
+fn interface_name(device: &Offer) -> &str {
+    text_attribute(device, "interface").unwrap_or(device.name.as_str())
 }
 
-fn published_name(offer: &Offer) -> &str {
-    match offer.class {
-        Class::Nic | Class::NicPlain | Class::Zf if offer.is_loopback() => NONE,
-        Class::Nic | Class::NicPlain | Class::Zf => interface_name(offer),
-        _ => text_attribute(offer, "name").unwrap_or(offer.name.as_str()),
+fn published_name(device: &Offer) -> &str {
+    match device.class {
+        Class::Nic | Class::NicPlain | Class::Zf if device.is_loopback() => NONE,
+        Class::Nic | Class::NicPlain | Class::Zf => interface_name(device),
+        _ => text_attribute(device, "name").unwrap_or(device.name.as_str()),
     }
 }
 
 /// The name in ids, which is unique in its class.
-fn published_key(offer: &Offer) -> &str {
-    if offer.is_loopback() { NONE } else { offer.name.as_str() }
+fn published_key(device: &Offer) -> &str {
+    if device.is_loopback() { NONE } else { device.name.as_str() }
 }
 
-fn vendor(r#type: DeviceType, offer: &Offer) -> &'static str {
+fn vendor(r#type: DeviceType, device: &Offer) -> &'static str {
     match r#type {
-        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if offer.is_loopback() => NONE,
-        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if is_af_xdp(offer) => XDP,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if device.is_loopback() => NONE,
+        DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if is_af_xdp(device) => XDP,
         DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => AMD,
         DeviceType::Ptp | DeviceType::Pps => NONE,
         DeviceType::Rdma
@@ -378,19 +381,19 @@ fn vendor(r#type: DeviceType, offer: &Offer) -> &'static str {
     }
 }
 
-fn statistics_source(r#type: DeviceType, offer: &Offer) -> StatisticsSource {
-    let interface = || text_attribute(offer, "interface").map(str::to_owned);
+fn statistics_source(r#type: DeviceType, device: &Offer) -> StatisticsSource {
+    let interface = || text_attribute(device, "interface").map(str::to_owned);
     match r#type {
         DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => {
             StatisticsSource { interface: interface(), stacks: true, ..StatisticsSource::default() }
         }
         DeviceType::Rdma => StatisticsSource {
             interface: interface(),
-            rdma: Some(published_name(offer).to_owned()),
+            rdma: Some(published_name(device).to_owned()),
             ..StatisticsSource::default()
         },
         DeviceType::Hugepages => StatisticsSource {
-            page_kib: match offer.attributes.get("pageKib") {
+            page_kib: match device.attributes.get("pageKib") {
                 Some(Attribute::Int(kib)) => u64::try_from(*kib).ok(),
                 _ => None,
             },
@@ -433,7 +436,7 @@ mod tests {
     }
 
     /// A container has it.
-    fn held(mut offer: Offer, ticket: Option<Token>) -> Offer {
+    fn held(mut device: Offer, ticket: Option<Token>) -> Offer {
         let lease = Lease {
             boot: "a".to_owned(),
             container: "redis".parse().unwrap(),
@@ -446,15 +449,15 @@ mod tests {
             ticket,
             moved: None,
         };
-        offer.leases.push(DeviceLease { slot: 0, text: lease.to_string(), lease: Some(lease) });
+        device.leases.push(DeviceLease { slot: 0, text: lease.to_string(), lease: Some(lease) });
         // Its interface is gone, and so is what is read of it.
-        offer.attributes.insert("linkMbps", Attribute::Int(0));
-        offer
+        device.attributes.insert("linkMbps", Attribute::Int(0));
+        device
     }
 
-    fn planned(offers: &[Offer], earlier: Option<&NomadPlan>) -> NomadPlan {
+    fn planned(devices: &[Offer], earlier: Option<&NomadPlan>) -> NomadPlan {
         let settings = PluginSettings { has_runtime: true, ..PluginSettings::default() };
-        plan(offers, &settings, earlier, |lease| lease.ticket.is_some())
+        plan(devices, &settings, earlier, |lease| lease.ticket.is_some())
     }
 
     fn shown(plan: &NomadPlan) -> Vec<(&str, Vec<&str>)> {
@@ -482,8 +485,8 @@ mod tests {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
         let mut without = of("ens1v1");
         without.attributes.remove("linkMbps");
-        for offers in [[of("ens1v0"), without.clone()], [without.clone(), of("ens1v0")]] {
-            let plan = planned(&offers, None);
+        for devices in [[of("ens1v0"), without.clone()], [without.clone(), of("ens1v0")]] {
+            let plan = planned(&devices, None);
             let group = &plan.groups[0];
             assert_eq!(group.devices.len(), 2);
             assert!(!group.attributes.contains_key("speed"));
@@ -526,8 +529,8 @@ mod tests {
     #[test]
     fn the_slots_that_others_have_of_a_counted_device_are_unhealthy_and_none_that_a_task_has() {
         let free = Offer { slots: Some(3), ..offer(Class::Nic, "ens1", "", Sharing::Shared) };
-        let shown = |offer: &Offer, own: &[(u32, bool)]| {
-            let plan = planned(std::slice::from_ref(offer), None);
+        let shown = |device: &Offer, own: &[(u32, bool)]| {
+            let plan = planned(std::slice::from_ref(device), None);
             let own = own.iter();
             let own = own.map(|(slot, is_used)| (format!("onload-ens1-{slot}"), *is_used));
             let group = plan.groups[0].to_wire(&own.collect());
@@ -554,7 +557,7 @@ mod tests {
     #[test]
     fn what_is_counted_is_in_no_second_group() {
         let of = |name| offer(Class::Nic, name, "", Sharing::Shared);
-        let groups = |offers: &[Offer]| planned(offers, None).groups.len();
+        let groups = |devices: &[Offer]| planned(devices, None).groups.len();
         assert_eq!(groups(&[of("ens1"), of("ens2")]), 3);
         assert_eq!(groups(&[of("ens1")]), 1);
         let counted = |name| Offer { slots: Some(3), ..of(name) };

@@ -42,25 +42,25 @@ impl UnsupportedEdit {
 }
 
 pub fn unsupported_edits(edits: &ContainerEdits) -> BTreeSet<UnsupportedEdit> {
-    let mut needs = BTreeSet::new();
+    let mut unsupported = BTreeSet::new();
     for hook in &edits.hooks {
         match HookArguments::from_command(&hook.args) {
             // What it expects of nodes was looked at before the device was said to be healthy.
             Some((_, arguments)) => {
-                needs.extend(arguments.memlock.map(|_| UnsupportedEdit::Memlock));
+                unsupported.extend(arguments.memlock.map(|_| UnsupportedEdit::Memlock));
                 let leases = !arguments.lease.is_empty() || !arguments.take.is_empty();
-                needs.extend(leases.then_some(UnsupportedEdit::Lease));
+                unsupported.extend(leases.then_some(UnsupportedEdit::Lease));
             }
-            None => drop(needs.insert(UnsupportedEdit::Other)),
+            None => drop(unsupported.insert(UnsupportedEdit::Other)),
         }
     }
     let is_mounted = edits.mounts.iter().any(|mount| !is_bind(mount));
-    needs.extend(is_mounted.then_some(UnsupportedEdit::FileSystem));
+    unsupported.extend(is_mounted.then_some(UnsupportedEdit::FileSystem));
     let is_more = !edits.net_devices.is_empty()
         || !edits.additional_gids.is_empty()
         || edits.intel_rdt.is_some();
-    needs.extend(is_more.then_some(UnsupportedEdit::Other));
-    needs
+    unsupported.extend(is_more.then_some(UnsupportedEdit::Other));
+    unsupported
 }
 
 fn is_bind(mount: &Mount) -> bool {
@@ -86,24 +86,24 @@ pub struct NomadReservation {
 }
 
 impl NomadReservation {
-    pub fn add(&mut self, edits: &ContainerEdits, manner: &ReservationOptions) {
+    pub fn add(&mut self, edits: &ContainerEdits, options: &ReservationOptions) {
         for assignment in &edits.env {
             if let Some((name, value)) = assignment.split_once('=') {
-                self.add_variable(name, value, manner);
+                self.add_variable(name, value, options);
             }
         }
         for mount in edits.mounts.iter().filter(|mount| is_bind(mount)) {
             let key = mount.container_path.clone();
             self.mounts.entry(key).or_insert_with(|| to_mount(mount));
         }
-        for node in edits.device_nodes.iter().filter(|_| !manner.without_nodes) {
+        for node in edits.device_nodes.iter().filter(|_| !options.without_nodes) {
             let key = node.path.clone();
             self.devices.entry(key).or_insert_with(|| to_device(node));
         }
     }
 
-    fn add_variable(&mut self, name: &str, value: &str, manner: &ReservationOptions) {
-        let value = match &manner.library_dir {
+    fn add_variable(&mut self, name: &str, value: &str, options: &ReservationOptions) {
+        let value = match &options.library_dir {
             Some(dir) if name == PRELOAD && value == LIBRARY => {
                 dir.join(LIBRARY).display().to_string()
             }

@@ -60,14 +60,14 @@ impl BasePlugin for BaseService {
 fn parse_settings(request: &SetConfigRequest) -> Result<PluginSettings, Status> {
     let version = &request.plugin_api_version;
     if !version.is_empty() && version != API_VERSION {
-        let said = format!(
+        let message = format!(
             "this plugin speaks {API_VERSION} of the device plugins' protocol, not {version}"
         );
-        return Err(Status::invalid_argument(said));
+        return Err(Status::invalid_argument(message));
     }
     decode(&request.msgpack_config).map_err(|error| {
-        let said = format!("{error:#}");
-        tracing::error!("{said}");
-        Status::invalid_argument(said)
+        let message = format!("{error:#}");
+        tracing::error!("{message}");
+        Status::invalid_argument(message)
     })
 }

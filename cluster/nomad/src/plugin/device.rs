@@ -56,11 +56,11 @@ impl DevicePlugin for DeviceService {
         let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids)).await;
         let reserved = reserved.map_err(|error| Status::internal(error.to_string()))?;
         match &reserved {
-            Ok(given) => tracing::info!(
+            Ok(reservation) => tracing::info!(
                 "reserved {words}: {} variables, {} mounts, {} device nodes",
-                given.envs.len(),
-                given.mounts.len(),
-                given.devices.len()
+                reservation.envs.len(),
+                reservation.mounts.len(),
+                reservation.devices.len()
             ),
             Err(status) => tracing::error!("{}", status.message()),
         }
@@ -100,24 +100,25 @@ async fn wait_for_own_tasks(
     ids: &[String],
 ) -> Result<Arc<NomadSnapshot>, Status> {
     let begin = Instant::now();
-    let mut told = false;
+    let mut is_logged = false;
     loop {
         let snapshot = first_snapshot(&mut snapshots).await?;
-        let (asked, root, wanted) = (Arc::clone(&snapshot), root.to_owned(), ids.to_vec());
+        let (shared_snapshot, root, wanted_ids) =
+            (Arc::clone(&snapshot), root.to_owned(), ids.to_vec());
         let holder = spawn_blocking(move || {
             let host = Host::open(&root).ok()?;
             // Without leases nobody is waited for: the runtime says why it cannot read them.
-            asked.find_own_holder(&host, &wanted).ok()?
+            shared_snapshot.find_own_holder(&host, &wanted_ids).ok()?
         });
         let holder = holder.await.ok().flatten();
         let Some(holder) = holder.filter(|_| begin.elapsed() < snapshot.settings.reserve_wait)
         else {
             return Ok(snapshot);
         };
-        if !told {
+        if !is_logged {
             let ids = ids.join(", ");
             tracing::info!("reserving {ids}: waiting for a task of this client, {holder}");
-            told = true;
+            is_logged = true;
         }
         sleep(PAUSE).await;
     }

@@ -36,7 +36,7 @@ pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()>
     // ^C at the agent reaches all of its processes: the agent ends the plugin when it is done with it.
     let _interrupt = signal(SignalKind::interrupt()).context("starting the plugin")?;
     let agent = NomadAgent::parent();
-    let (listener, place) = socket::bind(&handshake.socket_dir)?;
+    let (listener, socket_dir) = socket::bind(&handshake.socket_dir)?;
     let (stop, mut stopped) = mpsc::channel(1);
     let (is_configured, configured) = watch::channel(false);
     let surveyor = Arc::new(surveyor);
@@ -50,7 +50,7 @@ pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()>
         .add_service(GrpcControllerServer::new(Controller { stop }))
         .add_service(GrpcStdioServer::new(Stdio))
         .add_service(GrpcBrokerServer::new(Broker));
-    print_line(&handshake.to_line(&place.path()))
+    print_line(&handshake.to_line(&socket_dir.path()))
         .context("telling the host where the plugin listens")?;
     tokio::select! {
         served = router.serve_with_incoming(UnixListenerStream::new(listener)) => served.context("serving the plugin")?,

@@ -44,11 +44,11 @@ pub fn bind(above: &Path) -> Result<(UnixListener, SocketDir)> {
 }
 
 fn bind_in(above: &Path) -> io::Result<(UnixListener, SocketDir)> {
-    let place = make_dir(above)?;
-    let new = place.dir.join(NEW);
+    let socket_dir = make_dir(above)?;
+    let new = socket_dir.dir.join(NEW);
     let listener = UnixListener::bind(&new)?;
-    fs::rename(new, place.path())?;
-    Ok((listener, place))
+    fs::rename(new, socket_dir.path())?;
+    Ok((listener, socket_dir))
 }
 
 /// Removes the sockets of plugins that were killed. What cannot be removed is in nobody's way.

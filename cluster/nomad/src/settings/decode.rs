@@ -135,8 +135,8 @@ fn parse_has_runtime(name: &str, text: &str) -> Result<bool> {
 }
 
 impl MsgpackValue {
-    fn type_error(&self, name: &str, wanted: &str) -> Error {
-        let found = match self {
+    fn type_error(&self, name: &str, expected: &str) -> Error {
+        let actual = match self {
             MsgpackValue::Null(()) => "null".to_owned(),
             MsgpackValue::Bool(value) => value.to_string(),
             MsgpackValue::Int(number) => number.to_string(),
@@ -144,7 +144,7 @@ impl MsgpackValue {
             MsgpackValue::Text(text) => Quoted(text).to_string(),
             MsgpackValue::List(_) => "a list".to_owned(),
         };
-        setting_error(name, found, &format!("give it {wanted}"))
+        setting_error(name, actual, &format!("give it {expected}"))
     }
 }
 

@@ -63,12 +63,12 @@ impl<S: Read + Write> Mux<S> {
                 "the runtime sent a frame of {length} bytes, and the protocol allows {MAX_RECEIVED}; is something else behind the socket?"
             );
         }
-        let mut left = length;
-        while left > 0 {
+        let mut remaining = length;
+        while remaining > 0 {
             // No room is made for bytes that may never come.
-            let mut piece = vec![0; left.min(PIECE)];
+            let mut piece = vec![0; remaining.min(PIECE)];
             self.read_exact(&mut piece)?;
-            left -= piece.len();
+            remaining -= piece.len();
             let known = self.begun.iter_mut().find(|(id, _)| *id == connection);
             if let Some((_, begun)) = known {
                 begun.extend(piece);
@@ -77,9 +77,9 @@ impl<S: Read + Write> Mux<S> {
         Ok(())
     }
 
-    fn read_exact(&mut self, into: &mut [u8]) -> Result<()> {
-        let done = self.stream.read_exact(into);
-        unless_closed(done, io::ErrorKind::UnexpectedEof)?.context("reading from the runtime")
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let result = self.stream.read_exact(buffer);
+        unless_closed(result, io::ErrorKind::UnexpectedEof)?.context("reading from the runtime")
     }
 
     /// Sends a message, after which an error leaves nothing to be sent. It begins a frame of its own, since the
@@ -92,20 +92,20 @@ impl<S: Read + Write> Mux<S> {
             let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
             frame.extend(length.to_be_bytes());
             frame.extend(content);
-            let done = self.stream.write_all(&frame);
-            unless_closed(done, io::ErrorKind::BrokenPipe)?.context("writing to the runtime")?;
+            let result = self.stream.write_all(&frame);
+            unless_closed(result, io::ErrorKind::BrokenPipe)?.context("writing to the runtime")?;
         }
         Ok(())
     }
 }
 
 /// The result again, unless it says that the runtime closed the connection.
-fn unless_closed(done: io::Result<()>, closed: io::ErrorKind) -> Result<io::Result<()>> {
-    let kind = done.as_ref().err().map(io::Error::kind);
+fn unless_closed(result: io::Result<()>, closed: io::ErrorKind) -> Result<io::Result<()>> {
+    let kind = result.as_ref().err().map(io::Error::kind);
     if kind.is_some_and(|kind| kind == closed || kind == io::ErrorKind::ConnectionReset) {
         bail!("the runtime closed the connection");
     }
-    Ok(done)
+    Ok(result)
 }
 
 #[cfg(test)]

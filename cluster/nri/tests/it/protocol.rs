@@ -243,7 +243,7 @@ impl Decider for Answering<'_> {
     }
 }
 
-const QUIET: Journal = Journal { most: Severity::Error };
+const QUIET: Journal = Journal { max_severity: Severity::Error };
 
 fn identity() -> PluginIdentity {
     PluginIdentity { name: "onload".to_owned(), index: "50".to_owned() }
@@ -304,7 +304,7 @@ fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() 
     });
     let decider = Answering { payload: vec![0; 4 << 20], ..Answering::after(|| {}) };
     let identity = identity();
-    let journal = Journal { most: Severity::Error };
+    let journal = Journal { max_severity: Severity::Error };
     NriSession::new(ours, &identity, &decider, journal).run();
     with_runtime.join().unwrap();
     assert_eq!(decider.given_back.get(), 2);

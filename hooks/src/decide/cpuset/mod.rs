@@ -119,7 +119,7 @@ pub(crate) const BY_NRI: &str =
 struct CpusetResolver<'a> {
     placement: &'a CpuPlacement,
     sysfs: &'a Sysfs,
-    ancestor: Option<AncestorCgroup>,
+    ancestors: Option<AncestorCgroup>,
 }
 
 impl<'a> CpusetResolver<'a> {
@@ -127,7 +127,7 @@ impl<'a> CpusetResolver<'a> {
         CpusetResolver {
             placement,
             sysfs,
-            ancestor: ancestor::find_nearest(cgroups_path.unwrap_or_default(), sysfs),
+            ancestors: ancestor::find_nearest(cgroups_path.unwrap_or_default(), sysfs),
         }
     }
 
@@ -153,7 +153,7 @@ impl<'a> CpusetResolver<'a> {
 
     fn ancestor(&self) -> Result<&AncestorCgroup> {
         let CpuPlacement { origin, bundle, .. } = self.placement;
-        self.ancestor.as_ref().ok_or_else(|| {
+        self.ancestors.as_ref().ok_or_else(|| {
             error!(
                 "{origin}: the kernel has no cpusets, which keep a container to CPUs and NUMA nodes; remove cpus and mems from [bundles.{bundle}]"
             )

@@ -109,11 +109,11 @@ fn is_among(name: &[u8], words: &str) -> bool {
 /// `args` is without the program's name.
 #[must_use]
 pub fn parse(args: &[OsString]) -> Invocation {
-    let mut found = Invocation::default();
+    let mut invocation = Invocation::default();
     let mut words = args.iter().map(OsString::as_os_str).peekable();
     let verb = loop {
         let Some(word) = words.next() else {
-            return found;
+            return invocation;
         };
         let Some(opt) = parse_option(word) else {
             if word == "--" {
@@ -132,47 +132,47 @@ pub fn parse(args: &[OsString]) -> Invocation {
                 value = words.next();
             }
         }
-        apply_global_option(&mut found, opt.name, value);
+        apply_global_option(&mut invocation, opt.name, value);
     };
     let creates = verb == "create" || verb == "run";
-    found.create = creates.then(CreateArguments::default);
-    found.restored = (verb == "restore").then(PathBuf::default);
-    found.is_delete = verb == "delete";
-    found.makes_container = creates || found.restored.is_some();
+    invocation.create = creates.then(CreateArguments::default);
+    invocation.restored = (verb == "restore").then(PathBuf::default);
+    invocation.is_delete = verb == "delete";
+    invocation.makes_container = creates || invocation.restored.is_some();
     let mut verbs = CONTAINER_VERBS.iter();
     let Some((_, values, joined)) = verbs.find(|(name, ..)| verb == *name) else {
-        return found;
+        return invocation;
     };
     while let Some(word) = next(&mut words, values, joined) {
         match word {
             ArgumentWord::Other(word) if word == "--" => {
                 let behind = words.next().map(OsStr::to_owned);
-                found.container = behind.or(found.container);
+                invocation.container = behind.or(invocation.container);
                 break;
             }
             ArgumentWord::Other(word) => {
-                found.container = Some(word.to_owned());
+                invocation.container = Some(word.to_owned());
                 // Here the id is the only word. A word before it is the value of an unknown option.
-                if !found.makes_container {
+                if !invocation.makes_container {
                     break;
                 }
             }
-            ArgumentWord::Option(name, value) => match (name, &mut found.create) {
+            ArgumentWord::Option(name, value) => match (name, &mut invocation.create) {
                 (b"b" | b"bundle", Some(create)) => {
                     create.bundle = value.map(PathBuf::from).unwrap_or_default();
                 }
-                (b"b" | b"bundle", None) if found.restored.is_some() => {
-                    found.restored = Some(value.map(PathBuf::from).unwrap_or_default());
+                (b"b" | b"bundle", None) if invocation.restored.is_some() => {
+                    invocation.restored = Some(value.map(PathBuf::from).unwrap_or_default());
                 }
                 (b"f" | b"config", Some(create)) => create.config = value.map(PathBuf::from),
                 (b"p" | b"process", None) if verb == "exec" => {
-                    found.process = value.map(PathBuf::from);
+                    invocation.process = value.map(PathBuf::from);
                 }
                 _ => {}
             },
         }
     }
-    found
+    invocation
 }
 
 enum ArgumentWord<'a> {
@@ -209,12 +209,12 @@ fn next<'a>(
     Some(ArgumentWord::Option(opt.name, value))
 }
 
-fn apply_global_option(found: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
-    let log = &mut found.log;
+fn apply_global_option(invocation: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
+    let log = &mut invocation.log;
     match (name, value) {
         // runc takes the first two, crun the first and the last.
-        (b"version" | b"v" | b"V", None) => found.is_version = true,
-        (b"root", Some(root)) => found.root = Some(root.to_owned()),
+        (b"version" | b"v" | b"V", None) => invocation.is_version = true,
+        (b"root", Some(root)) => invocation.root = Some(root.to_owned()),
         (b"log", Some(path)) if !path.is_empty() => log.path = Some(PathBuf::from(path)),
         (b"log-format", Some(format)) => log.is_json = format == "json",
         _ => {}

@@ -195,9 +195,9 @@ fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> R
     let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?;
     // What this version does not understand may be a check.
     let is_needed = |args: &Vec<String>| {
-        let asked = HookArguments::from_command(args);
+        let arguments = HookArguments::from_command(args);
         args.first().is_some_and(|program| program == HOOK)
-            && asked.is_none_or(|(_, asked)| asked.affects_devices())
+            && arguments.is_none_or(|(_, arguments)| arguments.affects_devices())
     };
     if hooks.iter().filter_map(|hook| hook.args.as_ref()).any(is_needed) {
         bail!(

@@ -124,22 +124,22 @@ pub(crate) fn check_preload(
 /// mount's destination, as of /lib to /usr/lib.
 pub(crate) fn covered_by(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&Path) -> bool {
     let follow = |path: &Path| ContainerPath::resolve(Some(root), path, &|_| false).ok();
-    let place = |at: &Path| match (follow(at), at.parent(), at.file_name()) {
-        (Some(place), ..) => Some(place.to_path()),
+    let resolve = |path: &Path| match (follow(path), path.parent(), path.file_name()) {
+        (Some(resolved), ..) => Some(resolved.to_path()),
         // In a created container it is there already.
         (None, Some(above), Some(name)) => Some(follow(above)?.to_path().join(name)),
         _ => None,
     };
-    let mut places = BTreeSet::new();
-    for at in mounts.into_iter().filter(|at| at != "/") {
-        let at = PathBuf::from(at);
-        places.extend(place(&at));
-        places.insert(at);
+    let mut paths = BTreeSet::new();
+    for path in mounts.into_iter().filter(|path| path != "/") {
+        let path = PathBuf::from(path);
+        paths.extend(resolve(&path));
+        paths.insert(path);
     }
     // A mount without a destination may hide anything.
     move |path| {
         let mut above = path.ancestors().chain([Path::new("")]);
-        above.any(|above| places.contains(above))
+        above.any(|above| paths.contains(above))
     }
 }
 
@@ -181,11 +181,11 @@ fn preload_by_env(
     if libraries.is_empty() {
         libraries.push(LIBRARY.to_owned());
     }
-    let own = config.env_value("LD_PRELOAD")?.unwrap_or_default();
-    libraries.retain(|library| !split(&own).any(|held| held == library));
+    let env_value = config.env_value("LD_PRELOAD")?.unwrap_or_default();
+    libraries.retain(|library| !split(&env_value).any(|held| held == library));
     if !libraries.is_empty() {
-        if !own.is_empty() {
-            libraries.push(own);
+        if !env_value.is_empty() {
+            libraries.push(env_value);
         }
         edits.env.push(format!("LD_PRELOAD={}", libraries.join(":")));
     }
@@ -255,15 +255,15 @@ fn preload_by_file(
         options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
     });
     let mut file = None;
-    let own = own_list()?;
-    if own.iter().any(|library| library != LIBRARY) {
+    let image_list = own_list()?;
+    if image_list.iter().any(|library| library != LIBRARY) {
         let Some((id, path)) = merged else {
             bail!(
                 "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
             );
         };
         mount.host_path = path;
-        file = Some(merge_list(id, &own, config)?);
+        file = Some(merge_list(id, &image_list, config)?);
         let mut hooks = vec![cleanup_hook(now.settings)];
         drop_held_hooks(&mut hooks, config).map_err(config_error)?;
         edits.hooks.append(&mut hooks);
@@ -287,10 +287,10 @@ fn not_merged_error(problem: PreloadListError) -> Error {
     }
 }
 
-fn merge_list(id: &ContainerId, own: &[String], config: &OciConfig) -> Result<HostFile> {
+fn merge_list(id: &ContainerId, image_list: &[String], config: &OciConfig) -> Result<HostFile> {
     Ok(HostFile {
         id: id.clone(),
-        bytes: list(LIBRARY, own).into_bytes(),
+        bytes: list(LIBRARY, image_list).into_bytes(),
         label: config.mount_label().map_err(config_error)?,
     })
 }

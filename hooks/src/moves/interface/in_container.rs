@@ -52,12 +52,12 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Resu
         };
         let added = netns.add_route(NewRoute { index, network: (everywhere, 0), via: Some(*via) });
         let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
-        let why = if added.as_ref().is_err_and(is_taken) {
+        let hint = if added.as_ref().is_err_and(is_taken) {
             " beside the container's own, which its engine set,"
         } else {
             ""
         };
-        added.with_context(setting(format!("the gateway {via}{why}")))?;
+        added.with_context(setting(format!("the gateway {via}{hint}")))?;
     }
     Ok(())
 }
@@ -69,33 +69,34 @@ pub(super) fn find_difference(
     link: &Link,
     request: &MoveRequest<'_>,
 ) -> Result<Option<String>> {
-    let (index, asked) = (link.index, &request.asked);
+    let (index, requested) = (link.index, &request.requested);
     if let Some(name) = request.new_name.filter(|name| name.as_str().as_bytes() != link.name) {
         return Ok(Some(format!("its name is {} and not {name}", Quoted(&link.display_name()))));
     }
-    if let Some(mtu) = asked.mtu.filter(|mtu| mtu.get() != link.mtu) {
+    if let Some(mtu) = requested.mtu.filter(|mtu| mtu.get() != link.mtu) {
         return Ok(Some(format!("its MTU is {} and not {mtu}", link.mtu)));
     }
-    if !asked.addresses.is_empty() {
-        let own = netns.addresses()?;
-        let is_missing = |asked: &&InterfaceAddress| {
-            let (address, prefix) = (asked.address(), asked.prefix());
-            !own.contains(&Address { index, address, prefix })
+    if !requested.addresses.is_empty() {
+        let addresses = netns.addresses()?;
+        let is_missing = |interface_address: &&InterfaceAddress| {
+            let (address, prefix) = (interface_address.address(), interface_address.prefix());
+            !addresses.contains(&Address { index, address, prefix })
         };
-        if let Some(address) = asked.addresses.iter().find(is_missing) {
+        if let Some(address) = requested.addresses.iter().find(is_missing) {
             return Ok(Some(format!("it does not have the address {address}")));
         }
     }
-    if !asked.routes.is_empty() {
-        let own = netns.routes()?;
-        let is_missing = |asked: &&InterfaceRoute| {
-            let destination = (asked.network.address(), asked.network.prefix());
-            let is_same = |own: &OwnRoute| {
-                (own.destination, own.via) == (destination, asked.via) && own.interfaces == [index]
+    if !requested.routes.is_empty() {
+        let routes = netns.routes()?;
+        let is_missing = |interface_route: &&InterfaceRoute| {
+            let destination = (interface_route.network.address(), interface_route.network.prefix());
+            let is_same = |route: &OwnRoute| {
+                (route.destination, route.via) == (destination, interface_route.via)
+                    && route.interfaces == [index]
             };
-            !own.iter().any(is_same)
+            !routes.iter().any(is_same)
         };
-        if let Some(route) = asked.routes.iter().find(is_missing) {
+        if let Some(route) = requested.routes.iter().find(is_missing) {
             return Ok(Some(format!("the route {route} does not lead over it")));
         }
     }
@@ -105,7 +106,7 @@ pub(super) fn find_difference(
 fn has_ipv6(settings: &NetdevSettings) -> bool {
     let addresses = &settings.addresses;
     let routes = settings.routes.iter();
-    addresses.iter().any(|own| own.address().is_ipv6())
+    addresses.iter().any(|address| address.address().is_ipv6())
         || routes.map(|route| route.network.address()).any(|network| network.is_ipv6())
         || settings.gateway.iter().any(IpAddr::is_ipv6)
 }
@@ -130,7 +131,7 @@ mod tests {
             name: "d0".to_owned(),
             pci: "0000:03:10.0".parse().unwrap(),
             new_name: None,
-            asked: NetdevSettings::default(),
+            requested: NetdevSettings::default(),
             settings: NetdevSettings {
                 addresses: addresses.collect(),
                 ..NetdevSettings::default()

@@ -54,8 +54,8 @@ impl MoveOps for InterfaceOps {
     type Seen = Link;
     type Driver = InterfacePreparation;
 
-    fn check_way(&self, home: &Netns, to: &Netns, name: &str) -> Result<()> {
-        if to.is_same(home) {
+    fn check_way(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
+        if container_netns.is_same(host_netns) {
             bail!(
                 "interface {name} cannot move: the container has this host's own network, where it can use the interface as it is; leave out --network host, or the device"
             );
@@ -85,7 +85,7 @@ impl MoveOps for InterfaceOps {
         &self,
         link: &Link,
         request: &MoveRequest<'_>,
-        way: &MoveContext<'_, Self>,
+        context: &MoveContext<'_, Self>,
     ) -> Result<(SavedInterface, Option<String>)> {
         let MoveRequest { name, pci, .. } = request;
         if link.name != name.as_bytes() {
@@ -94,27 +94,32 @@ impl MoveOps for InterfaceOps {
                 Quoted(&link.display_name())
             );
         }
-        check_names(link, request, &way.to)?;
-        let home = &way.home.netns;
-        let warning = usage::check(home, link, Some(*pci), SearchDepth::Processes)?;
-        let facts = saved::save_interface(link, *pci);
-        let vf = vf::check_vf(self, home, request)?;
-        let sysctls = sysctl::save_sysctls(home, link);
-        let facts = SavedInterface {
+        check_names(link, request, &context.container_netns)?;
+        let host_netns = &context.host_netns.netns;
+        let warning = usage::check(host_netns, link, Some(*pci), SearchDepth::Processes)?;
+        let saved = saved::save_interface(link, *pci);
+        let vf = vf::check_vf(self, host_netns, request)?;
+        let sysctls = sysctl::save_sysctls(host_netns, link);
+        let saved = SavedInterface {
             vf: vf.map(Box::new),
             sysctls: sysctls
                 .with_context(|| format!("reading the settings of interface {name}"))?,
-            queues: queues::save_queues(home, link).map(Box::new),
-            onload: onload::read_registration(&facts),
-            ..facts
+            queues: queues::save_queues(host_netns, link).map(Box::new),
+            onload: onload::read_registration(&saved),
+            ..saved
         };
-        Ok((facts, warning))
+        Ok((saved, warning))
     }
 
-    fn check_there(&self, there: &Netns, link: &Link, request: &MoveRequest<'_>) -> Result<()> {
-        match in_container::find_difference(there, link, request)? {
-            Some(otherwise) => bail!(
-                "{}: another container has it too, and it is set up otherwise: {otherwise}; ask for the same, or for another device",
+    fn check_there(
+        &self,
+        container_netns: &Netns,
+        link: &Link,
+        request: &MoveRequest<'_>,
+    ) -> Result<()> {
+        match in_container::find_difference(container_netns, link, request)? {
+            Some(difference) => bail!(
+                "{}: another container has it too, and it is set up otherwise: {difference}; ask for the same, or for another device",
                 request.device
             ),
             None => Ok(()),
@@ -130,40 +135,42 @@ impl MoveOps for InterfaceOps {
 
     fn send(
         &self,
-        grant: &ContainerDevice<'_, Self>,
-        facts: &SavedInterface,
-        way: &MoveContext<'_, Self>,
+        container_device: &ContainerDevice<'_, Self>,
+        saved: &SavedInterface,
+        context: &MoveContext<'_, Self>,
     ) -> Result<()> {
-        let (link, request) = (&grant.seen, &grant.request);
+        let (link, request) = (&container_device.observation, &container_device.request);
         // It may have come into use since the first look. Nobody but root can do that.
-        usage::check(&way.home.netns, link, Some(request.pci), SearchDepth::Root)?;
-        vf::set_up_vf(&way.home, link, facts)?;
+        usage::check(&context.host_netns.netns, link, Some(request.pci), SearchDepth::Root)?;
+        vf::set_up_vf(&context.host_netns, link, saved)?;
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
-        let moved = way.home.netns.move_link(link.index, &way.to, new_name);
+        let moved =
+            context.host_netns.netns.move_link(link.index, &context.container_netns, new_name);
         moved.with_context(|| uppers::move_context(&link.name, "into the container"))?;
-        let there = self.find_requested(&way.to, request)?;
-        let there = there.ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
-        in_container::set(&way.to, &there, request)?;
+        let moved_link = self.find_requested(&context.container_netns, request)?;
+        let moved_link =
+            moved_link.ok_or_else(|| Self::not_here_error(&request.name, request.pci, None))?;
+        in_container::set(&context.container_netns, &moved_link, request)?;
         if request.settings.af_xdp {
-            let facts = saved::save_interface(&there, request.pci);
-            register(&facts, request.device, way)?;
+            let saved = saved::save_interface(&moved_link, request.pci);
+            register(&saved, request.device, context)?;
         }
         Ok(())
     }
 
-    fn downcast_saved(facts: &SavedState) -> Option<&SavedInterface> {
-        match facts {
-            SavedState::Interface(facts) => Some(facts),
+    fn downcast_saved(saved: &SavedState) -> Option<&SavedInterface> {
+        match saved {
+            SavedState::Interface(saved) => Some(saved),
             SavedState::Rdma(_) | SavedState::Function(_) => None,
         }
     }
 
-    fn identity(facts: &SavedInterface) -> (PciAddress, &str) {
-        (facts.pci, &facts.name)
+    fn identity(saved: &SavedInterface) -> (PciAddress, &str) {
+        (saved.pci, &saved.name)
     }
 
-    fn find(&self, netns: &Netns, facts: &SavedInterface) -> Result<Option<Link>> {
-        self.find_interface(netns, facts.pci, &facts.name)
+    fn find(&self, netns: &Netns, saved: &SavedInterface) -> Result<Option<Link>> {
+        self.find_interface(netns, saved.pci, &saved.name)
     }
 
     fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
@@ -172,16 +179,17 @@ impl MoveOps for InterfaceOps {
 
     fn prepare(
         &self,
-        home: &HostNetns<'_, Self>,
-        facts: &SavedInterface,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &SavedInterface,
     ) -> Result<InterfacePreparation> {
-        move_home::delete_impostors(home)?;
-        let function = RebindableFunction::find(Path::new(rebind::PCI), facts.pci);
+        move_home::delete_impostors(host_netns)?;
+        let function = RebindableFunction::find(Path::new(rebind::PCI), saved.pci);
         // If this fails, the interface is not on the host, which is what is said then.
-        let is_bound_again =
-            function.as_ref().is_some_and(|own| own.finish_rebind().is_ok_and(|done| done));
+        let is_bound_again = function
+            .as_ref()
+            .is_some_and(|function| function.finish_rebind().is_ok_and(|done| done));
         if is_bound_again {
-            rebind::wait_for_interface(home, facts)?;
+            rebind::wait_for_interface(host_netns, saved)?;
         }
         Ok(InterfacePreparation { function, is_bound_again })
     }
@@ -190,24 +198,24 @@ impl MoveOps for InterfaceOps {
         &self,
         from: &Netns,
         link: &Link,
-        home: &HostNetns<'_, Self>,
-        facts: &SavedInterface,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &SavedInterface,
     ) -> Result<()> {
-        move_home::move_home(from, link, home, facts)
+        move_home::move_home(from, link, host_netns, saved)
     }
 
     fn restore(
         &self,
-        arrival: ReturnedDevice<'_, Self>,
-        home: &HostNetns<'_, Self>,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError> {
-        let ReturnedDevice { back, seen, driver } = arrival;
-        restore::clear_and_restore(home, seen, &back.facts, &|link| {
+        let ReturnedDevice { returning: back, observation: seen, preparation: driver } = returned;
+        restore::clear_and_restore(host_netns, seen, &back.saved, &|link| {
             if driver.is_bound_again {
                 // Nobody has had it since its driver made it.
                 return Ok(());
             }
-            restore::clear(home, link, &back, driver.function.as_ref())
+            restore::clear(host_netns, link, &back, driver.function.as_ref())
         })
     }
 
@@ -216,34 +224,35 @@ impl MoveOps for InterfaceOps {
     }
 
     fn not_here_error(name: &str, pci: PciAddress, keeper: Option<String>) -> Error {
-        let why = match keeper {
+        let hint = match keeper {
             Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
             None => "; is it bound to its driver?".to_owned(),
         };
-        error!("interface {name}: PCI function {pci} has no interface on this host{why}")
+        error!("interface {name}: PCI function {pci} has no interface on this host{hint}")
     }
 }
 
 /// Its other names go with it. Where they are in the way, the kernel would say so in the middle of the move.
-fn check_names(link: &Link, request: &MoveRequest<'_>, to: &Netns) -> Result<()> {
+fn check_names(link: &Link, request: &MoveRequest<'_>, container_netns: &Netns) -> Result<()> {
     let name = &request.name;
-    let there = request.new_name.map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
-    let others = || link.alternative_names.iter().map(Vec::as_slice);
-    if request.new_name.is_some() && others().any(|other| other == there) {
+    let container_name =
+        request.new_name.map_or(link.name.as_slice(), |name| name.as_str().as_bytes());
+    let other_names = || link.alternative_names.iter().map(Vec::as_slice);
+    if request.new_name.is_some() && other_names().any(|other| other == container_name) {
         bail!(
             "interface {name} cannot be called {} in the container: that is another name of it on this host",
-            Quoted(&String::from_utf8_lossy(there))
+            Quoted(&String::from_utf8_lossy(container_name))
         );
     }
-    let mut names: Vec<&[u8]> = vec![there];
-    names.extend(others());
+    let mut names: Vec<&[u8]> = vec![container_name];
+    names.extend(other_names());
     if names.contains(&RESERVED) {
         bail!(
             "interface {name} cannot move: one of its names is eth0, and engines call the container's own interface so; give it another one on the host"
         );
     }
-    let theirs = to.links()?;
-    let is_taken = |name: &&&[u8]| theirs.iter().any(|other| other.has_name(name));
+    let container_links = container_netns.links()?;
+    let is_taken = |name: &&&[u8]| container_links.iter().any(|other| other.has_name(name));
     if let Some(taken) = names.iter().find(is_taken) {
         bail!(
             "interface {name} cannot move: the container has an interface called {} already",
@@ -255,15 +264,15 @@ fn check_names(link: &Link, request: &MoveRequest<'_>, to: &Netns) -> Result<()>
 
 /// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
 fn register(
-    facts: &SavedInterface,
+    saved: &SavedInterface,
     device: &DeviceId,
-    way: &MoveContext<'_, InterfaceOps>,
+    context: &MoveContext<'_, InterfaceOps>,
 ) -> Result<()> {
-    let registration = onload::register(&way.to, facts)?;
-    let say = |moved: &mut MoveRecord| {
-        if let SavedState::Interface(facts) = &mut moved.facts {
-            facts.onload = registration;
+    let registration = onload::register(&context.container_netns, saved)?;
+    let update = |record: &mut MoveRecord| {
+        if let SavedState::Interface(saved) = &mut record.saved {
+            saved.onload = registration;
         }
     };
-    way.leases.update_moves(device, &say)
+    context.leases.update_moves(device, &update)
 }

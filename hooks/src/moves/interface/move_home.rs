@@ -16,18 +16,18 @@ use crate::moves::transit_name::{is_transit_name, transit_name};
 pub(super) fn move_home(
     from: &Netns,
     link: &Link,
-    home: &InterfaceHostNetns<'_>,
-    facts: &SavedInterface,
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
 ) -> Result<()> {
     let (before, _) = from.snapshot()?;
     strip_settings(from, link, &before);
     // The name is told to nobody before: where an interface that was put in its place has it as another name, the
     // kernel moves that one, fails to name it, and leaves it on the host under a name that somebody else chose.
     let name = transit_name();
-    let moved = from.move_link(link.index, &home.netns, Some(name.as_bytes()));
-    let own = facts.name.as_bytes();
-    moved.with_context(|| move_context(own, "back to the host"))?;
-    return_impostor(home, from, facts, name.as_bytes())
+    let moved = from.move_link(link.index, &host_netns.netns, Some(name.as_bytes()));
+    let saved_name = saved.name.as_bytes();
+    moved.with_context(|| move_context(saved_name, "back to the host"))?;
+    return_impostor(host_netns, from, saved, name.as_bytes())
 }
 
 /// Takes from an interface what would keep it where it is, as far as that can be done.
@@ -51,24 +51,27 @@ fn strip_settings(from: &Netns, link: &Link, before: &[Link]) {
 /// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
 /// namespace may have put one of their own making in its place, with its number.
 fn return_impostor(
-    home: &InterfaceHostNetns<'_>,
+    host_netns: &InterfaceHostNetns<'_>,
     from: &Netns,
-    facts: &SavedInterface,
+    saved: &SavedInterface,
     name: &[u8],
 ) -> Result<()> {
-    let own = home.find(facts)?;
-    let (here, _) = home.netns.snapshot()?;
-    let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);
-    let foreign = here.iter().find(|link| link.name == name && !is_own(link));
-    if let Some(foreign) = foreign {
-        let gone = home.netns.move_link(foreign.index, from, Some(transit_name().as_bytes()));
-        gone.or_else(|_| uppers::delete(&home.netns, foreign.index))
+    let returned = host_netns.find(saved)?;
+    let (host_links, _) = host_netns.netns.snapshot()?;
+    let is_own =
+        |link: &Link| returned.as_ref().is_some_and(|returned| returned.index == link.index);
+    let impostor = host_links.iter().find(|link| link.name == name && !is_own(link));
+    if let Some(impostor) = impostor {
+        let moved_away =
+            host_netns.netns.move_link(impostor.index, from, Some(transit_name().as_bytes()));
+        moved_away
+            .or_else(|_| uppers::delete(&host_netns.netns, impostor.index))
             .with_context(|| move_context(name, "away, which is another one"))?;
     }
-    if own.is_none() {
+    if returned.is_none() {
         bail!(
             "interface {} was replaced by another one in its container's network namespace while it was fetched; stop what runs there, then run \"onload-ctk lease restore\"",
-            facts.name
+            saved.name
         );
     }
     Ok(())
@@ -76,15 +79,15 @@ fn return_impostor(
 
 /// Deletes what a container put in an interface's place, where whoever fetched that was killed before it was sent away.
 /// Only a driver's own interfaces come to the host under a passing name otherwise, and those are not deleted.
-pub(super) fn delete_impostors(home: &InterfaceHostNetns<'_>) -> Result<()> {
-    let (here, _) = home.netns.snapshot()?;
+pub(super) fn delete_impostors(host_netns: &InterfaceHostNetns<'_>) -> Result<()> {
+    let (host_links, _) = host_netns.netns.snapshot()?;
     let is_left = |link: &&Link| {
-        let is_virtual = !link.kind.is_empty() && !home.kind.is_function_interface(link);
+        let is_virtual = !link.kind.is_empty() && !host_netns.ops.is_function_interface(link);
         is_virtual && is_transit_name(&link.name)
     };
-    for foreign in here.iter().filter(is_left) {
+    for impostor in host_links.iter().filter(is_left) {
         // What cannot be deleted must not keep an interface from coming back.
-        let _ = home.netns.delete(foreign.index);
+        let _ = host_netns.netns.delete(impostor.index);
     }
     Ok(())
 }

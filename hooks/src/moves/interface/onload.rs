@@ -44,89 +44,91 @@ struct AfXdpInterface {
 
 impl AfXdpInterface {
     /// Any container may give its own interface the name of another one.
-    fn matches(&self, facts: &SavedInterface) -> bool {
-        let own = [Some(&facts.mac), facts.permanent_mac.as_ref()];
-        self.name == facts.name && own.contains(&Some(&self.address))
+    fn matches(&self, saved: &SavedInterface) -> bool {
+        let addresses = [Some(&saved.mac), saved.permanent_mac.as_ref()];
+        self.name == saved.name && addresses.contains(&Some(&self.address))
     }
 }
 
 /// Registers an interface of a network namespace, if it is not; its registration, as far as Onload tells it.
 pub(super) fn register(
     netns: &Netns,
-    facts: &SavedInterface,
+    saved: &SavedInterface,
 ) -> Result<Option<OnloadRegistration>> {
     let failed = || {
         format!(
             "registering interface {} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works",
-            facts.name
+            saved.name
         )
     };
     let write = || {
         let mut file = fs::OpenOptions::new().write(true).open(REGISTER)?;
         // The kernel takes one write as one value.
-        file.write_all(format!("{}\n", facts.name).as_bytes())
+        file.write_all(format!("{}\n", saved.name).as_bytes())
     };
     let before = bpf::interface::find_xdp_programs(PROGRAM);
     match netns.run_inside(write) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::ALREADY) => {
-            return Ok(read_registration(facts));
+            return Ok(read_registration(saved));
         }
         written => written.with_context(failed)?,
     }
     // The kernel answers before Onload has tried, and only its log has what came of it.
-    let Some(listed) = list_interfaces() else {
+    let Some(interfaces) = list_interfaces() else {
         return Ok(None);
     };
-    let own = listed.into_iter().find(|one| one.matches(facts));
-    let own = own.ok_or_else(|| Error::new(failed()))?;
+    let interface = interfaces.into_iter().find(|interface| interface.matches(saved));
+    let interface = interface.ok_or_else(|| Error::new(failed()))?;
     Ok(Some(OnloadRegistration {
-        since: own.since,
+        since: interface.since,
         program: find_added(&before, &bpf::interface::find_xdp_programs(PROGRAM)),
     }))
 }
 
 fn find_added(before: &BTreeSet<u32>, after: &BTreeSet<u32>) -> Option<u32> {
-    let mut new = after.difference(before);
-    new.next().copied().filter(|_| new.next().is_none())
+    let mut added = after.difference(before);
+    added.next().copied().filter(|_| added.next().is_none())
 }
 
-pub(super) fn read_registration(facts: &SavedInterface) -> Option<OnloadRegistration> {
-    let listed = list_interfaces()?;
-    let own = listed.iter().find(|one| one.matches(facts))?;
+pub(super) fn read_registration(saved: &SavedInterface) -> Option<OnloadRegistration> {
+    let interfaces = list_interfaces()?;
+    let interface = interfaces.iter().find(|interface| interface.matches(saved))?;
     Some(OnloadRegistration {
-        since: own.since,
-        program: find_program(own, &listed, &bpf::interface::find_xdp_programs(PROGRAM)),
+        since: interface.since,
+        program: find_program(interface, &interfaces, &bpf::interface::find_xdp_programs(PROGRAM)),
     })
 }
 
 /// Onload's program on an interface. The kernel numbers programs as they come.
 fn find_program(
-    own: &AfXdpInterface,
-    listed: &[AfXdpInterface],
+    interface: &AfXdpInterface,
+    interfaces: &[AfXdpInterface],
     programs: &BTreeSet<u32>,
 ) -> Option<u32> {
-    let is_twin = |one: &&AfXdpInterface| one.since == own.since;
-    if listed.len() != programs.len() || listed.iter().filter(is_twin).count() != 1 {
+    let is_twin = |other: &&AfXdpInterface| other.since == interface.since;
+    if interfaces.len() != programs.len() || interfaces.iter().filter(is_twin).count() != 1 {
         return None;
     }
-    let before = listed.iter().filter(|one| one.since < own.since).count();
+    let before = interfaces.iter().filter(|other| other.since < interface.since).count();
     programs.iter().nth(before).copied()
 }
 
 /// Refuses an interface that is back without Onload's program. After Onload's modules were loaded anew it is registered
 /// again.
-pub(super) fn restore(home: &Netns, facts: &SavedInterface) -> Result<()> {
-    let (Some(kept), Some(listed)) = (&facts.onload, list_interfaces()) else {
+pub(super) fn restore(host_netns: &Netns, saved: &SavedInterface) -> Result<()> {
+    let (Some(registration), Some(interfaces)) = (&saved.onload, list_interfaces()) else {
         return Ok(());
     };
-    match listed.iter().find(|one| one.matches(facts)) {
+    match interfaces.iter().find(|interface| interface.matches(saved)) {
         // A registration ends with the module.
-        None if Path::new(REGISTER).exists() => register(home, facts).map(drop),
-        Some(now) if is_missing(kept, now.since, &bpf::interface::find_xdp_programs(PROGRAM)) => {
+        None if Path::new(REGISTER).exists() => register(host_netns, saved).map(drop),
+        Some(now)
+            if is_missing(registration, now.since, &bpf::interface::find_xdp_programs(PROGRAM)) =>
+        {
             bail!(
                 "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again",
-                facts.name,
-                facts.pci
+                saved.name,
+                saved.pci
             )
         }
         _ => Ok(()),
@@ -134,8 +136,9 @@ pub(super) fn restore(home: &Netns, facts: &SavedInterface) -> Result<()> {
 }
 
 /// Whether Onload's program has gone while the registration stayed.
-fn is_missing(kept: &OnloadRegistration, since: u64, now: &BTreeSet<u32>) -> bool {
-    kept.since == since && kept.program.is_some_and(|program| !now.contains(&program))
+fn is_missing(registration: &OnloadRegistration, since: u64, programs: &BTreeSet<u32>) -> bool {
+    registration.since == since
+        && registration.program.is_some_and(|program| !programs.contains(&program))
 }
 
 fn list_interfaces() -> Option<Vec<AfXdpInterface>> {

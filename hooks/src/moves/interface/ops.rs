@@ -20,7 +20,7 @@ pub struct InterfaceOps {
     /// tests on machines without virtual functions. The programs know none.
     pub stand_ins: BTreeMap<u32, PciAddress>,
     /// How their virtual functions are set up.
-    pub functions: VfAccess,
+    pub vf_access: VfAccess,
 }
 
 impl InterfaceOps {
@@ -44,15 +44,15 @@ impl InterfaceOps {
         name: &str,
     ) -> Result<Option<Link>> {
         let (links, is_whole) = netns.snapshot()?;
-        let mut own = links.into_iter().filter(|link| self.pci_function(link) == Some(pci));
-        match (own.next(), own.next()) {
+        let mut matching = links.into_iter().filter(|link| self.pci_function(link) == Some(pci));
+        match (matching.next(), matching.next()) {
             (_, Some(_)) => bail!(
                 "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"
             ),
             (None, None) if !is_whole => bail!(
                 "looking for interface {name} in a network namespace whose interfaces never stand still"
             ),
-            (found, None) => Ok(found),
+            (link, None) => Ok(link),
         }
     }
 }

@@ -41,39 +41,42 @@ impl InterfaceDir {
     /// None where this process sees another one of that name, or none.
     fn open(netns: &Netns, link: &Link) -> Option<InterfaceDir> {
         let dir = Path::new(CLASS).join(std::str::from_utf8(&link.name).ok()?);
-        let number = read(&dir.join("ifindex"))?;
-        (netns.is_own() && number == link.index.to_string())
+        let ifindex = read(&dir.join("ifindex"))?;
+        (netns.is_own() && ifindex == link.index.to_string())
             .then(|| InterfaceDir { dir, ethtool: Ethtool::open(&link.name).ok().flatten() })
     }
 
-    fn with_ethtool<T>(&self, ask: impl FnOnce(&Ethtool) -> Result<T, Errno>) -> Result<T, Errno> {
-        self.ethtool.as_ref().map_or(Err(Errno::NODEV), ask)
+    fn with_ethtool<T>(
+        &self,
+        operation: impl FnOnce(&Ethtool) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.ethtool.as_ref().map_or(Err(Errno::NODEV), operation)
     }
 
     fn rss(&self) -> Result<SavedRss, Errno> {
-        let found = self.with_ethtool(Ethtool::rss)?;
-        Ok(SavedRss { key: to_hex(&found.key), table: found.table, hash: found.hash })
+        let rss = self.with_ethtool(Ethtool::rss)?;
+        Ok(SavedRss { key: to_hex(&rss.key), table: rss.table, hash: rss.hash })
     }
 
     fn ntuple_rules(&self) -> Result<Vec<String>, Errno> {
-        let found = self.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_RULES))?;
-        Ok(found.iter().map(|rule| to_hex(rule)).collect())
+        let rules = self.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_RULES))?;
+        Ok(rules.iter().map(|rule| to_hex(rule)).collect())
     }
 }
 
 /// What a lease keeps of it; none where it cannot be seen.
 pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
-    let place = InterfaceDir::open(netns, link)?;
+    let interface_dir = InterfaceDir::open(netns, link)?;
     let mut unkept = Vec::new();
     let mut too_much = |what: &str| unkept.push(what.to_owned());
-    let attributes = read_attributes(&place.dir);
+    let attributes = read_attributes(&interface_dir.dir);
     let bytes = attributes.iter().map(|(path, value)| path.len() + value.len());
     let has_room = bytes.sum::<usize>() <= MAX_TEXT;
     if !has_room {
         too_much(NAPI);
     }
-    let (spread, rules) = (place.rss(), place.ntuple_rules());
-    if spread == Err(Errno::TOOBIG) {
+    let (rss, rules) = (interface_dir.rss(), interface_dir.ntuple_rules());
+    if rss == Err(Errno::TOOBIG) {
         too_much(SPREAD);
     }
     if rules == Err(Errno::TOOBIG) {
@@ -81,8 +84,8 @@ pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
     }
     Some(SavedQueues {
         attributes: has_room.then_some(attributes),
-        channels: place.with_ethtool(Ethtool::channels).ok(),
-        spread: spread.ok(),
+        channels: interface_dir.with_ethtool(Ethtool::channels).ok(),
+        spread: rss.ok(),
         rules: rules.ok(),
         unkept,
     })
@@ -95,79 +98,80 @@ const SPREAD: &str = "how it spreads packets (RSS)";
 const RULES: &str = "its ntuple rules";
 
 /// Makes the queues of an interface that is back what they were; what is not.
-pub(super) fn restore(netns: &Netns, link: &Link, facts: &SavedInterface) -> Vec<String> {
-    let Some(was) = &facts.queues else {
+pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec<String> {
+    let Some(queues) = &saved.queues else {
         return Vec::new();
     };
-    let Some(place) = InterfaceDir::open(netns, link) else {
+    let Some(interface_dir) = InterfaceDir::open(netns, link) else {
         return vec!["what its queues do".to_owned()];
     };
-    let mut left = Vec::new();
+    let mut differences = Vec::new();
     let mut check = |is_restored: bool, what: &str| {
         if !is_restored {
-            left.push(what.to_owned());
+            differences.push(what.to_owned());
         }
     };
     // Their number says how long the table is, and which queues there are.
-    if let Some(was) = was.channels {
-        check(restore_channels(&place, was), CHANNELS);
+    if let Some(channels) = queues.channels {
+        check(restore_channels(&interface_dir, channels), CHANNELS);
     }
-    if let Some(was) = &was.spread {
-        check(restore_rss(&place, was), SPREAD);
+    if let Some(rss) = &queues.spread {
+        check(restore_rss(&interface_dir, rss), SPREAD);
     }
-    if let Some(was) = &was.rules {
-        check(restore_rules(&place, was), RULES);
+    if let Some(rules) = &queues.rules {
+        check(restore_rules(&interface_dir, rules), RULES);
     }
-    if let Some(was) = &was.attributes {
-        left.extend(restore_attributes(&place.dir, was));
+    if let Some(attributes) = &queues.attributes {
+        differences.extend(restore_attributes(&interface_dir.dir, attributes));
     }
-    left
+    differences
 }
 
-fn restore_channels(place: &InterfaceDir, was: [u32; 4]) -> bool {
-    let is_so = || place.with_ethtool(Ethtool::channels) == Ok(was);
-    is_so() || place.with_ethtool(|ethtool| ethtool.set_channels(was)).is_ok() && is_so()
+fn restore_channels(interface_dir: &InterfaceDir, saved: [u32; 4]) -> bool {
+    let is_so = || interface_dir.with_ethtool(Ethtool::channels) == Ok(saved);
+    is_so() || interface_dir.with_ethtool(|ethtool| ethtool.set_channels(saved)).is_ok() && is_so()
 }
 
-fn restore_rss(place: &InterfaceDir, was: &SavedRss) -> bool {
-    let is_so = || place.rss().as_ref() == Ok(was);
+fn restore_rss(interface_dir: &InterfaceDir, saved: &SavedRss) -> bool {
+    let is_so = || interface_dir.rss().as_ref() == Ok(saved);
     let set = || {
-        let spread = ethtool::RssConfig {
-            table: was.table.clone(),
-            key: from_hex(&was.key).ok_or(Errno::INVAL)?,
-            hash: was.hash,
+        let rss_config = ethtool::RssConfig {
+            table: saved.table.clone(),
+            key: from_hex(&saved.key).ok_or(Errno::INVAL)?,
+            hash: saved.hash,
         };
-        place.with_ethtool(|ethtool| ethtool.set_rss(&spread))
+        interface_dir.with_ethtool(|ethtool| ethtool.set_rss(&rss_config))
     };
     is_so() || set().is_ok() && is_so()
 }
 
-fn restore_rules(place: &InterfaceDir, was: &[String]) -> bool {
-    let Ok(now) = place.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_FOREIGN_RULES)) else {
+fn restore_rules(interface_dir: &InterfaceDir, saved: &[String]) -> bool {
+    let Ok(now) = interface_dir.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_FOREIGN_RULES))
+    else {
         return false;
     };
     let now: Vec<(String, Vec<u8>)> = now.into_iter().map(|rule| (to_hex(&rule), rule)).collect();
-    for (_, foreign) in now.iter().filter(|(text, _)| !was.contains(text)) {
+    for (_, extra) in now.iter().filter(|(text, _)| !saved.contains(text)) {
         // One of Onload's goes by itself with its socket.
-        let _ = place.with_ethtool(|ethtool| ethtool.delete_rule(foreign));
+        let _ = interface_dir.with_ethtool(|ethtool| ethtool.delete_rule(extra));
     }
-    for missing in was.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
+    for missing in saved.iter().filter(|text| !now.iter().any(|(own, _)| own == *text)) {
         let rule = from_hex(missing).unwrap_or_default();
-        let _ = place.with_ethtool(|ethtool| ethtool.insert_rule(&rule));
+        let _ = interface_dir.with_ethtool(|ethtool| ethtool.insert_rule(&rule));
     }
     let sorted = |rules: &[String]| {
         let mut rules = rules.to_vec();
         rules.sort_unstable();
         rules
     };
-    place.ntuple_rules().is_ok_and(|now| sorted(&now) == sorted(was))
+    interface_dir.ntuple_rules().is_ok_and(|now| sorted(&now) == sorted(saved))
 }
 
 /// The attributes below an interface's directory, but those of queues that are nothing but zeros.
 fn read_attributes(dir: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
+    let mut attributes = BTreeMap::new();
     for name in OF_INTERFACE {
-        found.extend(read(&dir.join(name)).map(|value| (name.to_owned(), value)));
+        attributes.extend(read(&dir.join(name)).map(|value| (name.to_owned(), value)));
     }
     let queues = fs::read_dir(dir.join(QUEUES)).into_iter().flatten();
     for queue in queues.flatten() {
@@ -179,27 +183,27 @@ fn read_attributes(dir: &Path) -> BTreeMap<String, String> {
         for name in names {
             let path = format!("{QUEUES}/{queue}/{name}");
             let value = read(&dir.join(&path)).filter(|value| !is_zero(value));
-            found.extend(value.map(|value| (path, value)));
+            attributes.extend(value.map(|value| (path, value)));
         }
     }
-    found
+    attributes
 }
 
 /// Writes what differs; the names of those that differ afterwards.
-fn restore_attributes(dir: &Path, was: &BTreeMap<String, String>) -> Vec<String> {
+fn restore_attributes(dir: &Path, saved: &BTreeMap<String, String>) -> Vec<String> {
     let now = read_attributes(dir);
-    for (path, value) in was {
+    for (path, value) in saved {
         let is_always = ALWAYS_WRITTEN.contains(&path.as_str());
         if is_always || now.get(path) != Some(value) {
             write(&dir.join(path), value);
         }
     }
-    for path in now.keys().filter(|path| !was.contains_key(*path)) {
+    for path in now.keys().filter(|path| !saved.contains_key(*path)) {
         write(&dir.join(path), "0");
     }
     let now = read_attributes(dir);
-    let paths = was.keys().chain(now.keys());
-    let differing = paths.filter(|path| now.get(*path) != was.get(*path));
+    let paths = saved.keys().chain(now.keys());
+    let differing = paths.filter(|path| now.get(*path) != saved.get(*path));
     let name = |path: &String| {
         let name = path.rsplit('/').next().unwrap_or_default();
         format!("its {name}")

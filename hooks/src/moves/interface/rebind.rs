@@ -125,15 +125,16 @@ impl RebindableFunction {
             return Ok(Some(format!("it has the vDPA device {device}")));
         }
         // Its holder may open it at any time.
-        if let Some(leased) = leases.iter().find(|one| !one.is_over && self.has_leased_device(one))
+        if let Some(leased) =
+            leases.iter().find(|entry| !entry.has_ended && self.has_leased_device(entry))
         {
             return Ok(Some(format!("{} is leased", leased.device)));
         }
-        let until = Instant::now() + OPENERS;
+        let deadline = Instant::now() + OPENERS;
         for (class, nodes) in NODES {
             for node in self.device_names(class) {
                 let path = Path::new(nodes).join(node);
-                if let Some((pid, _)) = Processes::default().find_opener(&path, until)? {
+                if let Some((pid, _)) = Processes::default().find_opener(&path, deadline)? {
                     return Ok(Some(format!("process {pid} has {path:?} open")));
                 }
             }
@@ -142,21 +143,21 @@ impl RebindableFunction {
     }
 
     /// Whether a lease is one of the function's other devices.
-    fn has_leased_device(&self, listed: &LeaseEntry) -> bool {
-        let class = listed.device.class;
-        let Some((_, dir)) = OTHERS.iter().find(|(own, _)| *own == class) else {
+    fn has_leased_device(&self, entry: &LeaseEntry) -> bool {
+        let class = entry.device.class;
+        let Some((_, dir)) = OTHERS.iter().find(|(other_class, _)| *other_class == class) else {
             return false;
         };
-        let name = listed.device.name.as_str();
+        let name = entry.device.name.as_str();
         let pci = self.pci.to_string();
         let is_of_function = |lease: &Lease| {
-            let moved = lease.moved.as_ref();
+            let record = lease.moved.as_ref();
             lease.facts.values().any(|fact| *fact == pci)
-                || moved.is_some_and(|moved| moved.facts.pci() == self.pci)
+                || record.is_some_and(|record| record.saved.pci() == self.pci)
         };
         name == pci
-            || self.device_names(dir).iter().any(|own| own == name)
-            || listed.lease.as_ref().is_ok_and(is_of_function)
+            || self.device_names(dir).iter().any(|device_name| device_name == name)
+            || entry.lease.as_ref().is_ok_and(is_of_function)
     }
 
     fn driver_override(&self) -> io::Result<Option<String>> {
@@ -177,15 +178,15 @@ impl RebindableFunction {
 
 /// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
 pub(super) fn wait_for_interface(
-    home: &InterfaceHostNetns<'_>,
-    facts: &SavedInterface,
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
 ) -> Result<()> {
-    let [control, known] = UDEV.map(Path::new);
-    let until = Instant::now() + BINDING;
-    while Instant::now() < until {
+    let [control, data] = UDEV.map(Path::new);
+    let deadline = Instant::now() + BINDING;
+    while Instant::now() < deadline {
         let is_seen =
-            |link: &Link| !control.exists() || known.join(format!("n{}", link.index)).exists();
-        if home.find(facts)?.as_ref().is_some_and(is_seen) {
+            |link: &Link| !control.exists() || data.join(format!("n{}", link.index)).exists();
+        if host_netns.find(saved)?.as_ref().is_some_and(is_seen) {
             break;
         }
         thread::sleep(PAUSE);
@@ -294,7 +295,7 @@ mod tests {
             device: device.parse().unwrap(),
             slot: 0,
             lease: Err("of a later version".to_owned()),
-            is_over,
+            has_ended: is_over,
             is_returning: false,
         };
         let bus = Bus::new();

@@ -22,40 +22,40 @@ const ROUNDS: u32 = 4;
 /// take its time; then the interface of a virtual function is made anew, if it is what it was but for that, and once:
 /// udev calls for each that comes, and would do so for ever where something else cannot be put right.
 pub(super) fn clear(
-    home: &InterfaceHostNetns<'_>,
+    host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
-    back: &ReturningDevice<'_, InterfaceOps>,
+    returning: &ReturningDevice<'_, InterfaceOps>,
     function: Option<&RebindableFunction>,
 ) -> Result<(), RestoreError> {
-    let was_made_anew = |before| before != link.index;
-    if back.moved.rebound.is_some_and(was_made_anew) {
+    let was_rebound = |before| before != link.index;
+    if returning.record.rebound.is_some_and(was_rebound) {
         return Ok(());
     }
-    let has_other_way = function.is_some_and(|own| !own.has_other_devices());
-    let patience = if has_other_way { uppers::SHORT } else { uppers::LONG };
+    let has_other_way = function.is_some_and(|function| !function.has_other_devices());
+    let timeout = if has_other_way { uppers::SHORT } else { uppers::LONG };
     uppers::detach_programs(link)?;
-    let cleared = uppers::delete_uppers(&home.netns, link, SearchDepth::Descriptors, patience);
+    let cleared = uppers::delete_uppers(&host_netns.netns, link, SearchDepth::Descriptors, timeout);
     let (Err(unseen), Some(function)) = (&cleared, function) else {
         return Ok(cleared?);
     };
-    let facts = &back.facts;
-    let link = reread(home, facts)?;
-    let facts_but_address = with_current_address(facts, &link);
-    restore(home, link, &with_link_down(&facts_but_address))?;
-    let link = &reread(home, facts)?;
-    rebind_driver(link, back, function).with_context(|| format!("{unseen:#}; and then"))?;
-    Ok(wait_for_interface(home, facts)?)
+    let saved = &returning.saved;
+    let link = reread(host_netns, saved)?;
+    let saved_but_address = with_current_address(saved, &link);
+    restore(host_netns, link, &with_link_down(&saved_but_address))?;
+    let link = &reread(host_netns, saved)?;
+    rebind_driver(link, returning, function).with_context(|| format!("{unseen:#}; and then"))?;
+    Ok(wait_for_interface(host_netns, saved)?)
 }
 
 /// Has the driver of a function make its interface anew. The lease says so before: whoever looks after a process that was
 /// killed sees by the interface's number whether it was done.
 fn rebind_driver(
     link: &Link,
-    back: &ReturningDevice<'_, InterfaceOps>,
+    returning: &ReturningDevice<'_, InterfaceOps>,
     function: &RebindableFunction,
 ) -> io::Result<()> {
-    let leases = back.leases.list().map_err(io::Error::other)?;
-    let amended = back.update_record(&|moved| moved.rebound = Some(link.index));
+    let leases = returning.leases.list().map_err(io::Error::other)?;
+    let amended = returning.update_record(&|record| record.rebound = Some(link.index));
     amended.map_err(io::Error::other)?;
     function.rebind(&leases)
 }
@@ -64,115 +64,119 @@ fn rebind_driver(
 /// Its name comes first: anybody on the machine can make the search for that take its time, or fail. It is not up before
 /// that is gone, and before it has its settings: the next router on the link would become the host's own.
 pub(super) fn clear_and_restore(
-    home: &InterfaceHostNetns<'_>,
+    host_netns: &InterfaceHostNetns<'_>,
     link: Link,
-    facts: &SavedInterface,
+    saved: &SavedInterface,
     clear: &dyn Fn(&Link) -> Result<(), RestoreError>,
 ) -> Result<(), RestoreError> {
     // What a program on it prevents is done, or reported, the second time.
-    let _ = restore(home, link, &with_link_down(facts));
-    clear(&reread(home, facts)?)?;
-    let left = sysctl::restore(&home.netns, &reread(home, facts)?, facts);
-    if !left.is_empty() {
-        return Err(not_restored_error(facts, &left.join(", "), ""));
+    let _ = restore(host_netns, link, &with_link_down(saved));
+    clear(&reread(host_netns, saved)?)?;
+    let differences = sysctl::restore(&host_netns.netns, &reread(host_netns, saved)?, saved);
+    if !differences.is_empty() {
+        return Err(not_restored_error(saved, &differences.join(", "), ""));
     }
-    vf::restore_vf(home, facts)?;
-    let link = reread(home, facts)?;
-    clear_promiscuous(home, &link, facts);
-    restore(home, link, facts)?;
-    let link = reread(home, facts)?;
-    let mut left = queues::restore(&home.netns, &link, facts);
-    if !left.is_empty() && facts.flags & UP == 0 {
+    vf::restore_vf(host_netns, saved)?;
+    let link = reread(host_netns, saved)?;
+    clear_promiscuous(host_netns, &link, saved);
+    restore(host_netns, link, saved)?;
+    let link = reread(host_netns, saved)?;
+    let mut differences = queues::restore(&host_netns.netns, &link, saved);
+    if !differences.is_empty() && saved.flags & UP == 0 {
         // Some drivers have what `threaded` is written to only while the interface is up.
-        while_up(home, &link, UP, || {
-            left = queues::restore(&home.netns, &link, facts);
+        while_up(host_netns, &link, UP, || {
+            differences = queues::restore(&host_netns.netns, &link, saved);
         });
     }
-    if !left.is_empty() {
-        return Err(not_restored_error(facts, &left.join(", "), ""));
+    if !differences.is_empty() {
+        return Err(not_restored_error(saved, &differences.join(", "), ""));
     }
-    onload::restore(&home.netns, facts).map_err(|error| RestoreError {
+    onload::restore(&host_netns.netns, saved).map_err(|error| RestoreError {
         error,
         differs: Some("its registration with Onload for AF_XDP".to_owned()),
     })
 }
 
 /// An address that its physical function gave it changes back with that.
-fn with_current_address(facts: &SavedInterface, link: &Link) -> SavedInterface {
-    let is_given = facts.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
+fn with_current_address(saved: &SavedInterface, link: &Link) -> SavedInterface {
+    let is_given = saved.vf.as_ref().is_some_and(|vf| vf.given.mac.is_some());
     let mac = is_given.then(|| format_hwaddr(&link.address));
-    SavedInterface { mac: mac.unwrap_or_else(|| facts.mac.clone()), ..facts.clone() }
+    SavedInterface { mac: mac.unwrap_or_else(|| saved.mac.clone()), ..saved.clone() }
 }
 
-fn with_link_down(facts: &SavedInterface) -> SavedInterface {
-    SavedInterface { flags: facts.flags & !UP, ..facts.clone() }
+fn with_link_down(saved: &SavedInterface) -> SavedInterface {
+    SavedInterface { flags: saved.flags & !UP, ..saved.clone() }
 }
 
 /// Sets what is not as it was.
 fn restore(
-    home: &InterfaceHostNetns<'_>,
+    host_netns: &InterfaceHostNetns<'_>,
     mut link: Link,
-    facts: &SavedInterface,
+    saved: &SavedInterface,
 ) -> Result<(), RestoreError> {
     let mut cause = None;
-    if free_name(home, &link, facts)? {
-        link = reread(home, facts)?;
+    if free_name(host_netns, &link, saved)? {
+        link = reread(host_netns, saved)?;
     }
     for _ in 0..ROUNDS {
-        let plan = saved::plan_restore(&link, facts);
+        let plan = saved::plan_restore(&link, saved);
         if plan.is_empty() {
             return Ok(());
         }
         for step in plan.into_iter().flat_map(|(_, steps)| steps) {
-            let told = match step {
-                RestoreStep::Change(change) => home.netns.change_link(link.index, &change),
+            let result = match step {
+                RestoreStep::Change(change) => host_netns.netns.change_link(link.index, &change),
                 RestoreStep::AlternativeName { name, is_set } => {
-                    home.netns.set_alternative(link.index, name, is_set)
+                    host_netns.netns.set_alternative(link.index, name, is_set)
                 }
             };
-            cause = told.err().or(cause);
+            cause = result.err().or(cause);
         }
-        link = reread(home, facts)?;
+        link = reread(host_netns, saved)?;
     }
-    let plan = saved::plan_restore(&link, facts);
+    let plan = saved::plan_restore(&link, saved);
     if plan.is_empty() {
         return Ok(());
     }
-    let left: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
-    let here = home.netns.links().unwrap_or_default();
-    let has_name = |link: &Link| link.has_name(facts.name.as_bytes());
+    let differences: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
+    let links = host_netns.netns.links().unwrap_or_default();
+    let has_name = |link: &Link| link.has_name(saved.name.as_bytes());
     let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
-    let hint = if left.contains(&"its name") && here.iter().any(has_name) {
+    let hint = if differences.contains(&"its name") && links.iter().any(has_name) {
         "; another interface has that name: give that one another, then run \"onload-ctk lease restore\""
     } else {
         ""
     };
-    Err(not_restored_error(facts, &left.join(", "), &format!("{cause}{hint}")))
+    Err(not_restored_error(saved, &differences.join(", "), &format!("{cause}{hint}")))
 }
 
 /// The same interface as it is now.
-fn reread(home: &InterfaceHostNetns<'_>, facts: &SavedInterface) -> Result<Link> {
-    let found = home.find(facts)?;
-    found.ok_or_else(|| home.away_error(facts.pci, &facts.name))
+fn reread(host_netns: &InterfaceHostNetns<'_>, saved: &SavedInterface) -> Result<Link> {
+    let link = host_netns.find(saved)?;
+    link.ok_or_else(|| host_netns.away_error(saved.pci, &saved.name))
 }
 
 /// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
 /// of two, and each would wait for the other.
-fn free_name(home: &InterfaceHostNetns<'_>, link: &Link, facts: &SavedInterface) -> Result<bool> {
-    let own = facts.name.as_bytes();
-    if link.name == own || is_transit_name(&link.name) {
+fn free_name(
+    host_netns: &InterfaceHostNetns<'_>,
+    link: &Link,
+    saved: &SavedInterface,
+) -> Result<bool> {
+    let name = saved.name.as_bytes();
+    if link.name == name || is_transit_name(&link.name) {
         return Ok(false);
     }
-    let (here, _) = home.netns.snapshot()?;
-    let is_taken = |other: &Link| other.index != link.index && other.has_name(own);
-    if !here.iter().any(is_taken) {
+    let (host_links, _) = host_netns.netns.snapshot()?;
+    let is_taken = |other: &Link| other.index != link.index && other.has_name(name);
+    if !host_links.iter().any(is_taken) {
         return Ok(false);
     }
     // Before Linux 6.2 the name of one that is up cannot change.
     let down = LinkChange::Flags { mask: UP, flags: 0 };
     for change in [down, LinkChange::Name(transit_name().as_bytes())] {
         // What fails is told as that its name is not as it was.
-        let _ = home.netns.change_link(link.index, &change);
+        let _ = host_netns.netns.change_link(link.index, &change);
     }
     Ok(true)
 }
@@ -181,29 +185,29 @@ fn free_name(home: &InterfaceHostNetns<'_>, link: &Link, facts: &SavedInterface)
 /// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so [`saved::plan_restore`]
 /// does not compare it. Whoever had the interface may have asked for the mode as well, which is taken back at the same
 /// time: each of them counts.
-fn clear_promiscuous(home: &InterfaceHostNetns<'_>, link: &Link, facts: &SavedInterface) {
-    let asked = u32::from(link.flags & PROMISCUOUS != 0);
-    let is_left = link.promiscuity > asked && link.flags & UP == 0;
-    if is_left && facts.flags & (UP | PROMISCUOUS) == 0 {
-        while_up(home, link, UP | PROMISCUOUS, || {});
+fn clear_promiscuous(host_netns: &InterfaceHostNetns<'_>, link: &Link, saved: &SavedInterface) {
+    let requested = u32::from(link.flags & PROMISCUOUS != 0);
+    let is_left = link.promiscuity > requested && link.flags & UP == 0;
+    if is_left && saved.flags & (UP | PROMISCUOUS) == 0 {
+        while_up(host_netns, link, UP | PROMISCUOUS, || {});
     }
 }
 
 /// Does something while an interface is up that is down again afterwards, without the flags of the mask.
-fn while_up(home: &InterfaceHostNetns<'_>, link: &Link, mask: u32, act: impl FnOnce()) {
+fn while_up(host_netns: &InterfaceHostNetns<'_>, link: &Link, mask: u32, action: impl FnOnce()) {
     let set = |flags| {
-        let _ = home.netns.change_link(link.index, &LinkChange::Flags { mask, flags });
+        let _ = host_netns.netns.change_link(link.index, &LinkChange::Flags { mask, flags });
     };
     set(UP);
-    act();
+    action();
     set(0);
 }
 
-fn not_restored_error(facts: &SavedInterface, left: &str, why: &str) -> RestoreError {
-    let SavedInterface { name, pci, .. } = facts;
+fn not_restored_error(saved: &SavedInterface, differences: &str, hint: &str) -> RestoreError {
+    let SavedInterface { name, pci, .. } = saved;
     RestoreError {
-        error: error!("restoring interface {name} ({pci}): {left} is not as it was{why}"),
-        differs: Some(left.to_owned()),
+        error: error!("restoring interface {name} ({pci}): {differences} is not as it was{hint}"),
+        differs: Some(differences.to_owned()),
     }
 }
 
@@ -260,7 +264,7 @@ mod tests {
         }
 
         fn home(&self) -> InterfaceHostNetns<'_> {
-            InterfaceHostNetns { netns: netns(&self.child), kind: &self.identity }
+            InterfaceHostNetns { netns: netns(&self.child), ops: &self.identity }
         }
 
         /// The interface, whatever it is called.
@@ -471,7 +475,7 @@ mod tests {
         let run = RunDir::find(run).unwrap().unwrap();
         let leases = Leases::open(&run, Processes::default()).unwrap();
         let moved = MoveRecord {
-            facts: facts.into(),
+            saved: facts.into(),
             namespace: 7,
             addresses: Vec::new(),
             returning: true,

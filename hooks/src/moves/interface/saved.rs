@@ -42,7 +42,7 @@ pub(super) enum RestoreStep<'a> {
 /// address changes while the interface is down, and a name that is another of its own is free first.
 pub(super) fn plan_restore<'a>(
     link: &'a Link,
-    facts: &'a SavedInterface,
+    saved: &'a SavedInterface,
 ) -> Vec<(&'static str, Vec<RestoreStep<'a>>)> {
     let mut plan: Vec<(&'static str, Vec<RestoreStep<'a>>)> = Vec::new();
     let mut add = |what, steps: Vec<RestoreStep<'a>>| {
@@ -50,49 +50,50 @@ pub(super) fn plan_restore<'a>(
             plan.push((what, steps));
         }
     };
-    let one = |differs: bool, change| optional_step(differs.then_some(change));
+    let step_if = |differs: bool, change| optional_step(differs.then_some(change));
     let no_xdp = link.xdp_modes.iter();
     let no_xdp = no_xdp.map(|mode| RestoreStep::Change(LinkChange::NoXdp(*mode)));
     add("its XDP program", no_xdp.collect());
-    let names = &facts.alternative_names;
-    let is_kept = |name: &[u8]| names.iter().any(|own| own.as_bytes() == name);
-    let foreign = link.alternative_names.iter().filter(|name| !is_kept(name));
-    let foreign = foreign.map(|name| RestoreStep::AlternativeName { name, is_set: false });
-    add("its other names", foreign.collect());
-    let name = facts.name.as_bytes();
-    let address = parse_hwaddr(&facts.mac).filter(|address| *address != link.address);
-    let (renamed, resized) = (link.name != name, link.mtu != facts.mtu);
+    let names = &saved.alternative_names;
+    let is_kept = |name: &[u8]| names.iter().any(|saved_name| saved_name.as_bytes() == name);
+    let other_names = link.alternative_names.iter().filter(|name| !is_kept(name));
+    let other_names = other_names.map(|name| RestoreStep::AlternativeName { name, is_set: false });
+    add("its other names", other_names.collect());
+    let name = saved.name.as_bytes();
+    let address = parse_hwaddr(&saved.mac).filter(|address| *address != link.address);
+    let (renamed, resized) = (link.name != name, link.mtu != saved.mtu);
     let is_taken_down = renamed || resized || address.is_some();
     let down = LinkChange::Flags { mask: UP, flags: 0 };
-    add("its state", one(is_taken_down && link.flags & UP != 0, down));
-    add("its name", one(renamed, LinkChange::Name(name)));
+    add("its state", step_if(is_taken_down && link.flags & UP != 0, down));
+    add("its name", step_if(renamed, LinkChange::Name(name)));
     let missing = names.iter().map(String::as_bytes);
-    let missing = missing.filter(|name| !link.alternative_names.iter().any(|own| own == name));
+    let missing = missing
+        .filter(|name| !link.alternative_names.iter().any(|current_name| current_name == name));
     let missing = missing.map(|name| RestoreStep::AlternativeName { name, is_set: true });
     add("its other names", missing.collect());
     add("its address", optional_step(address.map(LinkChange::Address)));
-    add("its MTU", one(resized, LinkChange::Mtu(facts.mtu)));
-    let length = facts.queue_length;
+    add("its MTU", step_if(resized, LinkChange::Mtu(saved.mtu)));
+    let length = saved.queue_length;
     let is_other = link.queue_length != length;
-    add("the length of its queue", one(is_other, LinkChange::QueueLength(length)));
-    let alias = facts.alias.as_deref().unwrap_or_default().as_bytes();
-    add("its alias", one(link.alias != alias, LinkChange::Alias(alias)));
-    let broadcast = facts.broadcast.as_deref().and_then(parse_hwaddr);
+    add("the length of its queue", step_if(is_other, LinkChange::QueueLength(length)));
+    let alias = saved.alias.as_deref().unwrap_or_default().as_bytes();
+    add("its alias", step_if(link.alias != alias, LinkChange::Alias(alias)));
+    let broadcast = saved.broadcast.as_deref().and_then(parse_hwaddr);
     let broadcast = broadcast.filter(|bytes| *bytes != link.broadcast);
     add("its broadcast address", optional_step(broadcast.map(LinkChange::Broadcast)));
-    let mode = facts.link_mode.filter(|mode| Some(*mode) != link.link_mode);
+    let mode = saved.link_mode.filter(|mode| Some(*mode) != link.link_mode);
     add("its link mode", optional_step(mode.map(LinkChange::LinkMode)));
     // What is set first changes what follows from it, and that is put right after it.
-    let words = facts.words.iter();
+    let words = saved.words.iter();
     let words = words.filter(|(kind, word)| link.words.get(kind).is_some_and(|now| now != *word));
     let words = words.map(|(kind, word)| LinkChange::Word { kind: *kind, word: *word });
     add("its group or the limits of its offloads", words.map(RestoreStep::Change).collect());
-    let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: facts.flags };
-    let differs = (link.flags ^ facts.flags) & CHOSEN_FLAGS != 0;
-    add("its flags", one(differs, flags.clone()));
+    let flags = LinkChange::Flags { mask: CHOSEN_FLAGS, flags: saved.flags };
+    let differs = (link.flags ^ saved.flags) & CHOSEN_FLAGS != 0;
+    add("its flags", step_if(differs, flags.clone()));
     // What takes it down on the way brings it up again, as it was.
-    let went_down = is_taken_down && link.flags & facts.flags & UP != 0;
-    add("its flags", one(went_down, flags));
+    let went_down = is_taken_down && link.flags & saved.flags & UP != 0;
+    add("its flags", step_if(went_down, flags));
     plan
 }
 

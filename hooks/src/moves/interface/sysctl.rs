@@ -42,42 +42,42 @@ const BY_SECRET: (&str, &str) = ("addr_gen_mode", "2");
 /// What a lease keeps of it: what somebody has set to something else than the default.
 pub(super) fn save_sysctls(netns: &Netns, link: &Link) -> io::Result<BTreeMap<String, String>> {
     netns.run_inside(|| {
-        let mut kept = BTreeMap::new();
+        let mut settings = BTreeMap::new();
         for (family, names) in KEPT {
-            let Some(own) = settings_dir(family, link) else {
+            let Some(dir) = settings_dir(family, link) else {
                 continue;
             };
-            let default = own.with_file_name("default");
+            let default = dir.with_file_name("default");
             for name in names {
-                let value = read(&own.join(name));
+                let value = read(&dir.join(name));
                 let is_set = value != read(&default.join(name));
                 let value = value.filter(|value| is_set && (*name, value.as_str()) != BY_SECRET);
-                kept.extend(value.map(|value| (format!("{family}/{name}"), value)));
+                settings.extend(value.map(|value| (format!("{family}/{name}"), value)));
             }
         }
-        Ok(kept)
+        Ok(settings)
     })
 }
 
 /// Makes what a lease keeps of it what it was; what is not.
-pub(super) fn restore(netns: &Netns, link: &Link, facts: &SavedInterface) -> Vec<String> {
-    if facts.sysctls.is_empty() {
+pub(super) fn restore(netns: &Netns, link: &Link, saved: &SavedInterface) -> Vec<String> {
+    if saved.sysctls.is_empty() {
         return Vec::new();
     }
     let restored = netns.run_inside(|| {
-        let mut left = Vec::new();
+        let mut differences = Vec::new();
         for (family, names) in KEPT {
             for name in names {
-                let Some(was) = facts.sysctls.get(&format!("{family}/{name}")) else {
+                let Some(value) = saved.sysctls.get(&format!("{family}/{name}")) else {
                     continue;
                 };
-                let file = settings_dir(family, link).map(|own| own.join(name));
-                if !file.is_some_and(|file| set(&file, was)) {
-                    left.push(format!("its {name} below net.{family}.conf"));
+                let file = settings_dir(family, link).map(|dir| dir.join(name));
+                if !file.is_some_and(|file| set(&file, value)) {
+                    differences.push(format!("its {name} below net.{family}.conf"));
                 }
             }
         }
-        Ok(left)
+        Ok(differences)
     });
     restored
         .unwrap_or_else(|_| vec!["what it has below net.ipv4.conf and net.ipv6.conf".to_owned()])
@@ -86,7 +86,7 @@ pub(super) fn restore(netns: &Netns, link: &Link, facts: &SavedInterface) -> Vec
 /// Has an interface take IPv6 addresses: docker before 26.0 turns IPv6 off in a container's network that has none.
 pub(super) fn enable_ipv6(netns: &Netns, link: &Link) -> io::Result<()> {
     netns.run_inside(|| {
-        let Some(file) = settings_dir("ipv6", link).map(|own| own.join("disable_ipv6")) else {
+        let Some(file) = settings_dir("ipv6", link).map(|dir| dir.join("disable_ipv6")) else {
             return Ok(());
         };
         // Where there is no such file, what is set next says that the interface has no IPv6.

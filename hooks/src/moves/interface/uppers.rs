@@ -25,28 +25,28 @@ pub(super) fn visit_uppers(
     base: &Netns,
     lower: &Link,
     depth: SearchDepth,
-    patience: Duration,
-    act: &mut dyn FnMut(&netns::FoundNetns, &[Link]) -> Result<()>,
+    timeout: Duration,
+    action: &mut dyn FnMut(&netns::FoundNetns, &[Link]) -> Result<()>,
 ) -> Result<Option<Error>> {
     let mut unseen = None;
     let looking = || search_context(&lower.display_name());
-    for place in netns::search_others(base, depth, patience) {
-        let place = match place {
-            Ok(place) => place,
+    for namespace in netns::search_others(base, depth, timeout) {
+        let namespace = match namespace {
+            Ok(namespace) => namespace,
             Err(IncompleteSearch::Host(error)) => return Err(error).with_context(looking),
             Err(IncompleteSearch::Others(error)) => {
                 unseen = Err::<(), _>(error).with_context(looking).err();
                 break;
             }
         };
-        let found = list_uppers(base, lower, &place.netns).with_context(|| {
+        let uppers = list_uppers(base, lower, &namespace.netns).with_context(|| {
             format!(
                 "looking for what a container left in the network namespace that {} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\"",
-                place.keeper
+                namespace.keeper
             )
         });
-        match found {
-            Ok(found) => act(&place, &found)?,
+        match uppers {
+            Ok(uppers) => action(&namespace, &uppers)?,
             // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
             Err(error) => {
                 unseen.get_or_insert(error);
@@ -59,13 +59,13 @@ pub(super) fn visit_uppers(
 fn list_uppers(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {
     let (mut links, _) = netns.snapshot()?;
     links.retain(|link| {
-        let number = link.lower_namespace;
-        number.is_some() && link.is_upper_of_in(number, lower.index)
+        let namespace_id = link.lower_namespace;
+        namespace_id.is_some() && link.is_upper_of_in(namespace_id, lower.index)
     });
     if !links.is_empty() {
-        let number = netns.namespace_id(base);
-        let number = number.context("listing what stands on an interface")?;
-        links.retain(|link| link.lower_namespace == number);
+        let namespace_id = netns.namespace_id(base);
+        let namespace_id = namespace_id.context("listing what stands on an interface")?;
+        links.retain(|link| link.lower_namespace == namespace_id);
     }
     Ok(links)
 }
@@ -76,15 +76,15 @@ pub(super) fn delete_uppers(
     base: &Netns,
     lower: &Link,
     depth: SearchDepth,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<()> {
-    let until = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let delete_all = |netns: &Netns, uppers: &[Link]| -> Result<()> {
         for upper in uppers {
             let deleted = delete(netns, upper.index);
             deleted.with_context(|| move_context(&upper.name, "away, which stood on another"))?;
-            if Instant::now() >= until {
-                let (name, seconds) = (lower.display_name(), patience.as_secs());
+            if Instant::now() >= deadline {
+                let (name, seconds) = (lower.display_name(), timeout.as_secs());
                 bail!(
                     "interface {name}: what a container left on it was not all deleted within {seconds} seconds; run \"onload-ctk lease restore\""
                 );
@@ -92,11 +92,11 @@ pub(super) fn delete_uppers(
         }
         Ok(())
     };
-    let (mut here, _) = base.snapshot()?;
-    here.retain(|other| other.is_upper_of(lower.index));
-    delete_all(base, &here)?;
-    let unseen = visit_uppers(base, lower, depth, patience, &mut |place, uppers| {
-        delete_all(&place.netns, uppers)
+    let (mut base_uppers, _) = base.snapshot()?;
+    base_uppers.retain(|other| other.is_upper_of(lower.index));
+    delete_all(base, &base_uppers)?;
+    let unseen = visit_uppers(base, lower, depth, timeout, &mut |namespace, uppers| {
+        delete_all(&namespace.netns, uppers)
     })?;
     unseen.map_or(Ok(()), Err)
 }
@@ -106,8 +106,8 @@ pub(super) fn search_context(name: &str) -> String {
 }
 
 /// `way` says where to or from.
-pub(super) fn move_context(name: &[u8], way: &str) -> String {
-    format!("moving interface {} {way}", Quoted(&String::from_utf8_lossy(name)))
+pub(super) fn move_context(name: &[u8], direction: &str) -> String {
+    format!("moving interface {} {direction}", Quoted(&String::from_utf8_lossy(name)))
 }
 
 /// Deletes an interface that may have gone by itself.

@@ -35,27 +35,27 @@ pub(in crate::moves) fn check(
     let name = link.display_name();
     let soft_rdma = find_soft_rdma(&name);
     let vdpa = function.and_then(|function| find_vdpa(Path::new(VDPA), function));
-    let beside = ExtraUses {
+    let extra_uses = ExtraUses {
         soft_rdma: soft_rdma.as_deref(),
         vdpa: vdpa.as_deref(),
         has_tcx: bpf::interface::has_tcx_programs(link),
         ..ExtraUses::default()
     };
-    let mut uses = read_network_state(netns)?.describe_uses(&Used::from(link), beside);
+    let mut uses = read_network_state(netns)?.describe_uses(&Used::from(link), extra_uses);
     let verbs = function.and_then(|function| find_opener(netns, &verbs_nodes(function)));
     uses.extend(
         verbs
             .map(|opener| format!("{opener}, and may have its packets by that; stop that process")),
     );
-    let mut say = |place: &FoundNetns, uppers: &[Link]| {
+    let mut visit = |namespace: &FoundNetns, uppers: &[Link]| {
         uses.extend(uppers.iter().map(|upper| {
             let kind = describe_kind(&String::from_utf8_lossy(&upper.kind));
-            let keeper = &place.keeper;
+            let keeper = &namespace.keeper;
             format!("a {kind} in a network namespace that {keeper} keeps is on it; stop that first")
         }));
         Ok(())
     };
-    let unseen = uppers::visit_uppers(netns, link, depth, uppers::SHORT, &mut say)?;
+    let unseen = uppers::visit_uppers(netns, link, depth, uppers::SHORT, &mut visit)?;
     if !uses.is_empty() {
         bail!("interface {name} is in use on this host: {}", uses.join("; "));
     }
@@ -88,17 +88,17 @@ fn find_soft_rdma(name: &str) -> Option<String> {
 /// The vDPA device of a function, which a virtual machine may have.
 pub(super) fn find_vdpa(bus: &Path, function: PciAddress) -> Option<String> {
     let devices = bus.join("devices");
-    let is_its = |name: &String| {
-        let place = canonicalize(devices.join(name));
-        place.is_ok_and(|place| is_below(&place, function))
+    let is_of_function = |name: &String| {
+        let path = canonicalize(devices.join(name));
+        path.is_ok_and(|path| is_below(&path, function))
     };
-    list_names(&devices).into_iter().find(is_its)
+    list_names(&devices).into_iter().find(is_of_function)
 }
 
 /// The nodes by which programs such as DPDK's drive a function beside its driver.
 fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
-    let own = Path::new(PCI_FUNCTIONS).join(function.to_string());
-    let names = list_names(&own.join("infiniband_verbs")).into_iter();
+    let function_dir = Path::new(PCI_FUNCTIONS).join(function.to_string());
+    let names = list_names(&function_dir.join("infiniband_verbs")).into_iter();
     names.map(|name| Path::new(INFINIBAND).join(name)).collect()
 }
 
@@ -108,11 +108,11 @@ fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
 /// open theirs here (drivers/infiniband/core/uverbs_main.c, `ib_uverbs_open`). What such a one still has is a descriptor from
 /// before the last move, of no use, whose number the next node is given at once (`ib_uverbs_remove_one`).
 pub(in crate::moves) fn find_opener(netns: &Netns, nodes: &[PathBuf]) -> Option<String> {
-    let until = Instant::now() + OPENERS;
+    let deadline = Instant::now() + OPENERS;
     let is_here = |directory: &Path| netns.contains_process(directory);
     nodes.iter().find_map(|node| {
-        let found = Processes::default().find_opener_among(&is_here, node, until);
-        Some(format!("{} has {node:?} open", shown(found.ok()??)))
+        let opener = Processes::default().find_opener_among(&is_here, node, deadline);
+        Some(format!("{} has {node:?} open", shown(opener.ok()??)))
     })
 }
 

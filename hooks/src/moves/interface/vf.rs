@@ -12,36 +12,37 @@ use crate::moves::netns::Netns;
 
 /// Everything that may be wrong, before anything is changed.
 pub(super) fn check_vf(
-    identity: &InterfaceOps,
-    home: &Netns,
+    ops: &InterfaceOps,
+    host_netns: &Netns,
     request: &MoveRequest<'_>,
 ) -> Result<Option<SavedVf>> {
-    let Some(wanted) = &request.vf else {
+    let Some(vf_config) = &request.vf else {
         return Ok(None);
     };
-    let facts = identity.functions.examine(home, request.pci, wanted);
-    Ok(Some(facts.with_context(|| format!("interface {}", request.name))?))
+    let saved = ops.vf_access.examine(host_netns, request.pci, vf_config);
+    Ok(Some(saved.with_context(|| format!("interface {}", request.name))?))
 }
 
 /// Sets it up, while the interface is on the host.
 pub(super) fn set_up_vf(
-    home: &InterfaceHostNetns<'_>,
+    host_netns: &InterfaceHostNetns<'_>,
     link: &Link,
-    facts: &SavedInterface,
+    saved: &SavedInterface,
 ) -> Result<()> {
-    let Some(vf) = &facts.vf else {
+    let Some(vf) = &saved.vf else {
         return Ok(());
     };
-    let name = &facts.name;
+    let name = &saved.name;
     if let Some(mac) = vf.given.mac {
-        let (_, change) = (set_link_state(home, link.index, 0), LinkChange::Address(mac.to_vec()));
+        let (_, change) =
+            (set_link_state(host_netns, link.index, 0), LinkChange::Address(mac.to_vec()));
         // Some drivers take another one only until the physical function has set one.
-        let _ = home.netns.change_link(link.index, &change);
+        let _ = host_netns.netns.change_link(link.index, &change);
     }
-    let set = home.kind.functions.set_up(&home.netns, facts.pci, vf);
+    let set = host_netns.ops.vf_access.set_up(&host_netns.netns, saved.pci, vf);
     set.with_context(|| format!("interface {name}"))?;
     match vf.given.mac {
-        Some(mac) if !apply_address(home, facts, &mac)? => bail!(
+        Some(mac) if !apply_address(host_netns, saved, &mac)? => bail!(
             "interface {name}: its driver does not take the hardware address {} that its physical function gives it; leave mac out of [netdev.NAME.vf]",
             format_hwaddr(&mac)
         ),
@@ -51,17 +52,17 @@ pub(super) fn set_up_vf(
 
 /// Has it as it was, when nothing of a container is on the interface any more.
 pub(super) fn restore_vf(
-    home: &InterfaceHostNetns<'_>,
-    facts: &SavedInterface,
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
 ) -> Result<(), RestoreError> {
-    let Some(vf) = &facts.vf else {
+    let Some(vf) = &saved.vf else {
         return Ok(());
     };
-    let functions = &home.kind.functions;
-    functions.restore_settings(&home.netns, facts.pci, vf)?;
-    if let Some(own) = parse_hwaddr(&facts.mac).filter(|_| vf.given.mac.is_some()) {
+    let vf_access = &host_netns.ops.vf_access;
+    vf_access.restore_settings(&host_netns.netns, saved.pci, vf)?;
+    if let Some(address) = parse_hwaddr(&saved.mac).filter(|_| vf.given.mac.is_some()) {
         // Where it is not taken, that is told with what else of the interface is not as it was.
-        apply_address(home, facts, &own)?;
+        apply_address(host_netns, saved, &address)?;
     }
     Ok(())
 }
@@ -69,31 +70,31 @@ pub(super) fn restore_vf(
 /// Has an interface take the address that its function has. A driver takes it when it is told, or asks for it when the
 /// interface goes down.
 fn apply_address(
-    home: &InterfaceHostNetns<'_>,
-    facts: &SavedInterface,
+    host_netns: &InterfaceHostNetns<'_>,
+    saved: &SavedInterface,
     address: &[u8],
 ) -> Result<bool> {
-    let mut is_taken = false;
+    let mut is_applied = false;
     for bounces in [false, true] {
-        let Some(link) = home.find(facts)? else {
+        let Some(link) = host_netns.find(saved)? else {
             return Ok(false);
         };
-        is_taken = link.address == address;
-        if is_taken {
+        is_applied = link.address == address;
+        if is_applied {
             break;
         }
         if bounces {
-            set_link_state(home, link.index, UP);
+            set_link_state(host_netns, link.index, UP);
         }
-        set_link_state(home, link.index, 0);
+        set_link_state(host_netns, link.index, 0);
         let change = LinkChange::Address(address.to_vec());
-        let _ = home.netns.change_link(link.index, &change);
-        let found = home.find(facts)?;
-        is_taken = found.is_some_and(|link| link.address == address);
+        let _ = host_netns.netns.change_link(link.index, &change);
+        let link = host_netns.find(saved)?;
+        is_applied = link.is_some_and(|link| link.address == address);
     }
-    Ok(is_taken)
+    Ok(is_applied)
 }
 
-fn set_link_state(home: &InterfaceHostNetns<'_>, index: u32, flags: u32) {
-    let _ = home.netns.change_link(index, &LinkChange::Flags { mask: UP, flags });
+fn set_link_state(host_netns: &InterfaceHostNetns<'_>, index: u32, flags: u32) {
+    let _ = host_netns.netns.change_link(index, &LinkChange::Flags { mask: UP, flags });
 }

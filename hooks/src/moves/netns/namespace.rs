@@ -195,10 +195,10 @@ impl Netns {
     /// Gives an interface an address; one that it has already is no error.
     pub(crate) fn add_address(&self, new: Address) -> io::Result<()> {
         let payload = address::add_payload(new);
-        let told = self.socket.execute(address::NEW, CREATE | EXCLUSIVE, &payload);
-        match told {
+        let result = self.socket.execute(address::NEW, CREATE | EXCLUSIVE, &payload);
+        match result {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            told => told,
+            result => result,
         }
     }
 

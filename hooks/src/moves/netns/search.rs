@@ -45,8 +45,8 @@ pub(crate) struct FoundNetns {
 /// The namespace with a cookie; an error if there was no time to look at all. `hint` is a file that may be of it, and is
 /// looked at after those that engines keep.
 pub(crate) fn find_by_cookie(cookie: u64, hint: Option<&Path>) -> io::Result<Option<FoundNetns>> {
-    let mut all = NetnsSearch::new(hint, SearchDepth::Processes, [FINDING, FINDING]);
-    all.find_first(&|netns| netns.cookie() == cookie)
+    let mut search = NetnsSearch::new(hint, SearchDepth::Processes, [FINDING, FINDING]);
+    search.find_first(&|netns| netns.cookie() == cookie)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,23 +71,27 @@ pub(crate) enum IncompleteSearch {
 /// Every namespace but `own` that can be found, once: the host's, then those of user namespaces that root made, then all
 /// others. An error ends them where that takes too long. `patience` is how long any but the host's are looked at, from the
 /// beginning on.
-pub(crate) fn search_others(own: &Netns, depth: SearchDepth, patience: Duration) -> NetnsSearch {
-    let mut all = NetnsSearch::new(None, depth, [OF_HOST, patience]);
-    all.seen.extend(inode(own.fd()).map(|own| (own, Visit::Done)));
-    all
+pub(crate) fn search_others(
+    host_netns: &Netns,
+    depth: SearchDepth,
+    timeout: Duration,
+) -> NetnsSearch {
+    let mut search = NetnsSearch::new(None, depth, [OF_HOST, timeout]);
+    search.visits.extend(inode(host_netns.fd()).map(|inode| (inode, Visit::Done)));
+    search
 }
 
-fn timeout_error(patience: Duration, at: &str) -> io::Error {
-    let seconds = patience.as_secs();
-    io::Error::other(format!("not done within {seconds} seconds{at}"))
+fn timeout_error(timeout: Duration, position: &str) -> io::Error {
+    let seconds = timeout.as_secs();
+    io::Error::other(format!("not done within {seconds} seconds{position}"))
 }
 
 /// The namespace in which something is so, but for `own`; an error if there was no time to look at all.
 pub(crate) fn find_netns(
-    own: &Netns,
+    host_netns: &Netns,
     is_it: &dyn Fn(&Netns) -> bool,
 ) -> io::Result<Option<FoundNetns>> {
-    search_others(own, SearchDepth::Descriptors, HOLDER).find_first(is_it)
+    search_others(host_netns, SearchDepth::Descriptors, HOLDER).find_first(is_it)
 }
 
 type PathIter = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
@@ -104,31 +108,31 @@ enum Visit {
 pub(crate) struct NetnsSearch {
     paths: PathIter,
     depth: SearchDepth,
-    begun: Instant,
+    started: Instant,
     /// How long the host's are looked at, and how long the others.
-    patience: [Duration; 2],
+    timeouts: [Duration; 2],
     turn: NetnsOwner,
     /// Every name of those whose turn comes later; any of them may go meanwhile.
     later: BTreeMap<NetnsOwner, Vec<PathBuf>>,
-    is_over: bool,
+    has_ended: bool,
     /// A number may go to a namespace that is made meanwhile. That one is nobody's who looks for an older one.
-    seen: BTreeMap<Inode, Visit>,
+    visits: BTreeMap<Inode, Visit>,
 }
 
 impl NetnsSearch {
-    fn new(hint: Option<&Path>, depth: SearchDepth, patience: [Duration; 2]) -> Self {
-        let kept = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
+    fn new(hint: Option<&Path>, depth: SearchDepth, timeouts: [Duration; 2]) -> Self {
+        let named_netns = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
         let hint = hint.map(|path| Ok(path.to_owned())).into_iter();
         let processes = list_processes().map(|dir| Ok(dir?.join("ns/net")));
         NetnsSearch {
-            paths: Box::new(kept.chain(hint).chain(processes)),
+            paths: Box::new(named_netns.chain(hint).chain(processes)),
             depth,
-            begun: Instant::now(),
-            patience,
+            started: Instant::now(),
+            timeouts,
             turn: NetnsOwner::Host,
             later: BTreeMap::new(),
-            is_over: false,
-            seen: BTreeMap::new(),
+            has_ended: false,
+            visits: BTreeMap::new(),
         }
     }
 
@@ -182,36 +186,37 @@ impl NetnsSearch {
         let Some(file) = if_present(open_candidate(path))? else {
             return Ok(None);
         };
-        let number = inode(&file)?;
-        let owner = match self.seen.get(&number) {
+        let inode_number = inode(&file)?;
+        let owner = match self.visits.get(&inode_number) {
             Some(Visit::Done) => return Ok(None),
             Some(Visit::Later(owner)) => *owner,
             None => owner::find_owner(&file),
         };
         if owner > self.turn {
-            self.seen.insert(number, Visit::Later(owner));
+            self.visits.insert(inode_number, Visit::Later(owner));
             self.later.entry(owner).or_default().push(path.to_owned());
             return Ok(None);
         }
-        self.seen.insert(number, Visit::Done);
+        self.visits.insert(inode_number, Visit::Done);
         Ok(Some(file))
     }
 
     fn check_time(&self, path: &Path) -> io::Result<()> {
-        let [of_host, of_others] = self.patience;
-        let patience = match self.turn {
+        let [of_host, of_others] = self.timeouts;
+        let timeout = match self.turn {
             NetnsOwner::Host => of_host,
             NetnsOwner::Root | NetnsOwner::Other => of_others,
         };
-        if self.begun.elapsed() < patience {
+        if self.started.elapsed() < timeout {
             return Ok(());
         }
-        let at = format!("; it was at the network namespace that {} keeps", describe_keeper(path));
-        Err(timeout_error(patience, &at))
+        let position =
+            format!("; it was at the network namespace that {} keeps", describe_keeper(path));
+        Err(timeout_error(timeout, &position))
     }
 
     fn fail(&mut self, error: io::Error) -> IncompleteSearch {
-        self.is_over = true;
+        self.has_ended = true;
         match self.turn {
             NetnsOwner::Host => IncompleteSearch::Host(error),
             NetnsOwner::Root | NetnsOwner::Other => IncompleteSearch::Others(error),
@@ -223,7 +228,7 @@ impl Iterator for NetnsSearch {
     type Item = Result<FoundNetns, IncompleteSearch>;
 
     fn next(&mut self) -> Option<Result<FoundNetns, IncompleteSearch>> {
-        while !self.is_over {
+        while !self.has_ended {
             match self.next_path()?.and_then(|path| self.open_netns(&path)) {
                 Ok(Some(found)) => return Some(Ok(found)),
                 Ok(None) => {}
@@ -236,12 +241,12 @@ impl Iterator for NetnsSearch {
 
 /// What is there and can be looked at: a process may end, and a file of another kind where engines keep theirs is nobody's
 /// namespace. An error where there may be more, and no file, thread or memory is left to look at it.
-fn if_present<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     const SHORT: [Errno; 5] =
         [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN];
-    match looked {
+    match result {
         Ok(found) => Ok(Some(found)),
-        Err(error) if Errno::from_io_error(&error).is_some_and(|why| SHORT.contains(&why)) => {
+        Err(error) if Errno::from_io_error(&error).is_some_and(|errno| SHORT.contains(&errno)) => {
             Err(error)
         }
         Err(_) => Ok(None),
@@ -259,15 +264,16 @@ fn list_processes() -> impl Iterator<Item = io::Result<PathBuf>> {
 
 /// The network namespaces that threads of processes are in, each once, and the descriptors of some that processes have, as
 /// far as there is time, and then an error: any process may have very many.
-fn find_descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
-    let until = Instant::now() + patience;
-    let (mut found, mut names) = (Vec::new(), BTreeSet::new());
-    let mut look = || {
+fn find_descriptors(timeout: Duration) -> Vec<io::Result<PathBuf>> {
+    let until = Instant::now() + timeout;
+    let (mut paths, mut names) = (Vec::new(), BTreeSet::new());
+    let mut search = || {
         for process in list_processes() {
             for path in process_namespaces(&process?) {
                 if Instant::now() >= until {
-                    let at = format!("; it was at the descriptors of {}", describe_keeper(&path));
-                    return Err(timeout_error(patience, &at));
+                    let position =
+                        format!("; it was at the descriptors of {}", describe_keeper(&path));
+                    return Err(timeout_error(timeout, &position));
                 }
                 let is_one = if path.ends_with("ns/net") {
                     fs::read_link(&path).is_ok_and(|name| names.insert(name))
@@ -275,15 +281,15 @@ fn find_descriptors(patience: Duration) -> Vec<io::Result<PathBuf>> {
                     may_be_netns(&path)?
                 };
                 if is_one {
-                    found.push(Ok(path));
+                    paths.push(Ok(path));
                 }
             }
         }
         Ok(())
     };
-    let end = look();
-    found.extend(end.err().map(Err));
-    found
+    let end = search();
+    paths.extend(end.err().map(Err));
+    paths
 }
 
 /// The namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors. That of the
@@ -303,10 +309,10 @@ fn may_be_netns(path: &Path) -> io::Result<bool> {
     if NO_NAMESPACE.iter().any(|kind| name.starts_with(kind)) {
         return Ok(false);
     }
-    let (Some(process), Some(number)) = (path.ancestors().nth(2), path.file_name()) else {
+    let (Some(process), Some(descriptor)) = (path.ancestors().nth(2), path.file_name()) else {
         return Ok(false);
     };
-    let info = fs::read_to_string(process.join("fdinfo").join(number));
+    let info = fs::read_to_string(process.join("fdinfo").join(descriptor));
     let info = if_present(info)?.unwrap_or_default();
     let inode = info.lines().find_map(|line| line.strip_prefix("ino:"));
     let inode: Option<u64> = inode.and_then(|inode| inode.trim().parse().ok());
@@ -318,18 +324,18 @@ fn open_candidate(path: &Path) -> io::Result<File> {
     if !path.starts_with(PROC) || path.ends_with("ns/net") {
         return open(path);
     }
-    let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    if file_system_id(&held, "")? != file_system_id(CWD, OWN_NAMESPACE)? {
+    let descriptor = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if file_system_id(&descriptor, "")? != file_system_id(CWD, OWN_NAMESPACE)? {
         return Err(io::ErrorKind::NotFound.into());
     }
-    open(&Path::new(OWN_DESCRIPTORS).join(held.as_raw_fd().to_string()))
+    open(&Path::new(OWN_DESCRIPTORS).join(descriptor.as_raw_fd().to_string()))
 }
 
 /// The device number of a file's file system, without asking a server for it.
 fn file_system_id(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(dir, path, flags, StatxFlags::BASIC_STATS)?;
-    Ok((found.stx_dev_major, found.stx_dev_minor))
+    let stat = statx(dir, path, flags, StatxFlags::BASIC_STATS)?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {

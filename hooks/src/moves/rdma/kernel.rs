@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(list_links(&container).unwrap()[1].name, b"mlx5_3");
         // Its node has been made anew, with another number.
         let node = find_chardev(&container, Some(index), "uverbs").unwrap();
-        assert_eq!(node.unwrap().numbers.to_string(), "510:300");
+        assert_eq!(node.unwrap().number.to_string(), "510:300");
         let shared = find_chardev(&container, None, "rdma_cm").unwrap();
         assert_eq!(shared.unwrap().name, "rdma_cm");
         move_device(&container, index, file.as_fd()).unwrap();

@@ -33,8 +33,8 @@ impl MoveOps for RdmaOps {
     type Seen = NetnsRdmaDevice;
     type Driver = ();
 
-    fn check_way(&self, home: &Netns, _: &Netns, name: &str) -> Result<()> {
-        let mode = self.0.netns_mode(home);
+    fn check_way(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
+        let mode = self.0.netns_mode(host_netns);
         let mode = mode.with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
@@ -51,9 +51,9 @@ impl MoveOps for RdmaOps {
         request: &MoveRequest<'_>,
     ) -> Result<Option<NetnsRdmaDevice>> {
         let MoveRequest { name, pci, .. } = request;
-        let mut all = self.list_all(netns, name)?.into_iter();
-        let found = all.find(|found| found.name == *name);
-        if let Some(other) = found.as_ref().filter(|found| found.pci != Some(*pci)) {
+        let mut devices = self.list_all(netns, name)?.into_iter();
+        let device = devices.find(|device| device.name == *name);
+        if let Some(other) = device.as_ref().filter(|device| device.pci != Some(*pci)) {
             let now = match other.pci {
                 Some(pci) => format!("PCI function {pci}"),
                 None => "no PCI function".to_owned(),
@@ -62,102 +62,107 @@ impl MoveOps for RdmaOps {
                 "rdma {name} belongs to {now} now, not to PCI function {pci}; run `systemctl start onload-cdi.service`, then start a new container"
             );
         }
-        Ok(found)
+        Ok(device)
     }
 
     fn examine(
         &self,
-        found: &NetnsRdmaDevice,
+        device: &NetnsRdmaDevice,
         request: &MoveRequest<'_>,
-        way: &MoveContext<'_, Self>,
+        context: &MoveContext<'_, Self>,
     ) -> Result<(SavedRdma, Option<String>)> {
-        let warning = usage::check_interfaces(self, &way.home.netns, found)?;
-        Ok((save_rdma(found, request, false), warning))
+        let warning = usage::check_interfaces(self, &context.host_netns.netns, device)?;
+        Ok((save_rdma(device, request, false), warning))
     }
 
     /// Somebody else put it there, and takes it out again.
-    fn stray_state(&self, found: &NetnsRdmaDevice, request: &MoveRequest<'_>) -> Result<SavedRdma> {
-        Ok(save_rdma(found, request, true))
+    fn stray_state(
+        &self,
+        device: &NetnsRdmaDevice,
+        request: &MoveRequest<'_>,
+    ) -> Result<SavedRdma> {
+        Ok(save_rdma(device, request, true))
     }
 
     fn send(
         &self,
-        grant: &ContainerDevice<'_, Self>,
+        container_device: &ContainerDevice<'_, Self>,
         _: &SavedRdma,
-        way: &MoveContext<'_, Self>,
+        context: &MoveContext<'_, Self>,
     ) -> Result<()> {
-        let found = &grant.seen;
+        let device = &container_device.observation;
         // No container has it any more that may have it open.
-        usage::check_users(self, &way.home.netns, found)?;
-        let moved = self.move_device(&way.home.netns, found.index, &way.to);
-        check_moved(moved, "moving into the container", &found.name)
+        usage::check_users(self, &context.host_netns.netns, device)?;
+        let moved =
+            self.move_device(&context.host_netns.netns, device.index, &context.container_netns);
+        check_moved(moved, "moving into the container", &device.name)
     }
 
-    fn downcast_saved(facts: &SavedState) -> Option<&SavedRdma> {
-        match facts {
-            SavedState::Rdma(facts) => Some(facts),
+    fn downcast_saved(saved: &SavedState) -> Option<&SavedRdma> {
+        match saved {
+            SavedState::Rdma(saved) => Some(saved),
             SavedState::Interface(_) | SavedState::Function(_) => None,
         }
     }
 
-    fn identity(facts: &SavedRdma) -> (PciAddress, &str) {
-        (facts.pci, &facts.name)
+    fn identity(saved: &SavedRdma) -> (PciAddress, &str) {
+        (saved.pci, &saved.name)
     }
 
     /// A driver that was bound anew has given it another number.
-    fn find(&self, netns: &Netns, facts: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
-        let is_it = |found: &NetnsRdmaDevice| {
-            let is_named = found.index == facts.index || found.name == facts.name;
-            is_named && found.pci == Some(facts.pci)
+    fn find(&self, netns: &Netns, saved: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
+        let is_same = |device: &NetnsRdmaDevice| {
+            let is_named = device.index == saved.index || device.name == saved.name;
+            is_named && device.pci == Some(saved.pci)
         };
-        let all = self.list_all(netns, &facts.name)?;
-        Ok(all.into_iter().find(is_it))
+        let devices = self.list_all(netns, &saved.name)?;
+        Ok(devices.into_iter().find(is_same))
     }
 
     fn exists_in(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
-        let all = self.0.list_devices(netns).unwrap_or_default();
-        all.iter().any(|found| found.pci == Some(pci))
+        let devices = self.0.list_devices(netns).unwrap_or_default();
+        devices.iter().any(|device| device.pci == Some(pci))
     }
 
     fn move_home(
         &self,
         from: &Netns,
-        found: &NetnsRdmaDevice,
-        home: &HostNetns<'_, Self>,
-        facts: &SavedRdma,
+        device: &NetnsRdmaDevice,
+        host_netns: &HostNetns<'_, Self>,
+        saved: &SavedRdma,
     ) -> Result<()> {
-        let moved = self.move_device(from, found.index, &home.netns);
+        let moved = self.move_device(from, device.index, &host_netns.netns);
         // The namespace ends, and the kernel was faster.
-        if moved.as_ref().is_err_and(is_gone) && self.find(from, facts)?.is_none() {
+        if moved.as_ref().is_err_and(is_gone) && self.find(from, saved)?.is_none() {
             return Ok(());
         }
-        check_moved(moved, "moving back to the host", &facts.name)
+        check_moved(moved, "moving back to the host", &saved.name)
     }
 
     /// Whoever has CAP_NET_ADMIN in the container could name it otherwise. Where another device has its name, it gives up
     /// the foreign one: the names of two may be swapped, and each would wait for the other.
     fn restore(
         &self,
-        arrival: ReturnedDevice<'_, Self>,
-        home: &HostNetns<'_, Self>,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError> {
-        let ReturnedDevice { back, seen, .. } = arrival;
-        let SavedRdma { name: own, pci, .. } = &back.facts;
-        if seen.name == *own {
+        let ReturnedDevice { returning: back, observation: seen, .. } = returned;
+        let SavedRdma { name: saved_name, pci, .. } = &back.saved;
+        if seen.name == *saved_name {
             return Ok(());
         }
-        let rename = |name: &str| self.0.rename(&home.netns, seen.index, name);
-        let Err(source) = rename(own) else {
+        let rename = |name: &str| self.0.rename(&host_netns.netns, seen.index, name);
+        let Err(source) = rename(saved_name) else {
             return Ok(());
         };
         let mut name = seen.name;
         let is_taken = Errno::from_io_error(&source) == Some(Errno::EXIST);
         if is_taken && !is_transit_name(name.as_bytes()) {
-            let way = transit_name();
-            name = rename(&way).map_or(name, |()| way);
+            let temporary_name = transit_name();
+            name = rename(&temporary_name).map_or(name, |()| temporary_name);
         }
         let failed = Err(source).with_context(|| {
-            format!("giving rdma {own} ({pci}) its name back, which is called {name:?} now")
+            format!("giving rdma {saved_name} ({pci}) its name back, which is called {name:?} now")
         });
         Ok(failed?)
     }
@@ -165,8 +170,8 @@ impl MoveOps for RdmaOps {
 
 impl RdmaOps {
     fn list_all(&self, netns: &Netns, name: &str) -> Result<Vec<NetnsRdmaDevice>> {
-        let listed = self.0.list_devices(netns);
-        listed.with_context(|| format!("looking for rdma {name}"))
+        let devices = self.0.list_devices(netns);
+        devices.with_context(|| format!("looking for rdma {name}"))
     }
 
     fn move_device(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
@@ -177,17 +182,18 @@ impl RdmaOps {
 
 /// The nodes of devices that a container has, each once: a move makes them anew, and with other numbers.
 pub(super) fn collect_nodes(
-    grants: &ContainerDevices<'_, RdmaOps>,
-    devices: &RdmaOps,
+    container_devices: &ContainerDevices<'_, RdmaOps>,
+    rdma_ops: &RdmaOps,
 ) -> Result<Vec<RdmaNode>> {
     let mut nodes = Vec::new();
-    for (name, found) in grants.observations() {
-        let own = devices.0.nodes(grants.to(), found.index);
-        let own = own.with_context(|| format!("looking for the nodes of rdma {name}"))?;
-        if own.is_empty() {
+    for (name, device) in container_devices.observations() {
+        let device_nodes = rdma_ops.0.nodes(container_devices.to(), device.index);
+        let device_nodes =
+            device_nodes.with_context(|| format!("looking for the nodes of rdma {name}"))?;
+        if device_nodes.is_empty() {
             bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
         }
-        for node in own {
+        for node in device_nodes {
             if !nodes.contains(&node) {
                 nodes.push(node);
             }
@@ -197,11 +203,11 @@ pub(super) fn collect_nodes(
 }
 
 fn save_rdma(
-    found: &NetnsRdmaDevice,
+    device: &NetnsRdmaDevice,
     request: &MoveRequest<'_>,
     moved_by_other: bool,
 ) -> SavedRdma {
-    SavedRdma { name: request.name.clone(), pci: request.pci, index: found.index, moved_by_other }
+    SavedRdma { name: request.name.clone(), pci: request.pci, index: device.index, moved_by_other }
 }
 
 /// Says of what the kernel did why a device did not move.
@@ -348,7 +354,7 @@ mod tests {
             let devices = RdmaOps(Rc::new(Unmoved { refusal, found }));
             let (netns, kind) = (netns(&host), &devices);
             let from = self::netns(&container);
-            let taken = devices.move_home(&from, &seen, &HostNetns { netns, kind }, &facts);
+            let taken = devices.move_home(&from, &seen, &HostNetns { netns, ops: kind }, &facts);
             taken.map_err(|error| format!("{error:#}"))
         };
         let here = std::slice::from_ref(&seen);

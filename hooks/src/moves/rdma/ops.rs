@@ -76,12 +76,12 @@ pub struct NetnsRdmaDevice {
 pub struct RdmaNode {
     /// Its path, on the host and in the container.
     pub path: PathBuf,
-    pub numbers: DeviceNumber,
+    pub number: DeviceNumber,
 }
 
 impl From<RdmaChardev> for RdmaNode {
     fn from(character: RdmaChardev) -> Self {
-        RdmaNode { path: Path::new(NODES).join(character.name), numbers: character.numbers }
+        RdmaNode { path: Path::new(NODES).join(character.name), number: character.number }
     }
 }
 

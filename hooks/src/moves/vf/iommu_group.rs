@@ -18,7 +18,7 @@ impl VfAccess {
     /// A directory of sysfs or of nodes.
     fn resolve_path(&self, path: &str) -> PathBuf {
         match &self.stand_ins {
-            Some(own) => own.root().join(path.trim_start_matches('/')),
+            Some(stand_in) => stand_in.root().join(path.trim_start_matches('/')),
             None => path.into(),
         }
     }
@@ -35,10 +35,10 @@ impl VfAccess {
 
     /// That nobody has a function open whose container has ended: descriptors can be handed on.
     pub(super) fn check_unused(&self, pci: PciAddress) -> Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         while let Some(user) = self.find_user(pci) {
             // A process that was killed closes late.
-            if begun.elapsed() >= DYING_PATIENCE {
+            if started.elapsed() >= DYING_PATIENCE {
                 bail!(
                     "putting back virtual function {pci}: it is in use by {user} still; stop that, then run \"onload-ctk lease restore\""
                 );
@@ -49,9 +49,9 @@ impl VfAccess {
     }
 
     fn find_user(&self, pci: PciAddress) -> Option<String> {
-        let own = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
-        let (processes, until) = (Processes::default(), Instant::now() + OPENERS);
-        let group = std::fs::read_link(own.join("iommu_group")).ok();
+        let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
+        let (processes, deadline) = (Processes::default(), Instant::now() + OPENERS);
+        let group = std::fs::read_link(function_dir.join("iommu_group")).ok();
         let group = group.as_deref().and_then(Path::file_name);
         let mut groups = Vec::new();
         if let Some(group) = group {
@@ -61,11 +61,11 @@ impl VfAccess {
             groups = vec![nodes.join(group), nodes.join(unsafe_one)];
         }
         // Who has the node of the function alone has not opened the group, and may begin with it later.
-        let names = std::fs::read_dir(own.join("vfio-dev")).into_iter().flatten();
+        let names = std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten();
         let mut names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
-        group_user(&groups, &processes, until).or_else(|| {
+        group_user(&groups, &processes, deadline).or_else(|| {
             names.find_map(|name| {
-                opener(&self.resolve_path(FUNCTIONS).join(name), &processes, until)
+                opener(&self.resolve_path(FUNCTIONS).join(name), &processes, deadline)
             })
         })
     }
@@ -76,13 +76,13 @@ fn find_other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> 
     let group = functions.join(pci.to_string()).join("iommu_group/devices");
     let members = std::fs::read_dir(group).into_iter().flatten();
     let members = members.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut others = members.filter(|other: &PciAddress| *other != pci);
-    others.find(|other| {
-        let own = functions.join(other.to_string());
-        let driver = std::fs::read_link(own.join("driver")).ok();
+    let mut other_members = members.filter(|other: &PciAddress| *other != pci);
+    other_members.find(|other| {
+        let function_dir = functions.join(other.to_string());
+        let driver = std::fs::read_link(function_dir.join("driver")).ok();
         let driver = driver.as_deref().and_then(Path::file_name);
         let is_vfio = driver.is_some_and(|name| name.as_encoded_bytes().starts_with(b"vfio"));
-        is_vfio || own.join("physfn").is_symlink()
+        is_vfio || function_dir.join("physfn").is_symlink()
     })
 }
 

@@ -35,12 +35,13 @@ impl MoveOps for VfAccess {
         &self,
         (): &(),
         request: &MoveRequest<'_>,
-        way: &MoveContext<'_, Self>,
+        context: &MoveContext<'_, Self>,
     ) -> Result<(SavedFunction, Option<String>)> {
         let pci = request.pci;
-        let wanted = request.vf.clone().unwrap_or_default();
+        let vf_config = request.vf.clone().unwrap_or_default();
         let vf = self.check_alone(pci);
-        let vf = vf.and_then(|()| VfAccess::examine(self, &way.home.netns, pci, &wanted));
+        let vf =
+            vf.and_then(|()| VfAccess::examine(self, &context.host_netns.netns, pci, &vf_config));
         let vf = vf.with_context(|| format!("vfio {}", request.name))?;
         Ok((SavedFunction { pci, vf }, None))
     }
@@ -51,24 +52,24 @@ impl MoveOps for VfAccess {
 
     fn send(
         &self,
-        grant: &ContainerDevice<'_, Self>,
-        facts: &SavedFunction,
-        way: &MoveContext<'_, Self>,
+        container_device: &ContainerDevice<'_, Self>,
+        saved: &SavedFunction,
+        context: &MoveContext<'_, Self>,
     ) -> Result<()> {
-        let set = self.set_up(&way.home.netns, facts.pci, &facts.vf);
-        set.with_context(|| format!("vfio {}", grant.request.name))
+        let set = self.set_up(&context.host_netns.netns, saved.pci, &saved.vf);
+        set.with_context(|| format!("vfio {}", container_device.request.name))
     }
 
-    fn downcast_saved(facts: &SavedState) -> Option<&SavedFunction> {
-        match facts {
-            SavedState::Function(facts) => Some(facts),
+    fn downcast_saved(saved: &SavedState) -> Option<&SavedFunction> {
+        match saved {
+            SavedState::Function(saved) => Some(saved),
             SavedState::Interface(_) | SavedState::Rdma(_) => None,
         }
     }
 
     /// Its name is its address.
-    fn identity(facts: &SavedFunction) -> (PciAddress, &str) {
-        (facts.pci, "")
+    fn identity(saved: &SavedFunction) -> (PciAddress, &str) {
+        (saved.pci, "")
     }
 
     fn find(&self, _: &Netns, _: &SavedFunction) -> Result<Option<()>> {
@@ -91,12 +92,12 @@ impl MoveOps for VfAccess {
 
     fn restore(
         &self,
-        arrival: ReturnedDevice<'_, Self>,
-        home: &HostNetns<'_, Self>,
+        returned: ReturnedDevice<'_, Self>,
+        host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError> {
-        let SavedFunction { pci, vf } = &arrival.back.facts;
+        let SavedFunction { pci, vf } = &returned.returning.saved;
         // Who kept it open would go on with what it was.
         self.check_unused(*pci)?;
-        self.restore_settings(&home.netns, *pci, vf)
+        self.restore_settings(&host_netns.netns, *pci, vf)
     }
 }

@@ -52,38 +52,42 @@ enum PfAccess<'a> {
 
 /// What an interface's answer tells of a virtual function; none where it is not that of the physical function.
 fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfSettings>> {
-    let count = vfs.told.len();
-    let found = vfs.told.remove(&number);
-    if found.is_none() && u32::try_from(count).is_ok_and(|count| count < vfs.count) {
+    let count = vfs.reported.len();
+    let settings = vfs.reported.remove(&number);
+    if settings.is_none() && u32::try_from(count).is_ok_and(|count| count < vfs.count) {
         bail!(
             "the kernel tells of {count} of the {} virtual functions of {}, its physical function, and not of number {number}: its answer is cut short where there are more than some 330; make fewer of them, or leave the table vf of its pool or section out",
             vfs.count,
             link.display_name()
         );
     }
-    Ok(found)
+    Ok(settings)
 }
 
 impl VfAccess {
     /// None where a function is no virtual one, or is not there.
-    fn find<'a>(&'a self, home: &'a Netns, pci: PciAddress) -> Result<Option<VirtualFunction<'a>>> {
-        if let Some(own) = self.stand_ins.as_deref() {
-            return Ok(own.find(pci)?.map(|(name, settings)| VirtualFunction {
-                pf: PfAccess::StandIn(own, pci, name),
+    fn find<'a>(
+        &'a self,
+        host_netns: &'a Netns,
+        pci: PciAddress,
+    ) -> Result<Option<VirtualFunction<'a>>> {
+        if let Some(stand_in) = self.stand_ins.as_deref() {
+            return Ok(stand_in.find(pci)?.map(|(name, settings)| VirtualFunction {
+                pf: PfAccess::StandIn(stand_in, pci, name),
                 settings,
             }));
         }
         let Some((physical, number)) = physical_function(Path::new(PCI_FUNCTIONS), pci)? else {
             return Ok(None);
         };
-        let links = home.links()?.into_iter();
+        let links = host_netns.links()?.into_iter();
         // Interfaces that stand for virtual functions on a switch in the card belong to the physical function too.
         for link in links.filter(|link| link.function == Some(physical)) {
-            let vfs = home.virtual_functions(link.index).with_context(|| {
+            let vfs = host_netns.virtual_functions(link.index).with_context(|| {
                 format!("asking {} for its virtual functions", link.display_name())
             })?;
             if let Some(settings) = find_settings(vfs, number, &link)? {
-                let pf = PfAccess::Interface { netns: home, link: Box::new(link), number };
+                let pf = PfAccess::Interface { netns: host_netns, link: Box::new(link), number };
                 return Ok(Some(VirtualFunction { pf, settings }));
             }
         }
@@ -95,12 +99,12 @@ impl VfAccess {
     /// Everything that may be wrong, before anything is changed.
     pub(in crate::moves) fn examine(
         &self,
-        home: &Netns,
+        host_netns: &Netns,
         pci: PciAddress,
-        wanted: &VfConfig,
+        vf_config: &VfConfig,
     ) -> Result<SavedVf> {
-        let given = wanted.to_settings()?;
-        let Some(VirtualFunction { pf, settings }) = self.find(home, pci)? else {
+        let given = vf_config.to_settings()?;
+        let Some(VirtualFunction { pf, settings }) = self.find(host_netns, pci)? else {
             bail!(
                 "PCI function {pci} is no virtual function, which alone can be set up for a container; leave the table vf of its pool or section out, or the device out of the pool"
             );
@@ -120,18 +124,18 @@ impl VfAccess {
     /// Sets up a function for a container. What fails may have changed something.
     pub(in crate::moves) fn set_up(
         &self,
-        home: &Netns,
+        host_netns: &Netns,
         pci: PciAddress,
-        facts: &SavedVf,
+        saved: &SavedVf,
     ) -> Result<()> {
-        let Some(vf) = self.find(home, pci)? else {
+        let Some(vf) = self.find(host_netns, pci)? else {
             bail!("virtual function {pci} is gone; start a new container");
         };
         let is_none = |mac: &[u8; 6]| *mac == [0; 6];
-        let own = facts.before.mac.filter(|_| facts.given.mac.is_some());
+        let address = saved.before.mac.filter(|_| saved.given.mac.is_some());
         // A driver that does not take such an address back is found out before it has another.
-        let first = own.filter(is_none).map(VfChange::Mac);
-        let changes = facts.given.required_changes(&vf.settings);
+        let first = address.filter(is_none).map(VfChange::Mac);
+        let changes = saved.given.required_changes(&vf.settings);
         for change in first.into_iter().chain(changes) {
             vf.pf.set(change).map_err(|error| {
                 error!(
@@ -141,12 +145,12 @@ impl VfAccess {
                 )
             })?;
         }
-        let left = self.differences(home, pci, &facts.given)?;
-        if !left.is_empty() {
+        let remaining = self.differences(host_netns, pci, &saved.given)?;
+        if !remaining.is_empty() {
             bail!(
                 "{}, the physical function of {pci}, took {} and does not keep it; leave it out of the table vf of its pool or section",
                 vf.pf.display_name(),
-                list(&left)
+                list(&remaining)
             );
         }
         Ok(())
@@ -155,20 +159,20 @@ impl VfAccess {
     /// Has a function as it was. One that is not there any more has nothing of a container.
     pub(in crate::moves) fn restore_settings(
         &self,
-        home: &Netns,
+        host_netns: &Netns,
         pci: PciAddress,
-        facts: &SavedVf,
+        saved: &SavedVf,
     ) -> Result<(), RestoreError> {
         let begin = || format!("putting back virtual function {pci}");
-        let Some(vf) = self.find(home, pci).with_context(begin)? else {
+        let Some(vf) = self.find(host_netns, pci).with_context(begin)? else {
             return Ok(());
         };
         let mut failed = None;
-        for change in facts.before.required_changes(&vf.settings) {
+        for change in saved.before.required_changes(&vf.settings) {
             failed = failed.or(vf.pf.set(change).err());
         }
-        let left = self.differences(home, pci, &facts.before).with_context(begin)?;
-        if left.is_empty() {
+        let remaining = self.differences(host_netns, pci, &saved.before).with_context(begin)?;
+        if remaining.is_empty() {
             return Ok(());
         }
         let cause = failed.map_or_else(String::new, |error| format!(" ({error})"));
@@ -177,22 +181,22 @@ impl VfAccess {
                 "{}: {} takes no {}{cause}; set it by hand (ip link set {} vf), then run \"onload-ctk lease restore\"",
                 begin(),
                 vf.pf.display_name(),
-                list(&left),
+                list(&remaining),
                 vf.pf.display_name()
             ),
-            differs: Some(format!("what {} sets: {}", vf.pf.display_name(), list(&left))),
+            differs: Some(format!("what {} sets: {}", vf.pf.display_name(), list(&remaining))),
         })
     }
 
     /// What of it is otherwise now; nothing of a function that is not there any more.
     fn differences(
         &self,
-        home: &Netns,
+        host_netns: &Netns,
         pci: PciAddress,
-        wanted: &VfSettings,
+        expected: &VfSettings,
     ) -> Result<Vec<VfChange>> {
-        let found = self.find(home, pci)?;
-        Ok(found.map_or_else(Vec::new, |vf| wanted.differences(&vf.settings)))
+        let vf = self.find(host_netns, pci)?;
+        Ok(vf.map_or_else(Vec::new, |vf| expected.differences(&vf.settings)))
     }
 }
 
@@ -209,24 +213,24 @@ impl PfAccess<'_> {
             PfAccess::Interface { netns, link, number } => {
                 netns.set_virtual_function(link.index, *number, change)
             }
-            PfAccess::StandIn(own, pci, _) => own.tell(*pci, change),
+            PfAccess::StandIn(stand_in, pci, _) => stand_in.tell(*pci, change),
         }
     }
 }
 
 fn list(changes: &[VfChange]) -> String {
-    let all = changes.iter().map(ToString::to_string);
-    all.collect::<Vec<_>>().join(", ")
+    let names = changes.iter().map(ToString::to_string);
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// The physical function of a virtual one, and the number of this one there (Documentation/ABI/testing/sysfs-bus-pci).
 fn physical_function(functions: &Path, pci: PciAddress) -> Result<Option<(PciAddress, u32)>> {
-    let own = functions.join(pci.to_string());
+    let function_dir = functions.join(pci.to_string());
     let target = |path: &Path| {
         let target = std::fs::read_link(path).ok()?;
         target.file_name()?.to_str()?.parse::<PciAddress>().ok()
     };
-    let Some(physical) = target(&own.join("physfn")) else {
+    let Some(physical) = target(&function_dir.join("physfn")) else {
         return Ok(None);
     };
     let directory = functions.join(physical.to_string());
@@ -279,7 +283,8 @@ mod tests {
     fn a_function_that_the_kernel_had_no_room_for_is_not_said_to_lack_its_physical_one() {
         let link = Link { name: b"ens1f0".to_vec(), ..Link::default() };
         let of = |count: u32, number: u32| {
-            let vfs = VfList { told: [0, 1].map(|vf| (vf, VfSettings::default())).into(), count };
+            let vfs =
+                VfList { reported: [0, 1].map(|vf| (vf, VfSettings::default())).into(), count };
             find_settings(vfs, number, &link)
         };
         assert!(of(2, 1).unwrap().is_some() && of(400, 1).unwrap().is_some());

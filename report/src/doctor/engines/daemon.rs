@@ -26,24 +26,24 @@ const TICKS: u64 = 100;
 /// By when the daemon was started that runs as one of the engine's services, and which service that is; none
 /// where there is none. A process's name is its own choice, and its cgroup is not.
 pub(super) fn daemon_start(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     kind: EngineKind,
 ) -> Result<Option<(SystemTime, &'static str)>, HostError> {
     if kind.services().is_empty() {
         return Ok(None);
     }
-    let Some(boot) = boot_time(examined.host)? else {
+    let Some(boot) = boot_time(context.host)? else {
         return Ok(None);
     };
-    for (directory, cgroup) in find_processes(examined, kind.process_names())? {
+    for (directory, cgroup) in find_processes(context, kind.process_names())? {
         let Some(service) = find_service(kind.services(), &cgroup) else {
             continue;
         };
-        if let Some(since_boot) = process_start(examined.host, &directory) {
-            let began = boot + since_boot;
+        if let Some(since_boot) = process_start(context.host, &directory) {
+            let start = boot + since_boot;
             // Of another host, boot is known to the second.
-            let second = Duration::from_secs(u64::from(!examined.host.is_running()));
-            return Ok(Some((began + second, service)));
+            let second = Duration::from_secs(u64::from(!context.host.is_running()));
+            return Ok(Some((start + second, service)));
         }
     }
     Ok(None)
@@ -57,11 +57,11 @@ fn process_start(host: &Host, directory: &Path) -> Option<Duration> {
 }
 
 /// Whether the daemon runs or starts at boot. Of an engine without one, and of a tree that is unpacked, nobody knows.
-pub(super) fn is_used(examined: &CheckContext<'_>, kind: EngineKind) -> Result<bool, HostError> {
-    if kind.services().is_empty() || !is_running(examined)? {
+pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bool, HostError> {
+    if kind.services().is_empty() || !is_running(context)? {
         return Ok(true);
     }
-    if !find_processes(examined, kind.process_names())?.is_empty() {
+    if !find_processes(context, kind.process_names())?.is_empty() {
         return Ok(true);
     }
     for service in kind.services() {
@@ -69,7 +69,7 @@ pub(super) fn is_used(examined: &CheckContext<'_>, kind: EngineKind) -> Result<b
             format!("multi-user.target.wants/{service}.service"),
             format!("sockets.target.wants/{service}.socket"),
         ] {
-            if examined.host.link(&Path::new(STARTED_AT_BOOT).join(unit))?.is_some() {
+            if context.host.link(&Path::new(STARTED_AT_BOOT).join(unit))?.is_some() {
                 return Ok(true);
             }
         }
@@ -78,24 +78,24 @@ pub(super) fn is_used(examined: &CheckContext<'_>, kind: EngineKind) -> Result<b
 }
 
 /// Whether the host runs: a tree that is unpacked or mounted has no processes.
-pub(super) fn is_running(examined: &CheckContext<'_>) -> Result<bool, HostError> {
-    Ok(boot_time(examined.host)?.is_some())
+pub(super) fn is_running(context: &CheckContext<'_>) -> Result<bool, HostError> {
+    Ok(boot_time(context.host)?.is_some())
 }
 
 /// The processes of these names: the directory of each in /proc, and its cgroups.
 pub(super) fn find_processes(
-    examined: &CheckContext<'_>,
-    named: &[&str],
+    context: &CheckContext<'_>,
+    process_names: &[&str],
 ) -> Result<Vec<(PathBuf, String)>, HostError> {
-    let names = examined.host.list(Path::new(PROC))?.names;
+    let names = context.host.list(Path::new(PROC))?.names;
     let pids = names.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
     let process = |pid: &String| {
         let directory = Path::new(PROC).join(pid);
         // A process that ends meanwhile is none.
-        let read = |name: &str, most| examined.host.bytes(&directory.join(name), most);
+        let read = |name: &str, max| context.host.bytes(&directory.join(name), max);
         let comm = read("comm", 64).ok().flatten()?;
         let comm = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
-        if !named.contains(&comm.as_str()) {
+        if !process_names.contains(&comm.as_str()) {
             return None;
         }
         let cgroup = read("cgroup", 64 * 1024).ok().flatten()?;
@@ -116,10 +116,10 @@ fn find_service(services: &[&'static str], cgroup: &str) -> Option<&'static str>
 /// Whether dockerd, which runs, is to read its file again, by what it says of itself; none where it says nothing, or
 /// has to be started again: it turns CDI on at no other time.
 pub(super) fn needs_docker_reload(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     settings: &EngineSettings,
 ) -> Option<bool> {
-    let info = read_docker_info(&examined.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
+    let info = read_docker_info(&context.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
     let dirs = info.get("CDISpecDirs").and_then(serde_json::Value::as_array);
     let has_cdi = dirs.is_some_and(|dirs| !dirs.is_empty());
     if settings.cdi == Some(true) && !has_cdi {

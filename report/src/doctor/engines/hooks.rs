@@ -18,7 +18,7 @@ const LONGEST: u64 = 1024 * 1024;
 /// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
 /// CRI-O from starting and buildah from running.
 pub(in super::super) fn check_hook_dirs(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engines: &[InstalledEngine],
 ) -> Findings {
     let reads_hooks =
@@ -28,12 +28,12 @@ pub(in super::super) fn check_hook_dirs(
     }
     let mut findings = Vec::new();
     for directory in SHARED.map(Path::new) {
-        for name in examined.host.list(directory)?.names {
-            findings.extend(check_precreate(examined, &directory.join(name))?);
+        for name in context.host.list(directory)?.names {
+            findings.extend(check_precreate(context, &directory.join(name))?);
         }
     }
     for engine in engines.iter().filter(reads_hooks) {
-        findings.extend(missing_dir_finding(examined, engine)?);
+        findings.extend(missing_dir_finding(context, engine)?);
     }
     if findings.is_empty() {
         let text = "the directories of hooks hold what their readers understand";
@@ -44,10 +44,10 @@ pub(in super::super) fn check_hook_dirs(
 }
 
 pub(super) fn answers_annotations(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engine: &InstalledEngine,
 ) -> Result<bool, HostError> {
-    Ok(has_hook_dir(engine) && examined.exists(HOOKS_DIR)?)
+    Ok(has_hook_dir(engine) && context.exists(HOOKS_DIR)?)
 }
 
 fn has_hook_dir(engine: &InstalledEngine) -> bool {
@@ -56,31 +56,31 @@ fn has_hook_dir(engine: &InstalledEngine) -> bool {
     settings.is_ok_and(|settings| settings.hook_dirs.iter().any(is_ours))
 }
 
-fn check_precreate(examined: &CheckContext<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
+fn check_precreate(context: &CheckContext<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
     // Other endings are no hooks to those who read the directory (containers/common, pkg/hooks/read.go).
     let is_hook = path.as_os_str().as_encoded_bytes().ends_with(b".json");
-    if !is_hook || !examined.is_file(path)? {
+    if !is_hook || !context.is_file(path)? {
         return Ok(None);
     }
-    let text = examined.host.bytes(path, LONGEST)?.unwrap_or_default();
+    let text = context.host.bytes(path, LONGEST)?.unwrap_or_default();
     if !String::from_utf8_lossy(&text).contains("\"precreate\"") {
         return Ok(None);
     }
-    let move_it = Remedy::run(format!("mv {} {HOOKS_DIR}/", quote_for_shell(path)));
+    let move_remedy = Remedy::run(format!("mv {} {HOOKS_DIR}/", quote_for_shell(path)));
     let text =
         "it has the stage precreate, with which CRI-O does not start and buildah does not run";
-    let finding = Finding::fail(text, move_it).with_path(path);
+    let finding = Finding::fail(text, move_remedy).with_path(path);
     Ok(Some(finding.with_subject(path.display().to_string())))
 }
 
 fn missing_dir_finding(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engine: &InstalledEngine,
 ) -> Result<Option<Finding>, HostError> {
-    if !has_hook_dir(engine) || examined.exists(HOOKS_DIR)? {
+    if !has_hook_dir(engine) || context.exists(HOOKS_DIR)? {
         return Ok(None);
     }
     let text = format!("hooks_dir {HOOKS_DIR} is configured but missing: annotations are ignored");
-    let finding = Finding::fail(text, examined.reinstall_remedy()?).with_path(HOOKS_DIR);
+    let finding = Finding::fail(text, context.reinstall_remedy()?).with_path(HOOKS_DIR);
     Ok(Some(finding.with_subject(engine.kind.name())))
 }

@@ -23,17 +23,16 @@ pub(crate) struct InstalledEngine {
     pub(super) settings: Result<EngineSettings, SettingsError>,
 }
 
-pub(crate) fn find_engines(examined: &CheckContext<'_>) -> Result<Vec<InstalledEngine>, HostError> {
+pub(crate) fn find_engines(context: &CheckContext<'_>) -> Result<Vec<InstalledEngine>, HostError> {
     let mut engines = Vec::new();
     for kind in EngineKind::ALL {
-        if let Some((program, version)) = find_installed(examined.host, kind, examined.version_of)?
-        {
+        if let Some((program, version)) = find_installed(context.host, kind, context.version_of)? {
             engines.push(InstalledEngine {
                 kind,
                 program,
-                is_used: daemon::is_used(examined, kind)?,
+                is_used: daemon::is_used(context, kind)?,
                 version,
-                settings: reader::read(examined.host, kind)?,
+                settings: reader::read(context.host, kind)?,
             });
         }
     }
@@ -43,12 +42,12 @@ pub(crate) fn find_engines(examined: &CheckContext<'_>) -> Result<Vec<InstalledE
 /// What a check says of each engine whose files are understood, after a look at these.
 pub(super) fn check_each(
     engines: &[InstalledEngine],
-    look: impl Fn(&InstalledEngine, &EngineSettings) -> Result<Option<Finding>, HostError>,
+    check: impl Fn(&InstalledEngine, &EngineSettings) -> Result<Option<Finding>, HostError>,
 ) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
-        let found = look(engine, settings).transpose()?;
-        Some(found.map(|mut finding| {
+        let result = check(engine, settings).transpose()?;
+        Some(result.map(|mut finding| {
             finding.looked_at.splice(..0, settings.files.iter().cloned());
             finding.with_subject(engine.kind.name())
         }))

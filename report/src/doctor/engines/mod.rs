@@ -37,10 +37,7 @@ pub(super) use spec_dirs::check_spec_dirs;
 /// The first Kubernetes whose kubelet has.
 const KUBELET_CDI: EngineVersion = EngineVersion(1, 29, 0);
 
-pub(super) fn check_installed(
-    examined: &CheckContext<'_>,
-    engines: &[InstalledEngine],
-) -> Findings {
+pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let findings = engines.iter().map(|engine| {
         let (name, program) = (engine.kind.name(), engine.program.display());
         match &engine.settings {
@@ -55,7 +52,7 @@ pub(super) fn check_installed(
                 settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
             }
             Err(error) => {
-                let text = format!("{} is not understood: {}", error.file.display(), error.why);
+                let text = format!("{} is not understood: {}", error.file.display(), error.reason);
                 let validate = Remedy::run(engine.kind.validate());
                 Finding::fail(text, validate).with_path(&error.file).with_subject(name)
             }
@@ -64,7 +61,7 @@ pub(super) fn check_installed(
     let findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
         let finding = "no container engine is installed";
-        let install = Distribution::detect(examined.host)?.install("podman");
+        let install = Distribution::detect(context.host)?.install("podman");
         let finding = Finding::warn(finding, Remedy::run(install));
         return Ok(vec![finding.with_path("/usr/bin")]);
     }
@@ -74,17 +71,17 @@ pub(super) fn check_installed(
 pub(super) fn check_versions(_: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let (kind, name) = (engine.kind, engine.kind.name());
-        let (least, what) = kind.oldest_supported()?;
-        let ask = format!("{} --version", engine.program.display());
+        let (oldest, feature) = kind.oldest_supported()?;
+        let version_command = format!("{} --version", engine.program.display());
         let finding = match engine.version {
-            None => Finding::unknown("its version is unknown", Remedy::run(ask)),
+            None => Finding::unknown("its version is unknown", Remedy::run(version_command)),
             // A distribution keeps to a version, so its own archive may have no newer one.
             Some(version) => match kind.too_old_reason(version) {
                 Some(text) => {
-                    let wanted = format!("{name} {least} or later");
-                    Finding::fail(text, Remedy::install(wanted, kind.release_page()))
+                    let requirement = format!("{name} {oldest} or later");
+                    Finding::fail(text, Remedy::install(requirement, kind.release_page()))
                 }
-                None => Finding::pass(format!("{version} knows {what}")),
+                None => Finding::pass(format!("{version} knows {feature}")),
             },
         };
         Some(finding.with_path(&engine.program).with_subject(name))
@@ -92,7 +89,7 @@ pub(super) fn check_versions(_: &CheckContext<'_>, engines: &[InstalledEngine]) 
     Ok(findings.collect())
 }
 
-pub(super) fn check_cdi(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let mut kinds = engines.iter().map(|engine| engine.kind);
     let has_kubelet = kinds.any(|kind| kind == EngineKind::Kubelet);
     check_each(engines, |engine, settings| {
@@ -108,7 +105,7 @@ pub(super) fn check_cdi(examined: &CheckContext<'_>, engines: &[InstalledEngine]
             Some(false) if engine.kind == EngineKind::Containerd && !has_kubelet => Finding::pass(
                 "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
             ),
-            Some(false) => cdi_off_finding(examined, engine, settings)?,
+            Some(false) => cdi_off_finding(context, engine, settings)?,
             None => Finding::unknown(
                 "whether CDI is on by default depends on its version, which is unknown",
                 Remedy::run(format!("{} --version", engine.program.display())),
@@ -134,7 +131,7 @@ fn is_cdi_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<Opti
 }
 
 fn cdi_off_finding(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engine: &InstalledEngine,
     settings: &EngineSettings,
 ) -> Result<Finding, HostError> {
@@ -147,9 +144,9 @@ fn cdi_off_finding(
             let file = settings.k3s_template();
             let section = format!("[plugins.\"{}\"]", template::plugin_name(Path::new(file)));
             let switch_on = Remedy::write_under(file, section, "enable_cdi = true");
-            let service = daemon::daemon_start(examined, engine.kind)?;
+            let service = daemon::daemon_start(context, engine.kind)?;
             let service = service.map_or("k3s", |(_, service)| service);
-            let restart = Distribution::detect(examined.host)?.restart_remedy(service);
+            let restart = Distribution::detect(context.host)?.restart_remedy(service);
             Finding::fail(text, switch_on).with_remedy(restart)
         }
         EngineKind::Kubelet => {
@@ -165,8 +162,8 @@ fn cdi_off_finding(
     })
 }
 
-pub(super) fn check_readers(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
-    let files = our_spec_files(examined);
+pub(super) fn check_readers(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+    let files = our_spec_files(context);
     if files.is_empty() {
         return Ok(Vec::new());
     }
@@ -181,9 +178,9 @@ pub(super) fn check_readers(examined: &CheckContext<'_>, engines: &[InstalledEng
         let finding = if too_new.is_empty() {
             Finding::pass(format!("supports CDI {newest}; all specification files are compatible"))
         } else if too_new.iter().all(is_pool) {
-            older_spec_finding(examined, Finding::warn, text(), newest)?
+            older_spec_finding(context, Finding::warn, text(), newest)?
         } else {
-            older_spec_finding(examined, Finding::fail, text(), newest)?
+            older_spec_finding(context, Finding::fail, text(), newest)?
         };
         findings.push(finding.with_path(OUTPUT_DIR).with_subject(engine.kind.name()));
     }
@@ -192,23 +189,23 @@ pub(super) fn check_readers(examined: &CheckContext<'_>, engines: &[InstalledEng
 
 /// How specifications are written that an engine reads. The package's unit alone reads the file of its options.
 fn older_spec_finding(
-    examined: &CheckContext<'_>,
-    found: fn(String, Remedy) -> Finding,
+    context: &CheckContext<'_>,
+    new_finding: fn(String, Remedy) -> Finding,
     text: String,
     newest: onload_cdi::CdiVersion,
 ) -> Result<Finding, HostError> {
-    if !examined.has_units()? {
+    if !context.has_units()? {
         let command = format!("onload-ctk cdi generate --max-cdi-version {newest}");
-        return Ok(found(text, Remedy::run(command)));
+        return Ok(new_finding(text, Remedy::run(command)));
     }
     let line = format!("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION={newest}");
-    let finding = found(text, Remedy::write("/etc/default/onload-ctk", line));
+    let finding = new_finding(text, Remedy::write("/etc/default/onload-ctk", line));
     Ok(finding.with_remedy(Remedy::run("systemctl start onload-cdi.service")))
 }
 
 /// The files of ours and the CDI version of each.
-fn our_spec_files(examined: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
-    let devices = examined.specs.devices();
+fn our_spec_files(context: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
+    let devices = context.specs.devices();
     let ours = devices.filter(|device| device.name.kind().to_string().starts_with("onload.dev/"));
     let file = ours.filter_map(|device| {
         let name = device.path.file_name()?.to_str()?;
@@ -221,16 +218,16 @@ fn our_spec_files(examined: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVe
 }
 
 /// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
-pub(super) fn check_runtime(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
-    let is_there = examined.is_file(RUNTIME_PATH)?;
+pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+    let is_installed = context.is_file(RUNTIME_PATH)?;
     check_each(engines, |engine, settings| {
-        let finding = if settings.has_runtime && !is_there && engine.kind != EngineKind::Nomad {
+        let finding = if settings.has_runtime && !is_installed && engine.kind != EngineKind::Nomad {
             let text =
                 format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
-            Finding::fail(text, examined.reinstall_remedy()?)
+            Finding::fail(text, context.reinstall_remedy()?)
         } else if settings.has_runtime {
             Finding::pass("the runtime \"onload\" is registered")
-        } else if is_wrapper_wanted(examined, engine, engines)? {
+        } else if is_wrapper_wanted(context, engine, engines)? {
             let text = "the runtime \"onload\" is not registered: annotations are ignored";
             let name = engine.kind.name();
             let configure = format!("onload-ctk runtime configure --runtime {name}");
@@ -243,19 +240,19 @@ pub(super) fn check_runtime(examined: &CheckContext<'_>, engines: &[InstalledEng
 }
 
 fn is_wrapper_wanted(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engine: &InstalledEngine,
     engines: &[InstalledEngine],
 ) -> Result<bool, HostError> {
-    let allows = !examined.config.annotations.allow.is_empty();
-    let is_off = engine.settings.as_ref().is_ok_and(|s| s.is_off);
+    let allows = !context.config.annotations.allow.is_empty();
+    let is_off = engine.settings.as_ref().is_ok_and(|settings| settings.is_off);
     Ok(match engine.kind {
         EngineKind::Kubelet | EngineKind::K3s => false,
         EngineKind::Containerd if is_off => false,
         EngineKind::Containerd | EngineKind::Crio => {
-            allows && !nri::answers_annotations(examined, engine)?
+            allows && !nri::answers_annotations(context, engine)?
         }
-        EngineKind::Podman => allows && !hooks::answers_annotations(examined, engine)?,
+        EngineKind::Podman => allows && !hooks::answers_annotations(context, engine)?,
         EngineKind::Docker => allows,
         // Its docker driver asks docker for it.
         EngineKind::Nomad => {
@@ -267,23 +264,20 @@ fn is_wrapper_wanted(
 }
 
 /// Whether daemons were started since their files changed: they read these once.
-pub(super) fn check_restarted(
-    examined: &CheckContext<'_>,
-    engines: &[InstalledEngine],
-) -> Findings {
+pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     check_each(engines, |engine, settings| {
-        let Some((started, service)) = daemon::daemon_start(examined, engine.kind)? else {
+        let Some((start_time, service)) = daemon::daemon_start(context, engine.kind)? else {
             return Ok(None);
         };
-        let read = read_at_start(engine.kind, settings);
+        let files = read_at_start(engine.kind, settings);
         let mut newest = None;
-        for file in &read {
-            let changed = examined.host.modified(file)?;
+        for file in &files {
+            let changed = context.host.modified(file)?;
             newest = newest.max(changed.map(|changed| (changed, file)));
         }
-        let newer = newest.filter(|(changed, _)| *changed > started);
+        let newer = newest.filter(|(changed, _)| *changed > start_time);
         let reload = match (newer, engine.kind) {
-            (Some(_), EngineKind::Docker) => daemon::needs_docker_reload(examined, settings),
+            (Some(_), EngineKind::Docker) => daemon::needs_docker_reload(context, settings),
             _ => None,
         };
         let finding = match (newer, reload) {
@@ -305,8 +299,8 @@ pub(super) fn check_restarted(
             (Some(_), Some(false)) => Finding::pass("has read its file since that changed"),
             (None, _) => Finding::pass("was started since its files changed"),
         };
-        let others = read.iter().filter(|file| !settings.files.contains(file));
-        Ok(Some(others.fold(finding, Finding::with_path)))
+        let other_files = files.iter().filter(|file| !settings.files.contains(file));
+        Ok(Some(other_files.fold(finding, Finding::with_path)))
     })
 }
 

@@ -49,28 +49,28 @@ enum PluginState {
 }
 
 pub(in super::super) fn check_plugin(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engines: &[InstalledEngine],
 ) -> Findings {
-    let start = start(examined)?;
-    let state = plugin_state(examined, &start)?;
+    let start = start(context)?;
+    let state = plugin_state(context, &start)?;
     let is_idle = matches!(state, PluginState::Gone | PluginState::Unknown);
-    if start == PluginStart::Never && is_idle && !is_announced(examined, engines) {
+    if start == PluginStart::Never && is_idle && !is_announced(context, engines) {
         return Ok(Vec::new());
     }
     let finding = match (&start, state) {
         (PluginStart::Never, PluginState::Connected) => {
             let text = "a runtime asks it now, and it does not start at boot";
-            not_enabled_finding(examined, text)?
+            not_enabled_finding(context, text)?
         }
         (_, PluginState::Connected) => Finding::pass("a runtime asks it what pods get"),
         (PluginStart::Never, PluginState::Gone | PluginState::Unknown) => {
             let text = format!("NRI is on, and nothing starts the plugin: {WITHOUT}");
-            not_enabled_finding(examined, &text)?
+            not_enabled_finding(context, &text)?
         }
-        (PluginStart::ByUnit, _) if !examined.is_file(PROGRAM)? => {
+        (PluginStart::ByUnit, _) if !context.is_file(PROGRAM)? => {
             let text = format!("{PROGRAM} is not there: {WITHOUT}");
-            Finding::fail(text, examined.reinstall_remedy()?)
+            Finding::fail(text, context.reinstall_remedy()?)
         }
         (_, state) => match find_switched_off(engines) {
             Some(engine) => {
@@ -83,11 +83,11 @@ pub(in super::super) fn check_plugin(
             None => not_connected_finding(&start, state, engines),
         },
     };
-    let at = match &start {
+    let path = match &start {
         PluginStart::ByRuntime(link) => link.as_path(),
         _ => Path::new(WANTED),
     };
-    Ok(vec![finding.with_path(at).with_subject(PROCESS)])
+    Ok(vec![finding.with_path(path).with_subject(PROCESS)])
 }
 
 fn not_connected_finding(
@@ -117,9 +117,9 @@ fn not_connected_finding(
     }
 }
 
-fn not_enabled_finding(examined: &CheckContext<'_>, text: &str) -> Result<Finding, HostError> {
+fn not_enabled_finding(context: &CheckContext<'_>, text: &str) -> Result<Finding, HostError> {
     let enable = Remedy::run(format!("systemctl enable --now {UNIT}"));
-    Ok(if examined.is_masked(CONFIGURED)? {
+    Ok(if context.is_masked(CONFIGURED)? {
         let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
         Finding::warn(text, unmask).with_remedy(enable)
     } else {
@@ -127,15 +127,15 @@ fn not_enabled_finding(examined: &CheckContext<'_>, text: &str) -> Result<Findin
     })
 }
 
-fn start(examined: &CheckContext<'_>) -> Result<PluginStart, HostError> {
-    if !examined.is_masked(CONFIGURED)? && examined.host.link(Path::new(WANTED))?.is_some() {
+fn start(context: &CheckContext<'_>) -> Result<PluginStart, HostError> {
+    if !context.is_masked(CONFIGURED)? && context.host.link(Path::new(WANTED))?.is_some() {
         return Ok(PluginStart::ByUnit);
     }
-    for name in examined.host.list(Path::new(PLUGINS))?.names {
+    for name in context.host.list(Path::new(PLUGINS))?.names {
         let path = Path::new(PLUGINS).join(name);
-        let target = examined.host.link(&path)?;
-        let is_it = |path: &Path| path.file_name().is_some_and(|name| name == PROCESS);
-        if target.is_some_and(|target| is_it(&target)) {
+        let target = context.host.link(&path)?;
+        let is_plugin = |path: &Path| path.file_name().is_some_and(|name| name == PROCESS);
+        if target.is_some_and(|target| is_plugin(&target)) {
             return Ok(PluginStart::ByRuntime(path));
         }
     }
@@ -143,25 +143,22 @@ fn start(examined: &CheckContext<'_>) -> Result<PluginStart, HostError> {
 }
 
 /// A plugin has no socket of its own but the one to its runtime.
-fn plugin_state(
-    examined: &CheckContext<'_>,
-    start: &PluginStart,
-) -> Result<PluginState, HostError> {
-    if !daemon::is_running(examined)? {
+fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<PluginState, HostError> {
+    if !daemon::is_running(context)? {
         return Ok(PluginState::Unknown);
     }
     let mut state = PluginState::Gone;
     for (directory, cgroup) in
-        daemon::find_processes(examined, &[PROCESS, &name_as_launched(start)])?
+        daemon::find_processes(context, &[PROCESS, &name_as_launched(start)])?
     {
         if !cgroup.lines().any(is_of_service) {
             continue;
         }
         state = PluginState::Waits;
         let descriptors = directory.join("fd");
-        for name in examined.host.list(&descriptors)?.names {
+        for name in context.host.list(&descriptors)?.names {
             let is_own = name.parse::<u32>().is_ok_and(|number| number >= FIRST_OWN);
-            let target = examined.host.link(&descriptors.join(&name))?;
+            let target = context.host.link(&descriptors.join(&name))?;
             let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
             if is_own && target.as_ref().is_some_and(is_socket) {
                 return Ok(PluginState::Connected);
@@ -190,8 +187,8 @@ fn is_of_service(line: &str) -> bool {
 }
 
 /// Whether a file of an engine turns NRI on in so many words, and pods may ask for something.
-fn is_announced(examined: &CheckContext<'_>, engines: &[InstalledEngine]) -> bool {
-    let allows = !examined.config.annotations.allow.is_empty();
+fn is_announced(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> bool {
+    let allows = !context.config.annotations.allow.is_empty();
     allows && readable_settings(engines).any(|(_, settings)| settings.nri == Some(true))
 }
 
@@ -219,15 +216,15 @@ fn is_nri_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<bool
 /// Whether the plugin gives the pods of an engine what their annotations ask for. Its socket does not say which
 /// runtime has it: it may be any in which NRI is not off.
 pub(super) fn answers_annotations(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engine: &InstalledEngine,
 ) -> Result<bool, HostError> {
     let mut settings = readable_settings(std::slice::from_ref(engine));
     if !settings.any(|(engine, settings)| is_nri_on(engine, settings) != Some(false)) {
         return Ok(false);
     }
-    let start = start(examined)?;
-    Ok(match plugin_state(examined, &start)? {
+    let start = start(context)?;
+    Ok(match plugin_state(context, &start)? {
         PluginState::Connected => true,
         PluginState::Unknown => start != PluginStart::Never,
         PluginState::Waits | PluginState::Gone => false,

@@ -29,7 +29,7 @@ fn stays_down(config: &Value) -> bool {
 }
 
 pub(in crate::doctor) fn check_restarts(
-    examined: &CheckContext<'_>,
+    context: &CheckContext<'_>,
     engines: &[InstalledEngine],
 ) -> Findings {
     let is_affected = |engine: &&InstalledEngine| {
@@ -40,9 +40,9 @@ pub(in crate::doctor) fn check_restarts(
         return Ok(Vec::new());
     };
     let mut down = Vec::new();
-    for id in examined.host.list(Path::new(DOCKER))?.names {
+    for id in context.host.list(Path::new(DOCKER))?.names {
         let file = Path::new(DOCKER).join(&id).join("hostconfig.json");
-        let config = examined.host.bytes(&file, LIMIT)?;
+        let config = context.host.bytes(&file, LIMIT)?;
         let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         if config.is_some_and(|config| stays_down(&config)) {
             down.push(container_id::short_id(&id).to_owned());

@@ -109,7 +109,7 @@ impl PemSource {
 /// How a connection is made: whom we trust, and the certificate that we show.
 pub(super) struct TlsFiles {
     authorities: PemSource,
-    own: Option<Arc<dyn ResolvesClientCert>>,
+    client_cert: Option<Arc<dyn ResolvesClientCert>>,
     /// The authorities that are trusted.
     taken: Vec<u8>,
     pub(super) config: ClientConfig,
@@ -118,13 +118,13 @@ pub(super) struct TlsFiles {
 impl TlsFiles {
     pub(super) fn open(
         authorities: PemSource,
-        own: Option<Arc<dyn ResolvesClientCert>>,
+        client_cert: Option<Arc<dyn ResolvesClientCert>>,
     ) -> Result<TlsFiles> {
         let taken = authorities.read()?;
         Ok(TlsFiles {
-            config: client_config(parse_roots(&taken)?, own.clone())?,
+            config: client_config(parse_roots(&taken)?, client_cert.clone())?,
             authorities,
-            own,
+            client_cert,
             taken,
         })
     }
@@ -144,7 +144,7 @@ impl TlsFiles {
             let path = path.display();
             bail!("taking the certificate authority for the API server: {path} has no certificate");
         }
-        self.config = client_config(roots, self.own.clone())?;
+        self.config = client_config(roots, self.client_cert.clone())?;
         self.taken = now;
         Ok(true)
     }
@@ -161,15 +161,15 @@ fn parse_roots(authorities: &[u8]) -> Result<RootCertStore> {
 
 fn client_config(
     roots: RootCertStore,
-    own: Option<Arc<dyn ResolvesClientCert>>,
+    client_cert: Option<Arc<dyn ResolvesClientCert>>,
 ) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .with_context(read_context("versions of TLS"))?
         .with_root_certificates(roots);
-    Ok(match own {
-        Some(own) => builder.with_client_cert_resolver(own),
+    Ok(match client_cert {
+        Some(client_cert) => builder.with_client_cert_resolver(client_cert),
         None => builder.with_no_client_auth(),
     })
 }

@@ -43,16 +43,16 @@ impl fmt::Debug for ClientCertificate {
 impl ResolvesClientCert for ClientCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (certified_key, said) = &mut *last;
+        let (certified_key, last_message) = &mut *last;
         match load_certified_key(&self.certificate, &self.key) {
             Ok(now) => {
                 *certified_key = Arc::new(now);
-                said.clear();
+                last_message.clear();
             }
             // Files of which one is renewed and the other is not yet do not fit together.
             Err(error) => {
                 let error = ErrorChain(error.as_ref()).to_string();
-                if said.is_new(&error) {
+                if last_message.is_new(&error) {
                     tracing::warn!(%error, "the certificate that was read before is shown");
                 }
             }

@@ -92,7 +92,7 @@ impl ApiAccess {
         };
         let certificate = content(&user.client_certificate_data, &user.client_certificate);
         let key = content(&user.client_key_data, &user.client_key);
-        let own: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
+        let client_cert: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
             Some((certificate, key)) => Some(Arc::new(ClientCertificate::open(certificate, key)?)),
             None => None,
         };
@@ -103,7 +103,7 @@ impl ApiAccess {
         };
         Ok(ApiAccess {
             server: parse_server(&cluster.server)?,
-            tls: TlsFiles::open(authorities, own)?,
+            tls: TlsFiles::open(authorities, client_cert)?,
             token,
         })
     }
@@ -121,8 +121,8 @@ fn resolve_context(config: &Kubeconfig) -> Result<(&Cluster, &KubeUser)> {
 }
 
 fn find<'a, T>(all: &'a [NamedEntry<T>], name: &str) -> Option<&'a T> {
-    let found = all.iter().find(|named| named.name == name)?;
-    Some(&found.content)
+    let entry = all.iter().find(|entry| entry.name == name)?;
+    Some(&entry.content)
 }
 
 /// What other clients take and this one does not.

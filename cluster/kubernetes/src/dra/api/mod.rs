@@ -95,8 +95,8 @@ impl Api {
         let (namespace, segment) = (encode_segment(namespace), encode_segment(name));
         let what = format!("reading ResourceClaim {namespace}/{segment}");
         let claims = kube_client::Api::namespaced(self.client.clone(), &namespace);
-        let asked = self.send("GET", &what, claims.get(&segment)).await;
-        if_found(asked, name)
+        let result = self.send("GET", &what, claims.get(&segment)).await;
+        if_found(result, name)
     }
 
     /// The names of the devices of a node that claims of any namespace have, by class. The server lists all claims that
@@ -131,8 +131,8 @@ impl Api {
     pub async fn node_uid(&self, node: &NodeName) -> Result<Option<String>, ApiError> {
         let what = format!("reading Node {node}");
         let nodes = self.all_namespaces::<Node>();
-        let asked = self.send("GET", &what, nodes.get_metadata(node.as_str()));
-        let head = if_found(asked.await, node.as_str())?;
+        let request = self.send("GET", &what, nodes.get_metadata(node.as_str()));
+        let head = if_found(request.await, node.as_str())?;
         Ok(head.and_then(|head| head.metadata.uid))
     }
 
@@ -154,8 +154,8 @@ impl Api {
     async fn node_status(&self, node: &NodeName) -> Result<Option<NodeStatus>, ApiError> {
         let what = format!("reading Node {node}");
         let nodes = self.all_namespaces::<Node>();
-        let asked = self.send("GET", &what, nodes.get(node.as_str())).await;
-        Ok(if_found(asked, node.as_str())?.and_then(|node| node.status))
+        let result = self.send("GET", &what, nodes.get(node.as_str())).await;
+        Ok(if_found(result, node.as_str())?.and_then(|node| node.status))
     }
 
     /// The device classes of the cluster, one after the other; the resource version that they are of. A server that
@@ -174,8 +174,8 @@ impl Api {
     ) -> Result<ApiWatch<DeviceClass>, ApiError> {
         let what = "watching DeviceClasses".to_owned();
         let (classes, params) = (self.all_namespaces::<DeviceClass>(), watch_params());
-        let asked = self.send("WATCH", &what, classes.watch(&params, version));
-        Ok(ApiWatch::new(asked.await?, version, what))
+        let request = self.send("WATCH", &what, classes.watch(&params, version));
+        Ok(ApiWatch::new(request.await?, version, what))
     }
 
     /// The slices of this driver on a node, one after the other; the resource version that they are of.
@@ -199,8 +199,8 @@ impl Api {
         let what = format!("watching the ResourceSlices of node {node}");
         let params = watch_params().fields(&slice_selector(node));
         let slices = self.all_namespaces::<ResourceSlice>();
-        let asked = self.send("WATCH", &what, slices.watch_metadata(&params, version));
-        Ok(ApiWatch::new(asked.await?, version, what))
+        let request = self.send("WATCH", &what, slices.watch_metadata(&params, version));
+        Ok(ApiWatch::new(request.await?, version, what))
     }
 
     /// Makes a slice what it is to be, by server-side apply; what the server has made of it, which may be
@@ -208,23 +208,23 @@ impl Api {
     pub async fn apply_slice(
         &self,
         slice: &ResourceSlice,
-        run: WriteMode,
+        mode: WriteMode,
     ) -> Result<ResourceSlice, ApiError> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         let what = format!("applying ResourceSlice {name}");
         let params =
-            PatchParams { dry_run: run == WriteMode::Dry, ..PatchParams::apply(DRIVER).force() };
+            PatchParams { dry_run: mode == WriteMode::Dry, ..PatchParams::apply(DRIVER).force() };
         let (slices, slice) = (self.all_namespaces(), Patch::Apply(slice));
-        let asked = self.send("PATCH", &what, slices.patch(name, &params, &slice));
-        asked.await
+        let request = self.send("PATCH", &what, slices.patch(name, &params, &slice));
+        request.await
     }
 
     /// Deletes a slice. One that is not there is no error.
     pub async fn delete_slice(&self, name: &str) -> Result<(), ApiError> {
         let what = format!("deleting ResourceSlice {name}");
         let (slices, params) = (self.all_namespaces::<ResourceSlice>(), DeleteParams::default());
-        let asked = self.send("DELETE", &what, slices.delete(name, &params)).await;
-        if_found(asked, name).map(|_| ())
+        let result = self.send("DELETE", &what, slices.delete(name, &params)).await;
+        if_found(result, name).map(|_| ())
     }
 
     fn all_namespaces<K: Resource<DynamicType = ()>>(&self) -> kube_client::Api<K> {
@@ -235,9 +235,9 @@ impl Api {
         &self,
         verb: &str,
         what: &str,
-        asked: impl Future<Output = kube_client::Result<T>>,
+        request: impl Future<Output = kube_client::Result<T>>,
     ) -> Result<T, ApiError> {
-        let answer = match timeout(PATIENCE, asked).await {
+        let answer = match timeout(PATIENCE, request).await {
             Ok(answer) => answer.map_err(|error| ApiError::from_client(what, error)),
             Err(_) => Err(ApiError::timed_out(what, PATIENCE)),
         };
@@ -268,8 +268,8 @@ impl Api {
 }
 
 /// The object of that name; none if the server says that it is not there.
-fn if_found<T>(asked: Result<T, ApiError>, name: &str) -> Result<Option<T>, ApiError> {
-    match asked {
+fn if_found<T>(result: Result<T, ApiError>, name: &str) -> Result<Option<T>, ApiError> {
+    match result {
         Err(error) if error.is_absent(name) => Ok(None),
         answer => answer.map(Some),
     }

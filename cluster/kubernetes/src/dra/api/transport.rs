@@ -97,22 +97,22 @@ impl Transport {
     /// the new ones soon.
     fn connections(&self) -> Connections {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tls, made, said) = &mut *last;
+        let (tls, connections, last_message) = &mut *last;
         match tls.renew() {
             Ok(is_new) => {
                 if is_new {
-                    *made = new_connections(tls.config.clone());
+                    *connections = new_connections(tls.config.clone());
                 }
-                said.clear();
+                last_message.clear();
             }
             Err(error) => {
                 let error = ErrorChain(error.as_ref()).to_string();
-                if said.is_new(&error) {
+                if last_message.is_new(&error) {
                     tracing::warn!(%error, "the certificate authority that was read before is trusted");
                 }
             }
         }
-        made.clone()
+        connections.clone()
     }
 
     /// The answer, if it is good. A token that the server does not take is read again: it may just have been

@@ -43,11 +43,11 @@ pub(crate) fn allocated_devices(
     uid: &ClaimUid,
     resource: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<AllocatedDevice>> {
-    let found = claim.metadata.uid.as_deref().unwrap_or_default();
-    if found != uid.as_str() {
+    let found_uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found_uid != uid.as_str() {
         bail!(
             "it was deleted, and another claim has its name: that one has uid {}, and the pod waits for {uid}; delete the pod",
-            Quoted(found)
+            Quoted(found_uid)
         );
     }
     let resources = if is_resource_claim(&claim) {
@@ -58,10 +58,10 @@ pub(crate) fn allocated_devices(
     let allocation = claim.status.and_then(|status| status.allocation);
     let allocation = allocation.context("it has no allocation; has its pod been scheduled?")?;
     let devices = allocation.devices.unwrap_or_default();
-    let said = parse_config(devices.config.unwrap_or_default())?;
+    let configs = parse_config(devices.config.unwrap_or_default())?;
     let results = devices.results.unwrap_or_default().into_iter();
     let results = results.filter(|result| result.driver == DRIVER);
-    Ok(results.map(|result| allocated_device(result, &said, &resources)).collect())
+    Ok(results.map(|result| allocated_device(result, &configs, &resources)).collect())
 }
 
 fn is_resource_claim(claim: &ResourceClaim) -> bool {
@@ -93,34 +93,34 @@ fn parse_config(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Config
     let (of_class, of_claim): (Vec<_>, Vec<_>) = config.into_iter().partition(is_of_class);
     let of_class = of_class.into_iter().map(|entry| (Author::Class, entry));
     let of_claim = of_claim.into_iter().map(|entry| (Author::Claim, entry));
-    let mut said = Vec::new();
-    for (of, entry) in of_class.chain(of_claim) {
+    let mut configs = Vec::new();
+    for (author, entry) in of_class.chain(of_claim) {
         let Some(opaque) = entry.opaque.filter(|opaque| opaque.driver == DRIVER) else {
             continue;
         };
-        let parameters = Parameters::parse(&opaque.parameters.0, of);
-        said.push(ConfigParameters {
+        let parameters = Parameters::parse(&opaque.parameters.0, author);
+        configs.push(ConfigParameters {
             requests: entry.requests.unwrap_or_default(),
-            parameters: parameters.with_context(|| format!("parameters of {of}"))?,
+            parameters: parameters.with_context(|| format!("parameters of {author}"))?,
         });
     }
-    Ok(said)
+    Ok(configs)
 }
 
 fn allocated_device(
     result: DeviceRequestAllocationResult,
-    said: &[ConfigParameters],
+    configs: &[ConfigParameters],
     resources: &BTreeMap<String, ResourceName>,
 ) -> AllocatedDevice {
     // `REQUEST/ALTERNATIVE` of a prioritized list (KEP-4816).
     let mut parts = result.request.split('/');
     let request = parts.next().unwrap_or_default();
     let mut parameters = Parameters::default();
-    for said in said {
+    for config in configs {
         let names_it = |named: &String| *named == result.request || named == request;
-        let is_named = said.requests.iter().any(names_it);
-        if said.requests.is_empty() || is_named {
-            parameters.override_with(&said.parameters, is_named);
+        let is_named = config.requests.iter().any(names_it);
+        if config.requests.is_empty() || is_named {
+            parameters.override_with(&config.parameters, is_named);
         }
     }
     AllocatedDevice {

@@ -44,7 +44,7 @@ pub(crate) struct ClaimDevice {
     pub(crate) request: String,
     pub(crate) device: LeasedDevice,
     /// How many containers, or claims, may have it at once.
-    pub(crate) most: u32,
+    pub(crate) max_holders: u32,
     /// The interface that it is, where the claim says something of it.
     pub(crate) interface: Option<PodInterface>,
     /// What its virtual function is to be, where the claim's hook sets that up.
@@ -55,7 +55,7 @@ pub(crate) struct ClaimDevice {
 /// hook finds it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodInterface {
-    pub(crate) moved: NetdevArgument,
+    pub(crate) netdev: NetdevArgument,
     pub(crate) name: Option<NewInterfaceName>,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) addresses: Vec<InterfaceAddress>,
@@ -65,7 +65,7 @@ pub(crate) struct PodInterface {
 impl PodInterface {
     fn arguments(&self) -> HookArguments {
         HookArguments {
-            netdev: vec![self.moved.clone()],
+            netdev: vec![self.netdev.clone()],
             address: self.interface_values(&self.addresses),
             route: self.interface_values(&self.routes),
             mtu: self.interface_values(&self.mtu),
@@ -78,11 +78,11 @@ impl PodInterface {
         &self,
         values: impl IntoIterator<Item = &'a T>,
     ) -> Vec<InterfaceValue<T>> {
-        let given = values.into_iter().map(|value| InterfaceValue {
-            interface: self.moved.name.clone(),
+        let arguments = values.into_iter().map(|value| InterfaceValue {
+            interface: self.netdev.name.clone(),
             value: value.clone(),
         });
-        given.collect()
+        arguments.collect()
     }
 }
 
@@ -135,18 +135,18 @@ pub(crate) fn cdi_request_name(uid: &ClaimUid, request: &str) -> String {
 /// The specification; `None` if the claim has nothing for itself. `mounts` are what describes the devices of each request.
 fn build_spec(
     uid: &ClaimUid,
-    leased: &[ClaimDevice],
+    claim_devices: &[ClaimDevice],
     hooks: &HooksByClass,
     variables: &VariablesByRequest,
     mounts: &BTreeMap<String, Mount>,
 ) -> Option<Spec> {
-    let leased = leased.iter().filter_map(|leased| {
-        let hooks = hooks.get(&leased.device.class)?.iter();
+    let claim_devices = claim_devices.iter().filter_map(|claim_device| {
+        let hooks = hooks.get(&claim_device.device.class)?.iter();
         let edits = ContainerEdits {
-            hooks: hooks.map(|hook| hook_for_claim(hook, uid, leased)).collect(),
+            hooks: hooks.map(|hook| hook_for_claim(hook, uid, claim_device)).collect(),
             ..ContainerEdits::default()
         };
-        Some((cdi_device_name(uid, &leased.device), edits))
+        Some((cdi_device_name(uid, &claim_device.device), edits))
     });
     let requests: BTreeSet<&String> = variables.keys().chain(mounts.keys()).collect();
     let requests = requests.into_iter().map(|request| {
@@ -158,7 +158,7 @@ fn build_spec(
         };
         (cdi_request_name(uid, request), edits)
     });
-    let devices = leased.chain(requests).filter_map(|(name, container_edits)| {
+    let devices = claim_devices.chain(requests).filter_map(|(name, container_edits)| {
         let (_, name) = name.split_once('=')?;
         let name = DeviceName::try_from(name).ok()?;
         let device = Device { name: name.clone().into(), container_edits, ..Device::default() };
@@ -178,19 +178,19 @@ fn build_spec(
 }
 
 /// The same program at the same stage, for a device and a claim.
-fn hook_for_claim(hook: &Hook, uid: &ClaimUid, leased: &ClaimDevice) -> Hook {
-    let interface = leased.interface.as_ref();
+fn hook_for_claim(hook: &Hook, uid: &ClaimUid, device: &ClaimDevice) -> Hook {
+    let interface = device.interface.as_ref();
     let vf =
-        leased.vf.iter().map(|vf| VfArgument { device: leased.device.clone(), vf: vf.clone() });
-    let asked = HookArguments {
-        lease: vec![leased.device.clone()],
+        device.vf.iter().map(|vf| VfArgument { device: device.device.clone(), vf: vf.clone() });
+    let arguments = HookArguments {
+        lease: vec![device.device.clone()],
         claim: Some(uid.clone()),
         vf: vf.collect(),
         ..interface.map_or_else(HookArguments::default, PodInterface::arguments)
     };
     let mut hook = hook.clone();
     hook.args.truncate(2);
-    hook.args.extend(asked.to_args());
+    hook.args.extend(arguments.to_args());
     hook
 }
 
@@ -206,21 +206,21 @@ impl ClaimSpecs {
     }
 
     /// Writes which claim it is. That comes first, so that nothing of one is left that nobody can ask for.
-    pub(crate) fn write_owner(&self, uid: &ClaimUid, owner: &PreparedClaim) -> Result<()> {
-        let owner = serde_json::to_vec(owner).with_context(|| self.open_context())?;
-        self.write_one(&file_name(uid, OWNER), &owner)
+    pub(crate) fn write_owner(&self, uid: &ClaimUid, prepared_claim: &PreparedClaim) -> Result<()> {
+        let bytes = serde_json::to_vec(prepared_claim).with_context(|| self.open_context())?;
+        self.write_one(&file_name(uid, OWNER), &bytes)
     }
 
     /// Writes the specification of a claim, if it has something for itself.
     pub(crate) fn write(
         &self,
         uid: &ClaimUid,
-        leased: &[ClaimDevice],
+        claim_devices: &[ClaimDevice],
         hooks: &HooksByClass,
         variables: &VariablesByRequest,
         mounts: &BTreeMap<String, Mount>,
     ) -> Result<()> {
-        match build_spec(uid, leased, hooks, variables, mounts) {
+        match build_spec(uid, claim_devices, hooks, variables, mounts) {
             None => Ok(()),
             Some(spec) => self.write_one(&file_name(uid, SPEC), to_json(&spec).as_bytes()),
         }
@@ -228,7 +228,7 @@ impl ClaimSpecs {
 
     /// What is there already is not written again: engines would read all of the directory anew.
     fn write_one(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        if fs::read(self.dir.join(name)).is_ok_and(|there| there == bytes) {
+        if fs::read(self.dir.join(name)).is_ok_and(|existing| existing == bytes) {
             return Ok(());
         }
         fs::create_dir_all(&self.dir).with_context(|| self.open_context())?;
@@ -263,8 +263,8 @@ impl ClaimSpecs {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let uids = entries.filter_map(|entry| parse_uid(&entry.file_name()));
         uids.map(|uid| {
-            let owner = self.read_claim(&uid);
-            (uid, owner)
+            let prepared_claim = self.read_claim(&uid);
+            (uid, prepared_claim)
         })
         .collect()
     }
@@ -327,7 +327,7 @@ mod tests {
         ClaimDevice {
             request: "vf".to_owned(),
             device: format!("vfio:{name}").parse().unwrap(),
-            most: 1,
+            max_holders: 1,
             interface: None,
             vf: None,
         }
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn the_hook_of_a_claim_moves_an_interface_of_which_it_says_something() {
         let interface = PodInterface {
-            moved: "ens1v0@0000:81:11.0".parse().unwrap(),
+            netdev: "ens1v0@0000:81:11.0".parse().unwrap(),
             name: Some("net1".parse().unwrap()),
             mtu: Some("1400".parse().unwrap()),
             addresses: ["192.0.2.10/24", "2001:db8::10/64"]

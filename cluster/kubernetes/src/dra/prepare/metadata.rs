@@ -49,15 +49,15 @@ pub(crate) struct MetadataFiles {
 }
 
 impl MetadataFiles {
-    pub(crate) fn for_driver(own_dir: &Path) -> Self {
-        MetadataFiles { dir: own_dir.join(DIRECTORY) }
+    pub(crate) fn for_driver(driver_dir: &Path) -> Self {
+        MetadataFiles { dir: driver_dir.join(DIRECTORY) }
     }
 
     /// Writes the files of a claim; what mounts that of each request.
     pub(crate) fn write(
         &self,
         uid: &ClaimUid,
-        owner: &PreparedClaim,
+        prepared_claim: &PreparedClaim,
         devices: &[DeviceMetadata],
     ) -> Result<BTreeMap<String, Mount>> {
         let mut requests: BTreeMap<&str, Vec<&DeviceMetadata>> = BTreeMap::new();
@@ -70,10 +70,10 @@ impl MetadataFiles {
                 bail!("request {} is no name of a file", Quoted(request));
             }
             let path = self.claim_dir(uid).join(format!("{request}{END}"));
-            let text = |generation| metadata_json(uid, owner, &devices, generation);
+            let text = |generation| metadata_json(uid, prepared_claim, &devices, generation);
             write_one(&path, text)
                 .with_context(|| format!("writing what pods read to {}", path.display()))?;
-            mounts.insert(request.to_owned(), mount(&path, owner, request));
+            mounts.insert(request.to_owned(), mount(&path, prepared_claim, request));
         }
         Ok(mounts)
     }
@@ -103,7 +103,7 @@ impl MetadataFiles {
 
 fn metadata_json(
     uid: &ClaimUid,
-    owner: &PreparedClaim,
+    prepared_claim: &PreparedClaim,
     devices: &[&DeviceMetadata],
     generation: i64,
 ) -> String {
@@ -119,12 +119,12 @@ fn metadata_json(
     let of_devices: Vec<Value> = of_devices.collect();
     let mut metadata = json!({
         "kind": "DeviceMetadata",
-        "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": uid.as_str(),
+        "metadata": {"name": prepared_claim.name, "namespace": prepared_claim.namespace, "uid": uid.as_str(),
             "generation": generation},
         "requests": [{"name": devices.first().map_or("", |device| &device.chosen),
             "devices": of_devices}],
     });
-    if let Some(name) = &owner.pod_claim {
+    if let Some(name) = &prepared_claim.pod_claim {
         metadata["podClaimName"] = json!(name);
     }
     let mut text = String::new();
@@ -173,10 +173,10 @@ fn parse_generation(text: &str) -> i64 {
     value["metadata"]["generation"].as_i64().unwrap_or(0)
 }
 
-fn mount(path: &Path, owner: &PreparedClaim, request: &str) -> Mount {
-    let of_claim = match &owner.pod_claim {
+fn mount(path: &Path, prepared_claim: &PreparedClaim, request: &str) -> Mount {
+    let of_claim = match &prepared_claim.pod_claim {
         Some(name) => format!("resourceclaimtemplates/{name}"),
-        None => format!("resourceclaims/{}", owner.name),
+        None => format!("resourceclaims/{}", prepared_claim.name),
     };
     Mount {
         host_path: path.display().to_string(),

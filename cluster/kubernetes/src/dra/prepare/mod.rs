@@ -32,8 +32,8 @@ pub(crate) fn has_claims(spec_dir: &Path) -> bool {
 
 /// Whether such a claim may have a device of a class; one that does not say what it was given may.
 pub(super) fn may_have_claims(spec_dir: &Path, node: &NodeName, class: Class) -> bool {
-    let owners = ClaimSpecs::new(spec_dir.to_owned()).list().into_values();
-    let devices = owners.map(|owner| owner.unwrap_or_default().devices);
+    let prepared_claims = ClaimSpecs::new(spec_dir.to_owned()).list().into_values();
+    let devices = prepared_claims.map(|prepared_claim| prepared_claim.unwrap_or_default().devices);
     let is_of =
         |device: &PreparedDevice| node.parse_pool(&device.pool).is_none_or(|of| of == class);
     devices.into_iter().any(|devices| devices.is_empty() || devices.iter().any(is_of))

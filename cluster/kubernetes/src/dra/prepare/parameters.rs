@@ -81,24 +81,24 @@ impl Parameters {
     }
 
     /// Takes what others say, where they say something.
-    pub(crate) fn override_with(&mut self, others: &Parameters, is_of_request: bool) {
-        override_parameter(&mut self.preload, others.preload.as_ref(), is_of_request);
-        override_parameter(&mut self.profile, others.profile.as_ref(), is_of_request);
-        override_parameter(&mut self.name, others.name.as_ref(), is_of_request);
-        override_parameter(&mut self.mtu, others.mtu.as_ref(), is_of_request);
-        override_parameter(&mut self.vlan, others.vlan.as_ref(), is_of_request);
-        override_parameter(&mut self.address, others.address.as_ref(), is_of_request);
-        override_parameter(&mut self.routes, others.routes.as_ref(), is_of_request);
+    pub(crate) fn override_with(&mut self, other: &Parameters, is_of_request: bool) {
+        override_parameter(&mut self.preload, other.preload.as_ref(), is_of_request);
+        override_parameter(&mut self.profile, other.profile.as_ref(), is_of_request);
+        override_parameter(&mut self.name, other.name.as_ref(), is_of_request);
+        override_parameter(&mut self.mtu, other.mtu.as_ref(), is_of_request);
+        override_parameter(&mut self.vlan, other.vlan.as_ref(), is_of_request);
+        override_parameter(&mut self.address, other.address.as_ref(), is_of_request);
+        override_parameter(&mut self.routes, other.routes.as_ref(), is_of_request);
     }
 }
 
 fn override_parameter<T: Clone>(
-    own: &mut Option<Parameter<T>>,
+    target: &mut Option<Parameter<T>>,
     other: Option<&Parameter<T>>,
     is_of_request: bool,
 ) {
     if let Some(other) = other {
-        *own = Some(Parameter { is_of_request, ..other.clone() });
+        *target = Some(Parameter { is_of_request, ..other.clone() });
     }
 }
 
@@ -106,12 +106,12 @@ fn read<T>(
     object: &Map<String, Value>,
     author: Author,
     key: &str,
-    of: fn(&Value) -> Result<T>,
+    parse: fn(&Value) -> Result<T>,
 ) -> Result<Option<Parameter<T>>> {
-    let said = object
+    let parameter = object
         .get(key)
-        .map(|value| Ok(Parameter { value: of(value)?, author, is_of_request: false }));
-    said.transpose()
+        .map(|value| Ok(Parameter { value: parse(value)?, author, is_of_request: false }));
+    parameter.transpose()
 }
 
 /// kubectl reads an `off` without quotes as false (YAML 1.1).
@@ -133,8 +133,8 @@ fn parse_profile(value: &Value) -> Result<DeviceName> {
 fn parse_name(value: &Value) -> Result<NewInterfaceName> {
     let name = value.as_str().and_then(|name| name.parse().ok());
     name.ok_or_else(|| {
-        let wanted = "1 to 15 letters, digits, dots, dashes and underscores with a letter or digit first, other than eth0, lo, all and default";
-        type_error("name", wanted, value)
+        let expected = "1 to 15 letters, digits, dots, dashes and underscores with a letter or digit first, other than eth0, lo, all and default";
+        type_error("name", expected, value)
     })
 }
 
@@ -156,31 +156,31 @@ fn parse_addresses(value: &Value) -> Result<Vec<InterfaceAddress>> {
 }
 
 fn parse_routes(value: &Value) -> Result<Vec<InterfaceRoute>> {
-    let wanted = "NETWORK, NETWORK via GATEWAY, or a list of these";
-    let texts = parse_texts("routes", wanted, value)?;
+    let expected = "NETWORK, NETWORK via GATEWAY, or a list of these";
+    let texts = parse_texts("routes", expected, value)?;
     let parsed = texts.into_iter().map(str::parse).collect::<Result<_, _>>();
     parsed.context("routes")
 }
 
 /// One text, or a list of them.
-fn parse_texts<'a>(key: &str, wanted: &str, value: &'a Value) -> Result<Vec<&'a str>> {
+fn parse_texts<'a>(key: &str, expected: &str, value: &'a Value) -> Result<Vec<&'a str>> {
     let one = std::slice::from_ref(value);
     let all = value.as_array().map_or(one, Vec::as_slice);
     let texts = all.iter().map(|text| text.as_str().filter(|text| is_plain(text)));
     let texts: Option<Vec<&str>> = texts.collect();
-    texts.filter(|texts| !texts.is_empty()).ok_or_else(|| type_error(key, wanted, value))
+    texts.filter(|texts| !texts.is_empty()).ok_or_else(|| type_error(key, expected, value))
 }
 
 /// A parameter of a request that is for devices of another class.
-pub(crate) fn misplaced_error(parameter: &str, wanted: &str, offer: &Offer) -> Error {
+pub(crate) fn misplaced_error(parameter: &str, expected: &str, device: &Offer) -> Error {
     anyhow!(
-        "parameter {parameter} is for devices of class {wanted}, and {} is of class {}",
-        offer.name,
-        offer.class.as_str()
+        "parameter {parameter} is for devices of class {expected}, and {} is of class {}",
+        device.name,
+        device.class.as_str()
     )
 }
 
-fn type_error(key: &str, wanted: &str, value: &Value) -> Error {
+fn type_error(key: &str, expected: &str, value: &Value) -> Error {
     let shown = match value {
         Value::String(text) => is_plain(text).then(|| text.clone()),
         Value::Bool(is) => Some(is.to_string()),
@@ -188,8 +188,8 @@ fn type_error(key: &str, wanted: &str, value: &Value) -> Error {
         _ => None,
     };
     match shown {
-        Some(shown) => anyhow!("{key} is {wanted}, and not {}", Quoted(&shown)),
-        None => anyhow!("{key} is {wanted}"),
+        Some(shown) => anyhow!("{key} is {expected}, and not {}", Quoted(&shown)),
+        None => anyhow!("{key} is {expected}"),
     }
 }
 

@@ -36,11 +36,11 @@ pub(crate) struct Preparer {
     pub(crate) device_classes: watch::Receiver<DeviceClasses>,
     pub(crate) host: watch::Receiver<Arc<KubernetesSnapshot>>,
     pub(crate) specs: Arc<SpecNames>,
-    pub(crate) own: ClaimSpecs,
+    pub(crate) claim_specs: ClaimSpecs,
     pub(crate) metadata: MetadataFiles,
     pub(crate) host_root: PathBuf,
     pub(crate) reports: mpsc::UnboundedSender<ClaimReport>,
-    pub(crate) turns: ClaimLocks,
+    pub(crate) claim_locks: ClaimLocks,
     /// How many calls of kubelet are under way; whoever watches is told when there is none any more.
     pub(crate) calls: watch::Sender<usize>,
 }
@@ -65,7 +65,7 @@ impl Preparer {
     /// Removes what there is of a claim; whether it had a specification.
     pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool> {
         self.metadata.remove(uid)?;
-        self.own.remove(uid)
+        self.claim_specs.remove(uid)
     }
 
     /// What is known of the node.
@@ -107,12 +107,13 @@ impl Preparer {
 
     async fn try_prepare(&self, claim: &Claim) -> Result<Vec<Device>> {
         let uid: ClaimUid = claim.uid.parse()?;
-        let _turn = self.turns.acquire(&uid).await;
-        let found = self.find(claim).await?;
-        let found = found.context("the API server knows no such claim any more; delete the pod")?;
-        let prepared = self.prepare_found(claim, &uid, found);
+        let _lock = self.claim_locks.acquire(&uid).await;
+        let resource_claim = self.find(claim).await?;
+        let resource_claim = resource_claim
+            .context("the API server knows no such claim any more; delete the pod")?;
+        let prepared = self.prepare_found(claim, &uid, resource_claim);
         let report = match &prepared {
-            Ok((owner, _)) => ClaimReport::Prepared(uid, owner.clone()),
+            Ok((prepared_claim, _)) => ClaimReport::Prepared(uid, prepared_claim.clone()),
             Err(error) => ClaimReport::Refused(claim.clone(), to_one_line(&format!("{error:#}"))),
         };
         self.report(report);
@@ -123,44 +124,44 @@ impl Preparer {
         &self,
         claim: &Claim,
         uid: &ClaimUid,
-        found: ResourceClaim,
+        resource_claim: ResourceClaim,
     ) -> Result<(PreparedClaim, Vec<Device>)> {
-        let pod_claim = pod_claim_name(&found);
+        let pod_claim = pod_claim_name(&resource_claim);
         let resource = |class: &str| self.device_classes.borrow().resource_of(class);
-        let allocated = allocated_devices(found, uid, resource)?;
+        let allocated = allocated_devices(resource_claim, uid, resource)?;
         let snapshot = self.snapshot();
-        let around = PrepareContext {
+        let context = PrepareContext {
             node: &self.node,
             names: &snapshot.names,
             snapshot: &snapshot,
             specs: &self.specs.now(),
         };
-        let mut decision = decide(allocated, uid, around)?;
-        for leased in decision.leased.iter().chain(&decision.beside) {
-            let refused = refuse_held(&self.host_root, leased, uid);
-            refused.with_context(|| format!("request {}", Quoted(&leased.request)))?;
+        let mut decision = decide(allocated, uid, context)?;
+        for device in decision.leased.iter().chain(&decision.other_functions) {
+            let refused = refuse_held(&self.host_root, device, uid);
+            refused.with_context(|| format!("request {}", Quoted(&device.request)))?;
         }
-        self.add_host_data(&mut decision.described);
-        let devices = decision.described.iter();
-        let owner = PreparedClaim {
+        self.add_host_data(&mut decision.metadata);
+        let devices = decision.metadata.iter();
+        let prepared_claim = PreparedClaim {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
             pod_claim,
             devices: devices.map(|device| device.prepared.clone()).collect(),
         };
         // First of all: a sweep of another instance removes what describes a claim that is not prepared.
-        self.own.write_owner(uid, &owner)?;
-        let described = &decision.described;
-        let mounts = self.metadata.write(uid, &owner, described)?;
+        self.claim_specs.write_owner(uid, &prepared_claim)?;
+        let metadata = &decision.metadata;
+        let mounts = self.metadata.write(uid, &prepared_claim, metadata)?;
         let hooks = &snapshot.lease_hooks;
-        let (leased, variables) = (&decision.leased, &decision.variables);
-        self.own.write(uid, leased, hooks, variables, &mounts)?;
-        Ok((owner, decision.devices))
+        let (claim_devices, variables) = (&decision.leased, &decision.variables);
+        self.claim_specs.write(uid, claim_devices, hooks, variables, &mounts)?;
+        Ok((prepared_claim, decision.devices))
     }
 
     /// What only the host knows of interfaces that have not moved yet.
-    fn add_host_data(&self, described: &mut [DeviceMetadata]) {
-        for device in described {
+    fn add_host_data(&self, metadata: &mut [DeviceMetadata]) {
+        for device in metadata {
             // By its name on the host: the claim chooses the one in the pod, which may be another interface's here.
             let name = device.attributes.get("interface");
             let name = name.and_then(|name| name.string.as_deref());
@@ -173,8 +174,8 @@ impl Preparer {
     }
 
     pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>> {
-        let asked = self.api.get_claim(&claim.namespace, &claim.name);
-        let Ok(answer) = timeout(PATIENCE, asked).await else {
+        let request = self.api.get_claim(&claim.namespace, &claim.name);
+        let Ok(answer) = timeout(PATIENCE, request).await else {
             let seconds = PATIENCE.as_secs();
             bail!(
                 "asking the API server for the claim took more than {seconds} s; kubelet tries again"
@@ -190,12 +191,12 @@ impl Preparer {
         let Ok(uid) = claim.uid.parse::<ClaimUid>() else {
             return Ok(());
         };
-        let _turn = self.turns.acquire(&uid).await;
-        let owner = self.own.read_claim(&uid);
+        let _lock = self.claim_locks.acquire(&uid).await;
+        let prepared_claim = self.claim_specs.read_claim(&uid);
         match self.remove(&uid) {
             Ok(was_there) => {
-                if let Some(owner) = owner {
-                    self.report(ClaimReport::Unprepared(uid, owner));
+                if let Some(prepared_claim) = prepared_claim {
+                    self.report(ClaimReport::Unprepared(uid, prepared_claim));
                 }
                 tracing::info!(
                     namespace = %claim.namespace,
@@ -230,8 +231,8 @@ fn pod_claim_name(claim: &ResourceClaim) -> Option<String> {
 }
 
 /// Refuses what others than a claim have: its containers would not start. They lease it when they do.
-fn refuse_held(host_root: &Path, leased: &ClaimDevice, uid: &ClaimUid) -> Result<()> {
-    let reading = || format!("reading who has {}", leased.device);
+fn refuse_held(host_root: &Path, device: &ClaimDevice, uid: &ClaimUid) -> Result<()> {
+    let reading = || format!("reading who has {}", device.device);
     let run = host_root.join(RUN_DIR.trim_start_matches('/'));
     // Without it there has been no lease since the boot.
     let Some(run) = RunDir::find(&run).with_context(reading)? else {
@@ -241,11 +242,11 @@ fn refuse_held(host_root: &Path, leased: &ClaimDevice, uid: &ClaimUid) -> Result
     let Some(leases) = leases.with_context(reading)? else {
         return Ok(());
     };
-    let names = [leased.device.clone()];
-    let held = leases.held_beside(&names, leased.most, uid);
+    let names = [device.device.clone()];
+    let held = leases.held_beside(&names, device.max_holders, uid);
     match held.with_context(reading)? {
         None => Ok(()),
-        Some(held) => Err(Error::new(held).context(leased.device.to_string())),
+        Some(held) => Err(Error::new(held).context(device.device.to_string())),
     }
 }
 

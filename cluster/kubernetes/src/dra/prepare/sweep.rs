@@ -32,8 +32,8 @@ enum ClaimKnowledge {
 /// been asked for. The others stay: kubelet unprepares them.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
     for uid in preparer.metadata.list() {
-        let _turn = preparer.turns.acquire(&uid).await;
-        if preparer.own.has(&uid) {
+        let _lock = preparer.claim_locks.acquire(&uid).await;
+        if preparer.claim_specs.has(&uid) {
             continue;
         }
         if let Err(error) = preparer.metadata.remove(&uid) {
@@ -41,24 +41,26 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
             tracing::warn!(%uid, %reason, "what describes a claim that is not prepared stays");
         }
     }
-    let claims = preparer.own.list().into_iter();
-    let claims = claims.map(|(uid, owner)| (uid, (owner, ClaimKnowledge::Nothing)));
-    let mut left: BTreeMap<ClaimUid, (Option<PreparedClaim>, ClaimKnowledge)> = claims.collect();
-    while !left.is_empty() {
+    let claims = preparer.claim_specs.list().into_iter();
+    let claims =
+        claims.map(|(uid, prepared_claim)| (uid, (prepared_claim, ClaimKnowledge::Nothing)));
+    let mut remaining: BTreeMap<ClaimUid, (Option<PreparedClaim>, ClaimKnowledge)> =
+        claims.collect();
+    while !remaining.is_empty() {
         let mut is_unknown = false;
-        for (uid, (owner, known)) in &mut left {
-            match sweep_claim(&preparer, uid, owner.as_ref(), *known).await {
-                Ok(now) => *known = now,
+        for (uid, (prepared_claim, knowledge)) in &mut remaining {
+            match sweep_claim(&preparer, uid, prepared_claim.as_ref(), *knowledge).await {
+                Ok(now) => *knowledge = now,
                 Err(error) => {
                     let reason = format!("{error:#}");
                     is_unknown = true;
-                    *known = ClaimKnowledge::Nothing;
+                    *knowledge = ClaimKnowledge::Nothing;
                     tracing::warn!(%uid, %reason, "whether a claim is still there is not known; trying again");
                 }
             }
         }
-        left.retain(|_, (_, known)| *known != ClaimKnowledge::Settled);
-        if !left.is_empty() {
+        remaining.retain(|_, (_, knowledge)| *knowledge != ClaimKnowledge::Settled);
+        if !remaining.is_empty() {
             sleep(if is_unknown { AGAIN } else { CONFIRM }).await;
         }
     }
@@ -67,19 +69,19 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
 async fn sweep_claim(
     preparer: &Preparer,
     uid: &ClaimUid,
-    owner: Option<&PreparedClaim>,
-    known: ClaimKnowledge,
+    prepared_claim: Option<&PreparedClaim>,
+    knowledge: ClaimKnowledge,
 ) -> Result<ClaimKnowledge> {
-    let _turn = preparer.turns.acquire(uid).await;
+    let _lock = preparer.claim_locks.acquire(uid).await;
     // What cannot be asked for may be in use; kubelet unprepares it.
-    let is_gone = match owner {
-        Some(owner) => !claim_exists(preparer, uid, owner).await?,
+    let is_gone = match prepared_claim {
+        Some(prepared_claim) => !claim_exists(preparer, uid, prepared_claim).await?,
         None => false,
     };
     if !is_gone {
         return Ok(ClaimKnowledge::Settled);
     }
-    if known != ClaimKnowledge::Gone {
+    if knowledge != ClaimKnowledge::Gone {
         return Ok(ClaimKnowledge::Gone);
     }
     preparer.remove(uid)?;
@@ -88,15 +90,19 @@ async fn sweep_claim(
 }
 
 /// Whether the API server has the claim of that uid with an allocation.
-async fn claim_exists(preparer: &Preparer, uid: &ClaimUid, owner: &PreparedClaim) -> Result<bool> {
-    let found = preparer.find(&owner.claim(uid)).await?;
-    let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
-    let status = found.filter(is_it).and_then(|found| found.status);
+async fn claim_exists(
+    preparer: &Preparer,
+    uid: &ClaimUid,
+    prepared_claim: &PreparedClaim,
+) -> Result<bool> {
+    let claim = preparer.find(&prepared_claim.claim(uid)).await?;
+    let is_it = |claim: &ResourceClaim| claim.metadata.uid.as_deref() == Some(uid.as_str());
+    let status = claim.filter(is_it).and_then(|claim| claim.status);
     let Some(status) = status.filter(|status| status.allocation.is_some()) else {
         return Ok(false);
     };
     let devices = status.devices.unwrap_or_default();
-    let report = ClaimReport::Found(uid.clone(), owner.clone(), devices);
+    let report = ClaimReport::Found(uid.clone(), prepared_claim.clone(), devices);
     preparer.report(report);
     Ok(true)
 }

@@ -20,7 +20,7 @@ impl Publisher {
     pub async fn run(mut self) {
         let (mut stop, mut registered) = (self.stop.clone(), self.registered.clone());
         let mut backoff = Backoff::default();
-        let mut said = LastMessage::default();
+        let mut last_message = LastMessage::default();
         while self.wait_registered().await && self.wait_for_work().await {
             let begun = Instant::now();
             let ended = tokio::select! {
@@ -33,11 +33,11 @@ impl Publisher {
             };
             if begun.elapsed() > GOOD {
                 backoff = Backoff::default();
-                said.clear();
+                last_message.clear();
             }
             let Err(error) = ended else { return };
             let wait = backoff.next();
-            log_once(&error, &mut said);
+            log_once(&error, &mut last_message);
             if self.wait_or_stop(wait, error.retry_after()).await {
                 return;
             }
@@ -57,13 +57,13 @@ impl Publisher {
     /// packaging/kubernetes/dra is not applied, there is neither. False if the program ends first.
     async fn wait_for_work(&mut self) -> bool {
         loop {
-            let offered = self.offered.borrow_and_update().clone();
+            let dra_classes = self.offered.borrow_and_update().clone();
             let has_rights = match &*self.device_classes.borrow_and_update() {
                 DeviceClasses::Classes(_) => true,
-                DeviceClasses::Nothing => offered.undecided.is_empty(),
+                DeviceClasses::Nothing => dra_classes.undecided.is_empty(),
                 DeviceClasses::Refused => false,
             };
-            if !offered.classes.is_empty() || has_rights {
+            if !dra_classes.classes.is_empty() || has_rights {
                 return true;
             }
             tokio::select! {
@@ -84,22 +84,22 @@ impl Publisher {
 
 /// Waits before the next attempt. What is to be offered now may be what can be written, so a change of the classes
 /// ends the wait, but for the time that the server wants to be left alone.
-async fn pause(wait: Duration, alone: Duration, offered: &mut watch::Receiver<DraClasses>) {
+async fn pause(wait: Duration, alone: Duration, dra_classes: &mut watch::Receiver<DraClasses>) {
     sleep(alone).await;
     tokio::select! {
         () = sleep(wait.saturating_sub(alone)) => {}
-        Ok(()) = offered.changed() => {}
+        Ok(()) = dra_classes.changed() => {}
     }
 }
 
 /// Says what is wrong, once.
-fn log_once(error: &ApiError, said: &mut LastMessage) {
+fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     if error.is_gone() {
         tracing::debug!(%error, "the ResourceSlices are listed anew");
         return;
     }
     let text = ErrorChain(error).to_string();
-    if said.is_new(&text) {
+    if last_message.is_new(&text) {
         tracing::warn!(error = %text, "the ResourceSlices are not kept up to date; trying again");
     }
 }

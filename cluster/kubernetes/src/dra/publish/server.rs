@@ -18,15 +18,15 @@ pub(super) struct ServerSlices {
 #[derive(Debug)]
 struct ServerSlice {
     version: String,
-    known: Option<SliceSummary>,
+    summary: Option<SliceSummary>,
 }
 
 impl ServerSlices {
     /// A slice as the server has it.
-    pub(super) fn record(&mut self, name: String, listed: SliceSummary) {
-        let generation = self.generations.entry(listed.pool.clone()).or_default();
-        *generation = listed.generation.max(*generation);
-        let slice = ServerSlice { version: listed.version.clone(), known: Some(listed) };
+    pub(super) fn record(&mut self, name: String, summary: SliceSummary) {
+        let generation = self.generations.entry(summary.pool.clone()).or_default();
+        *generation = summary.generation.max(*generation);
+        let slice = ServerSlice { version: summary.version.clone(), summary: Some(summary) };
         self.slices.insert(name, slice);
     }
 
@@ -54,42 +54,43 @@ impl ServerSlices {
         if is_deleted {
             self.slices.remove(&name);
         } else {
-            let known = None;
-            self.slices.insert(name, ServerSlice { version, known });
+            let summary = None;
+            self.slices.insert(name, ServerSlice { version, summary });
         }
         true
     }
 
     fn pool_slices(&self, pool: &str) -> impl Iterator<Item = (&String, &SliceSummary)> {
         let known = self.slices.iter();
-        let known = known.filter_map(|(name, slice)| Some((name, slice.known.as_ref()?)));
-        known.filter(move |(_, listed)| listed.pool == pool)
+        let known = known.filter_map(|(name, slice)| Some((name, slice.summary.as_ref()?)));
+        known.filter(move |(_, summary)| summary.pool == pool)
     }
 
     /// Whether slots are devices in a pool; none if it has no shared device.
     pub(super) fn has_slot_devices(&self, pool: &str) -> Option<bool> {
-        self.pool_slices(pool).find_map(|(_, listed)| listed.is_numbered)
+        self.pool_slices(pool).find_map(|(_, summary)| summary.is_numbered)
     }
 
     /// The generation in which all slices of a pool have to be written; none if they are as they are to be. All slices
     /// of a generation count together, so a pool of several gets a new one with each change; a slice alone is changed as
     /// it is.
-    pub(super) fn generation(&self, pool: &str, wanted: &[(String, String)]) -> Option<i64> {
-        let have: BTreeMap<&String, &SliceSummary> = self.pool_slices(pool).collect();
-        let count = i64::try_from(wanted.len()).unwrap_or(i64::MAX);
-        let generations: BTreeSet<i64> = have.values().map(|listed| listed.generation).collect();
+    pub(super) fn generation(&self, pool: &str, desired: &[(String, String)]) -> Option<i64> {
+        let existing: BTreeMap<&String, &SliceSummary> = self.pool_slices(pool).collect();
+        let count = i64::try_from(desired.len()).unwrap_or(i64::MAX);
+        let generations: BTreeSet<i64> =
+            existing.values().map(|summary| summary.generation).collect();
         let is_right = |(name, fingerprint): &(String, String)| {
-            let is_so = |listed: &&SliceSummary| {
-                listed.fingerprint == *fingerprint && listed.count == count
+            let is_so = |summary: &&SliceSummary| {
+                summary.fingerprint == *fingerprint && summary.count == count
             };
-            have.get(name).is_some_and(is_so)
+            existing.get(name).is_some_and(is_so)
         };
-        let has_others = have.len() > wanted.len();
-        if wanted.iter().all(is_right) && !has_others && generations.len() <= 1 {
+        let has_others = existing.len() > desired.len();
+        if desired.iter().all(is_right) && !has_others && generations.len() <= 1 {
             return None;
         }
         let highest = self.generations.get(pool).copied().unwrap_or(0);
-        let is_alone = wanted.len() == 1 && have.keys().all(|name| **name == wanted[0].0);
+        let is_alone = desired.len() == 1 && existing.keys().all(|name| **name == desired[0].0);
         Some(if is_alone { highest.max(1) } else { highest + 1 })
     }
 
@@ -97,14 +98,15 @@ impl ServerSlices {
     /// wrote the pool is not known.
     pub(super) fn stray_slices(
         &self,
-        wanted: &BTreeSet<String>,
+        desired: &BTreeSet<String>,
         is_left: impl Fn(Option<&str>) -> bool,
     ) -> Vec<String> {
-        let pool = |slice: &'_ ServerSlice| slice.known.as_ref().map(|known| known.pool.clone());
+        let pool =
+            |slice: &'_ ServerSlice| slice.summary.as_ref().map(|summary| summary.pool.clone());
         let strays = self
             .slices
             .iter()
-            .filter(|(name, slice)| !wanted.contains(*name) && !is_left(pool(slice).as_deref()));
+            .filter(|(name, slice)| !desired.contains(*name) && !is_left(pool(slice).as_deref()));
         strays.map(|(name, _)| name.clone()).collect()
     }
 

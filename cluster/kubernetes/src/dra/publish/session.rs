@@ -83,16 +83,16 @@ pub(super) struct PublishSession<'p> {
     others_due: Option<Instant>,
     again: Backoff,
     /// Until then the server wants to be left alone, whatever changes.
-    left_alone: Option<Instant>,
+    quiet_until: Option<Instant>,
     left_out: BTreeSet<String>,
-    said: LastMessage,
+    last_message: LastMessage,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ClassWait {
     /// Whether slots are devices until then.
     is_numbered: bool,
-    until: Instant,
+    deadline: Instant,
 }
 
 enum RoundResult {
@@ -103,7 +103,7 @@ enum RoundResult {
 struct WrittenSlice {
     name: String,
     /// What it was told to be, with the version that this has there.
-    told: SliceSummary,
+    summary: SliceSummary,
     lost: DraFeatures,
     is_changed: bool,
 }
@@ -124,9 +124,9 @@ impl<'p> PublishSession<'p> {
             others_since: None,
             others_due: None,
             again: Backoff::default(),
-            left_alone: None,
+            quiet_until: None,
             left_out: BTreeSet::new(),
-            said: LastMessage::default(),
+            last_message: LastMessage::default(),
         }
     }
 
@@ -168,19 +168,19 @@ impl<'p> PublishSession<'p> {
     /// not for a moment.
     async fn probe_features(&mut self) -> Result<DraFeatures, ApiError> {
         let uid = self.uid().await?;
-        let mut asked = probe(&self.publisher.node, &uid);
-        let mut answer = self.api.apply_slice(&asked, WriteMode::Dry).await;
+        let mut slice = probe(&self.publisher.node, &uid);
+        let mut answer = self.api.apply_slice(&slice, WriteMode::Dry).await;
         // Kubernetes 1.34 refuses a counter set that is in another slice than its devices.
         let is_invalid =
             |error: &ApiError| error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY);
         let has_no_counters = answer.as_ref().is_err_and(is_invalid);
         if has_no_counters {
-            for device in asked.spec.devices.iter_mut().flatten() {
+            for device in slice.spec.devices.iter_mut().flatten() {
                 device.consumes_counters = None;
             }
-            answer = self.api.apply_slice(&asked, WriteMode::Dry).await;
+            answer = self.api.apply_slice(&slice, WriteMode::Dry).await;
         }
-        let (mut lost, _) = lost_features(&asked.spec, &answer?.spec);
+        let (mut lost, _) = lost_features(&slice.spec, &answer?.spec);
         lost.counters |= has_no_counters;
         Ok(DraFeatures::ALL.without(lost))
     }
@@ -188,7 +188,7 @@ impl<'p> PublishSession<'p> {
     /// A server that was updated may have more features. It is only asked when a watch begins anew, which is each half an
     /// hour at most where nothing breaks. Those that it has lost show when a slice is written.
     async fn probe_again(&mut self) {
-        if self.left_alone.is_some_and(|until| until > Instant::now()) {
+        if self.quiet_until.is_some_and(|deadline| deadline > Instant::now()) {
             return;
         }
         let gained = match self.probe_features().await {
@@ -210,9 +210,9 @@ impl<'p> PublishSession<'p> {
     async fn wait(&mut self, watch: &mut ApiWatch<SliceMetadata>) -> Result<Option<()>, ApiError> {
         loop {
             let now = Instant::now();
-            let quiet = self.left_alone.filter(|until| *until > now);
+            let quiet = self.quiet_until.filter(|deadline| *deadline > now);
             let due = match quiet {
-                Some(until) => self.due.map(|due| due.max(until)),
+                Some(deadline) => self.due.map(|due| due.max(deadline)),
                 None => self.due,
             };
             let listens = quiet.is_none();
@@ -292,17 +292,17 @@ impl<'p> PublishSession<'p> {
             match self.publish_round().await {
                 Ok(RoundResult::Done) => {
                     self.again = Backoff::default();
-                    self.said.clear();
+                    self.last_message.clear();
                     return;
                 }
                 Ok(RoundResult::Changed) => {}
                 Err(error) => {
                     let wait = self.again.next();
                     let alone = error.retry_after();
-                    self.left_alone = alone.map(|alone| Instant::now() + alone);
+                    self.quiet_until = alone.map(|alone| Instant::now() + alone);
                     self.schedule(wait.max(alone.unwrap_or_default()));
                     let text = ErrorChain(&error).to_string();
-                    if self.said.is_new(&text) {
+                    if self.last_message.is_new(&text) {
                         tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
                     }
                     return;
@@ -313,14 +313,14 @@ impl<'p> PublishSession<'p> {
 
     async fn publish_round(&mut self) -> Result<RoundResult, ApiError> {
         let snapshot = Arc::clone(&self.publisher.snapshots.borrow_and_update());
-        let offered = self.publisher.offered.borrow_and_update().clone();
+        let dra_classes = self.publisher.offered.borrow_and_update().clone();
         let node = self.publisher.node.clone();
         let uid = self.uid().await?;
-        let wanted = SliceInput {
+        let input = SliceInput {
             node: &node,
             uid: &uid,
             names: &snapshot.names,
-            offers: &snapshot.offers,
+            devices: &snapshot.devices,
             settings: &snapshot.config.kubernetes,
         };
         // A class that is written later keeps its number.
@@ -328,14 +328,14 @@ impl<'p> PublishSession<'p> {
         let mut left_out = BTreeSet::new();
         let mut wanted_names = BTreeSet::new();
         let mut refused = Ok(RoundResult::Done);
-        for class in offered.classes.iter().copied() {
-            let Some(features) = self.features_of(class, wanted).await? else {
+        for class in dra_classes.classes.iter().copied() {
+            let Some(features) = self.features_of(class, input).await? else {
                 left_out.insert(format!(
                     "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"
                 ));
                 continue;
             };
-            let pool = SlicePool::new(wanted, class, features);
+            let pool = SlicePool::new(input, class, features);
             left_out.extend(pool.left_out().iter().cloned());
             let slices = pool_slices(&pool).await;
             wanted_names.extend(slices.iter().map(|(name, _)| name.clone()));
@@ -358,7 +358,7 @@ impl<'p> PublishSession<'p> {
             }
             published.insert(class, pool.devices());
         }
-        let undecided = &offered.undecided;
+        let undecided = &dra_classes.undecided;
         let is_left = |pool: Option<&str>| match pool {
             // A pool counts its slices, so one that is written later keeps them all.
             Some(pool) => node
@@ -384,7 +384,7 @@ impl<'p> PublishSession<'p> {
     fn writes_in(&self, class: Class) -> Option<Duration> {
         let written = self.written.get(&class)?.elapsed();
         let interval = self.publisher.write_interval;
-        interval.checked_sub(written).filter(|left| !left.is_zero())
+        interval.checked_sub(written).filter(|remaining| !remaining.is_zero())
     }
 
     /// With which features the devices of a class are written; none if they cannot be written at all now. Whether
@@ -392,9 +392,9 @@ impl<'p> PublishSession<'p> {
     async fn features_of(
         &mut self,
         class: Class,
-        wanted: SliceInput<'_>,
+        input: SliceInput<'_>,
     ) -> Result<Option<DraFeatures>, ApiError> {
-        let pool = &wanted.node.pool_name(class);
+        let pool = &input.node.pool_name(class);
         let features = self.features;
         let wants_numbered = !features.sharing;
         let now = Instant::now();
@@ -403,7 +403,7 @@ impl<'p> PublishSession<'p> {
             (Some(waiting), _) => waiting.is_numbered,
             (None, Some(is_numbered)) => is_numbered,
             (None, None) => {
-                let held = self.claims_hold_slots(class, wanted).await?;
+                let held = self.claims_hold_slots(class, input).await?;
                 held.unwrap_or(wants_numbered)
             }
         };
@@ -411,19 +411,19 @@ impl<'p> PublishSession<'p> {
             self.waiting.remove(&class);
             return Ok(Some(features));
         }
-        if waiting.is_none_or(|waiting| waiting.until <= now) {
-            let claimed = self.api.list_claimed_devices(wanted.node).await?;
+        if waiting.is_none_or(|waiting| waiting.deadline <= now) {
+            let claimed = self.api.list_claimed_devices(input.node).await?;
             let claimed = claimed.get(&class).map_or(0, BTreeSet::len);
             if claimed == 0 {
                 self.waiting.remove(&class);
                 return Ok(Some(features));
             }
             tracing::info!(%class, claimed, "devices keep their names until no claim holds one");
-            let until = now + HELD;
-            self.waiting.insert(class, ClassWait { is_numbered, until });
+            let deadline = now + HELD;
+            self.waiting.insert(class, ClassWait { is_numbered, deadline });
         }
         if let Some(waiting) = self.waiting.get(&class) {
-            self.schedule(waiting.until.saturating_duration_since(now));
+            self.schedule(waiting.deadline.saturating_duration_since(now));
         }
         // Devices that claims share would be given to one at a time now; slots that were devices go on.
         let numbered = DraFeatures { sharing: false, ..features };
@@ -435,23 +435,24 @@ impl<'p> PublishSession<'p> {
     async fn claims_hold_slots(
         &mut self,
         class: Class,
-        wanted: SliceInput<'_>,
+        input: SliceInput<'_>,
     ) -> Result<Option<bool>, ApiError> {
-        let is_shared = |offer: &Offer| offer.class == class && offer.sharing != Sharing::Exclusive;
-        if !wanted.offers.iter().any(is_shared) {
+        let is_shared =
+            |device: &Offer| device.class == class && device.sharing != Sharing::Exclusive;
+        if !input.devices.iter().any(is_shared) {
             return Ok(None);
         }
         let claimed = match &mut self.claimed {
             Some(claimed) => claimed,
-            None => self.claimed.insert(self.api.list_claimed_devices(wanted.node).await?),
+            None => self.claimed.insert(self.api.list_claimed_devices(input.node).await?),
         };
-        let SliceInput { names, offers, node, .. } = wanted;
+        let SliceInput { names, devices: offers, node, .. } = input;
         let pool = node.pool_name(class);
         let is_slot = |device: String| match parse_slot(&device) {
             Some(_) => Some(true),
             None => names
                 .find_device(offers, node, &pool, &device)
-                .filter(|offer| is_shared(offer))
+                .filter(|host_device| is_shared(host_device))
                 .map(|_| false),
         };
         let held = claimed.remove(&class).unwrap_or_default();
@@ -465,20 +466,20 @@ impl<'p> PublishSession<'p> {
         generation: i64,
     ) -> Result<RoundResult, ApiError> {
         let mut writing: JoinSet<Result<WrittenSlice, ApiError>> = JoinSet::new();
-        let mut left = 0..pool.slices();
+        let mut remaining = 0..pool.slices();
         let mut lost = DraFeatures::NONE;
         let mut is_changed = false;
         loop {
             while writing.len() < AT_ONCE {
-                let Some(at) = left.next() else { break };
-                writing.spawn(apply(self.api.clone(), pool.slice(at, generation)));
+                let Some(index) = remaining.next() else { break };
+                writing.spawn(apply(self.api.clone(), pool.slice(index, generation)));
             }
             // A write that panicked would end the program in a release build.
             let Some(Ok(written)) = writing.join_next().await else {
                 break;
             };
             let written = written?;
-            self.server.record(written.name, written.told);
+            self.server.record(written.name, written.summary);
             lost = written.lost.union(lost);
             is_changed |= written.is_changed;
         }
@@ -507,21 +508,21 @@ impl<'p> PublishSession<'p> {
 /// The names and contents of a pool's slices. Each is made and given back, and kubelet is answered between two.
 async fn pool_slices(pool: &SlicePool<'_>) -> Vec<(String, String)> {
     let mut slices = Vec::new();
-    for at in 0..pool.slices() {
-        let fingerprint = fingerprint(&pool.slice(at, 0));
-        slices.push((pool.slice_name(at), fingerprint));
+    for index in 0..pool.slices() {
+        let fingerprint = fingerprint(&pool.slice(index, 0));
+        slices.push((pool.slice_name(index), fingerprint));
         yield_now().await;
     }
     slices
 }
 
 async fn apply(api: Api, slice: ResourceSlice) -> Result<WrittenSlice, ApiError> {
-    let kept = api.apply_slice(&slice, WriteMode::Real).await?;
-    let (lost, is_changed) = lost_features(&slice.spec, &kept.spec);
+    let stored = api.apply_slice(&slice, WriteMode::Real).await?;
+    let (lost, is_changed) = lost_features(&slice.spec, &stored.spec);
     Ok(WrittenSlice {
         name: slice_name(&slice),
-        told: SliceSummary {
-            version: kept.metadata.resource_version.unwrap_or_default(),
+        summary: SliceSummary {
+            version: stored.metadata.resource_version.unwrap_or_default(),
             ..SliceSummary::from_slice(&slice)
         },
         lost,

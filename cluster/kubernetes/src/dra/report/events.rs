@@ -56,7 +56,7 @@ pub(super) struct EventLog {
     instance: String,
     all: TokenBucket,
     of_objects: BTreeMap<String, TokenBucket>,
-    said: BTreeMap<String, EarlierEvent>,
+    earlier: BTreeMap<String, EarlierEvent>,
 }
 
 #[derive(Debug)]
@@ -69,21 +69,21 @@ struct EarlierEvent {
 /// So many at once, and one more each time an interval has passed.
 #[derive(Debug)]
 struct TokenBucket {
-    left: u32,
+    remaining: u32,
     filled: Instant,
 }
 
 impl TokenBucket {
-    fn full((most, _): (u32, Duration), now: Instant) -> TokenBucket {
-        TokenBucket { left: most, filled: now }
+    fn full((max, _): (u32, Duration), now: Instant) -> TokenBucket {
+        TokenBucket { remaining: max, filled: now }
     }
 
-    fn refill(&mut self, (most, every): (u32, Duration), now: Instant) {
+    fn refill(&mut self, (max, every): (u32, Duration), now: Instant) {
         let passed = now.saturating_duration_since(self.filled).as_secs() / every.as_secs();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
-        self.left = self.left.saturating_add(passed).min(most);
-        self.filled += every * passed.min(most);
-        if self.left == most {
+        self.remaining = self.remaining.saturating_add(passed).min(max);
+        self.filled += every * passed.min(max);
+        if self.remaining == max {
             self.filled = now;
         }
     }
@@ -95,7 +95,7 @@ impl EventLog {
             instance: truncate(&format!("{DRIVER}-{node}"), MOST_INSTANCE).to_owned(),
             all: TokenBucket::full(OF_ALL, now),
             of_objects: BTreeMap::new(),
-            said: BTreeMap::new(),
+            earlier: BTreeMap::new(),
         }
     }
 
@@ -115,20 +115,20 @@ impl EventLog {
         }
         let key = sha256(format!("{object} {} {note}", reason.name).as_bytes());
         let time = MicroTime(Timestamp::now());
-        if let Some(before) = self.said.get_mut(&key) {
+        if let Some(before) = self.earlier.get_mut(&key) {
             before.count = before.count.saturating_add(1);
             before.last = now;
             let change = json!({"series": {"count": before.count, "lastObservedTime": time}});
             return Some(EventWrite::Again(regarding.namespace?, before.name.clone(), change));
         }
-        let of = regarding.name.clone()?;
+        let object_name = regarding.name.clone()?;
         // Two starts say the same of an object in two Events.
         let unique = sha256(format!("{key} {:?}", time.0).as_bytes());
         // Each part of a name between dots ends with a letter or digit.
-        let of = truncate(&of, MOST_NAME).trim_end_matches(['-', '.']);
-        let name = format!("{of}.{}", truncate(&unique, 16));
+        let object_name = truncate(&object_name, MOST_NAME).trim_end_matches(['-', '.']);
+        let name = format!("{object_name}.{}", truncate(&unique, 16));
         let before = EarlierEvent { name: name.clone(), count: 1, last: now };
-        self.said.insert(key, before);
+        self.earlier.insert(key, before);
         Some(EventWrite::New(Box::new(Event {
             metadata: ObjectMeta {
                 name: Some(name),
@@ -150,29 +150,29 @@ impl EventLog {
 
     /// An Event was not written, or is gone: the next one is another.
     pub(super) fn forget(&mut self, name: &str) {
-        self.said.retain(|_, before| before.name != name);
+        self.earlier.retain(|_, before| before.name != name);
     }
 
     fn is_allowed(&mut self, object: &str, now: Instant) -> bool {
         let is_fresh = |last: Instant| now.saturating_duration_since(last) < FORGOTTEN;
-        if self.said.len() >= MOST_REMEMBERED || self.of_objects.len() >= MOST_REMEMBERED {
-            self.said.retain(|_, before| is_fresh(before.last));
+        if self.earlier.len() >= MOST_REMEMBERED || self.of_objects.len() >= MOST_REMEMBERED {
+            self.earlier.retain(|_, before| is_fresh(before.last));
             self.of_objects.retain(|_, bucket| is_fresh(bucket.filled));
         }
         self.all.refill(OF_ALL, now);
         let is_known =
             self.of_objects.contains_key(object) || self.of_objects.len() < MOST_REMEMBERED;
-        if self.all.left == 0 || !is_known || self.said.len() >= MOST_REMEMBERED {
+        if self.all.remaining == 0 || !is_known || self.earlier.len() >= MOST_REMEMBERED {
             return false;
         }
         let full = TokenBucket::full(OF_OBJECT, now);
         let bucket = self.of_objects.entry(object.to_owned()).or_insert(full);
         bucket.refill(OF_OBJECT, now);
-        if bucket.left == 0 {
+        if bucket.remaining == 0 {
             return false;
         }
-        bucket.left -= 1;
-        self.all.left -= 1;
+        bucket.remaining -= 1;
+        self.all.remaining -= 1;
         true
     }
 }
@@ -269,7 +269,7 @@ mod tests {
                     last = minute;
                 }
             }
-            assert!(events.said.len() <= MOST_REMEMBERED);
+            assert!(events.earlier.len() <= MOST_REMEMBERED);
             assert!(events.of_objects.len() <= MOST_REMEMBERED);
         }
         assert!(last > 990, "it is silent since {last}");

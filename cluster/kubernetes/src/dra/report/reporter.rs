@@ -46,33 +46,36 @@ pub(crate) struct Reporter {
     /// Until then the server is not asked for the one or the other: it refuses, or wants it so.
     no_status: Option<Instant>,
     no_events: Option<Instant>,
-    said_of_status: LastMessage,
-    said_of_events: LastMessage,
+    last_status_error: LastMessage,
+    last_event_error: LastMessage,
 }
 
 /// A claim that is prepared, or was.
 struct TrackedClaim {
-    owner: PreparedClaim,
+    prepared_claim: PreparedClaim,
     /// What the server has; none where that is not known.
-    told: Option<Vec<AllocatedDeviceStatus>>,
+    reported: Option<Vec<AllocatedDeviceStatus>>,
     /// Whether that may be something else now.
     is_stale: bool,
     is_under_way: bool,
     /// It is unprepared: its devices leave the status.
-    is_over: bool,
+    has_ended: bool,
     last: Option<Instant>,
     not_before: Option<Instant>,
     wait: Backoff,
 }
 
 impl TrackedClaim {
-    fn new(owner: PreparedClaim, told: Option<Vec<AllocatedDeviceStatus>>) -> TrackedClaim {
+    fn new(
+        prepared_claim: PreparedClaim,
+        reported: Option<Vec<AllocatedDeviceStatus>>,
+    ) -> TrackedClaim {
         TrackedClaim {
-            owner,
-            told,
+            prepared_claim,
+            reported,
             is_stale: true,
             is_under_way: false,
-            is_over: false,
+            has_ended: false,
             last: None,
             not_before: None,
             wait: Backoff::default(),
@@ -109,8 +112,8 @@ impl Reporter {
             work: JoinSet::new(),
             no_status: None,
             no_events: None,
-            said_of_status: LastMessage::default(),
-            said_of_events: LastMessage::default(),
+            last_status_error: LastMessage::default(),
+            last_event_error: LastMessage::default(),
         }
     }
 
@@ -138,29 +141,30 @@ impl Reporter {
 
     fn handle_report(&mut self, report: ClaimReport) {
         match report {
-            ClaimReport::Prepared(uid, owner) => {
+            ClaimReport::Prepared(uid, prepared_claim) => {
                 let claim = self.claims.entry(uid);
-                let claim = claim.or_insert_with(|| TrackedClaim::new(owner.clone(), None));
-                claim.owner = owner;
-                claim.is_over = false;
+                let claim =
+                    claim.or_insert_with(|| TrackedClaim::new(prepared_claim.clone(), None));
+                claim.prepared_claim = prepared_claim;
+                claim.has_ended = false;
                 claim.is_stale = true;
             }
-            ClaimReport::Found(uid, owner, devices) => {
+            ClaimReport::Found(uid, prepared_claim, devices) => {
                 let is_ours = |device: &AllocatedDeviceStatus| device.driver == crate::dra::DRIVER;
-                let told = devices.into_iter().filter(is_ours).collect();
+                let reported = devices.into_iter().filter(is_ours).collect();
                 let claim = self.claims.entry(uid);
-                claim.or_insert_with(|| TrackedClaim::new(owner, Some(told)));
+                claim.or_insert_with(|| TrackedClaim::new(prepared_claim, Some(reported)));
             }
-            ClaimReport::Unprepared(uid, owner) => {
+            ClaimReport::Unprepared(uid, prepared_claim) => {
                 let is_unwritten =
-                    |claim: &TrackedClaim| claim.told.is_none() && !claim.is_under_way;
+                    |claim: &TrackedClaim| claim.reported.is_none() && !claim.is_under_way;
                 if self.claims.get(&uid).is_some_and(is_unwritten) {
                     self.claims.remove(&uid);
                     return;
                 }
                 let claim = self.claims.entry(uid);
-                let claim = claim.or_insert_with(|| TrackedClaim::new(owner, None));
-                claim.is_over = true;
+                let claim = claim.or_insert_with(|| TrackedClaim::new(prepared_claim, None));
+                claim.has_ended = true;
                 claim.is_stale = true;
                 // Nothing is slowed down that happens once.
                 claim.not_before = None;
@@ -183,8 +187,8 @@ impl Reporter {
         {
             self.work.spawn(write_event(self.api.clone(), write));
         }
-        if let Some(until) = self.no_status.filter(|until| now < *until) {
-            return Some(until);
+        if let Some(deadline) = self.no_status.filter(|deadline| now < *deadline) {
+            return Some(deadline);
         }
         let snapshot = self.preparer.snapshot();
         let mut next: Option<Instant> = None;
@@ -201,33 +205,42 @@ impl Reporter {
                 break;
             }
             claim.is_stale = false;
-            let before = claim.told.as_deref().unwrap_or_default();
-            let devices = if claim.is_over {
+            let before = claim.reported.as_deref().unwrap_or_default();
+            let devices = if claim.has_ended {
                 Vec::new()
             } else {
-                status::device_statuses(uid, &claim.owner, &snapshot, &self.preparer.node, before)
+                status::device_statuses(
+                    uid,
+                    &claim.prepared_claim,
+                    &snapshot,
+                    &self.preparer.node,
+                    before,
+                )
             };
-            if claim.told.as_ref() != Some(&devices) {
+            if claim.reported.as_ref() != Some(&devices) {
                 claim.is_under_way = true;
-                let owner = (claim.owner.namespace.clone(), claim.owner.name.clone());
-                let write = write_status(self.api.clone(), uid.clone(), owner, devices);
+                let claim_name =
+                    (claim.prepared_claim.namespace.clone(), claim.prepared_claim.name.clone());
+                let write = write_status(self.api.clone(), uid.clone(), claim_name, devices);
                 self.work.spawn(write);
             }
         }
         let is_ended = |claim: &TrackedClaim| {
-            claim.is_over && !claim.is_under_way && claim.told.as_ref().is_some_and(Vec::is_empty)
+            claim.has_ended
+                && !claim.is_under_way
+                && claim.reported.as_ref().is_some_and(Vec::is_empty)
         };
         self.claims.retain(|_, claim| !is_ended(claim));
         next
     }
 
-    fn handle_result(&mut self, done: RequestResult) {
-        match done {
-            RequestResult::Event(Ok(())) => self.said_of_events.clear(),
+    fn handle_result(&mut self, result: RequestResult) {
+        match result {
+            RequestResult::Event(Ok(())) => self.last_event_error.clear(),
             RequestResult::Event(Err((name, error))) => {
                 self.events.forget(&name);
                 self.no_events = retry_time(&error, Some(EVENTS_REFUSED));
-                warn(&mut self.said_of_events, &error, "an Event is not written");
+                warn(&mut self.last_event_error, &error, "an Event is not written");
             }
             RequestResult::Status { uid, devices, answer } => {
                 let now = Instant::now();
@@ -241,26 +254,26 @@ impl Reporter {
                 claim.last = Some(now);
                 claim.not_before = Some(now + claim.wait.next());
                 match answer {
-                    Ok(Some(found)) => {
-                        self.said_of_status.clear();
-                        let before = claim.told.replace(devices);
-                        self.report_unhealthy(&uid, &before.unwrap_or_default(), &found);
+                    Ok(Some(resource_claim)) => {
+                        self.last_status_error.clear();
+                        let before = claim.reported.replace(devices);
+                        self.report_unhealthy(&uid, &before.unwrap_or_default(), &resource_claim);
                     }
                     // kubelet unprepares it, or has.
-                    Ok(None) => claim.told = Some(devices),
+                    Ok(None) => claim.reported = Some(devices),
                     Err(error) => {
                         claim.is_stale = true;
                         if is_refused(&error) {
                             // It may be another node's by now, and others are not. The server takes the devices away itself
                             // when a claim is deallocated.
                             claim.not_before = Some(now + REFUSED);
-                            if claim.is_over {
-                                claim.told = Some(Vec::new());
+                            if claim.has_ended {
+                                claim.reported = Some(Vec::new());
                             }
                         }
                         self.no_status = retry_time(&error, None).max(self.no_status);
                         let message = "the status of claims is not written; trying again";
-                        warn(&mut self.said_of_status, &error, message);
+                        warn(&mut self.last_status_error, &error, message);
                     }
                 }
             }
@@ -272,18 +285,18 @@ impl Reporter {
         &mut self,
         uid: &ClaimUid,
         before: &[AllocatedDeviceStatus],
-        found: &ResourceClaim,
+        resource_claim: &ResourceClaim,
     ) {
         let Some(claim) = self.claims.get(uid) else {
             return;
         };
-        let now = claim.told.as_deref().unwrap_or_default();
+        let now = claim.reported.as_deref().unwrap_or_default();
         let notes = status::newly_unhealthy(before, now).into_iter();
         let notes: Vec<String> = notes
             .map(|(device, why)| format!("device {} of pool {}: {why}", device.device, device.pool))
             .collect();
-        let claim = claim_reference(&claim.owner.claim(uid));
-        let pods = pod_references(found);
+        let claim = claim_reference(&claim.prepared_claim.claim(uid));
+        let pods = pod_references(resource_claim);
         for note in notes {
             for pod in &pods {
                 self.send_event(pod.clone(), Some(claim.clone()), DEVICE_UNHEALTHY, &note);
@@ -299,12 +312,12 @@ impl Reporter {
         note: &str,
     ) {
         let now = Instant::now();
-        let is_left_alone = self.no_events.is_some_and(|until| now < until);
+        let is_left_alone = self.no_events.is_some_and(|deadline| now < deadline);
         if is_left_alone || self.waiting.len() >= MOST_WAITING {
             return;
         }
-        let said = self.events.record(regarding, related, reason, note, now);
-        self.waiting.extend(said);
+        let write = self.events.record(regarding, related, reason, note, now);
+        self.waiting.extend(write);
     }
 }
 
@@ -316,13 +329,15 @@ async fn write_status(
 ) -> RequestResult {
     let written = api.apply_claim_devices(&namespace, &name, uid.as_str(), &devices);
     let answer = match written.await {
-        Ok(found) => Ok(Some(Box::new(found))),
+        Ok(resource_claim) => Ok(Some(Box::new(resource_claim))),
         Err(error) if error.is_absent(&name) => Ok(None),
         // Another claim has its name, or somebody else changed it at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
-            let is_it = |found: &ResourceClaim| found.metadata.uid.as_deref() == Some(uid.as_str());
+            let is_it = |resource_claim: &ResourceClaim| {
+                resource_claim.metadata.uid.as_deref() == Some(uid.as_str())
+            };
             match api.get_claim(&namespace, &name).await {
-                Ok(found) if !found.as_ref().is_some_and(is_it) => Ok(None),
+                Ok(resource_claim) if !resource_claim.as_ref().is_some_and(is_it) => Ok(None),
                 _ => Err(error),
             }
         }
@@ -346,9 +361,9 @@ async fn write_event(api: Api, write: EventWrite) -> RequestResult {
     RequestResult::Event(written.map_err(|error| (name, error)))
 }
 
-fn warn(said: &mut LastMessage, error: &ApiError, message: &'static str) {
+fn warn(last_message: &mut LastMessage, error: &ApiError, message: &'static str) {
     let text = ErrorChain(error).to_string();
-    if said.is_new(&text) {
+    if last_message.is_new(&text) {
         tracing::warn!(error = %text, message);
     }
 }
@@ -448,11 +463,11 @@ mod tests {
             device_classes,
             host,
             specs: Arc::new(SpecNames::new(Vec::new())),
-            own: ClaimSpecs::new(dir.path().to_owned()),
+            claim_specs: ClaimSpecs::new(dir.path().to_owned()),
             metadata: MetadataFiles::for_driver(dir.path()),
             host_root: dir.path().to_owned(),
             reports: sender,
-            turns: ClaimLocks::default(),
+            claim_locks: ClaimLocks::default(),
             calls: watch::Sender::default(),
         });
         let claim = |name: &str| Claim {

@@ -22,22 +22,23 @@ const MOST_MESSAGE: usize = 1024;
 /// The devices of a claim. A condition that stays as it was `before` keeps its time.
 pub(super) fn device_statuses(
     uid: &ClaimUid,
-    owner: &PreparedClaim,
+    prepared_claim: &PreparedClaim,
     snapshot: &KubernetesSnapshot,
     node: &NodeName,
     before: &[AllocatedDeviceStatus],
 ) -> Vec<AllocatedDeviceStatus> {
     let one = |device: &PreparedDevice| {
         let (pool, name) = (&device.pool, &device.device);
-        let offer = snapshot.names.find_device(&snapshot.offers, node, pool, name);
-        let (status, reason, message) = ready_condition(offer);
+        let host_device = snapshot.names.find_device(&snapshot.devices, node, pool, name);
+        let (status, reason, message) = ready_condition(host_device);
         let before = before.iter().find(|other| is_same(device, other));
         AllocatedDeviceStatus {
             driver: DRIVER.to_owned(),
             pool: device.pool.clone(),
             device: device.device.clone(),
             share_id: device.share_id.clone(),
-            network_data: offer.and_then(|offer| network_data(uid, device, offer)),
+            network_data: host_device
+                .and_then(|host_device| network_data(uid, device, host_device)),
             conditions: Some(vec![Condition {
                 type_: READY.to_owned(),
                 status: status.to_owned(),
@@ -49,7 +50,7 @@ pub(super) fn device_statuses(
             data: None,
         }
     };
-    owner.devices.iter().map(one).collect()
+    prepared_claim.devices.iter().map(one).collect()
 }
 
 /// The devices that were ready before or were not there, and are not now: each with what is wrong.
@@ -76,12 +77,12 @@ fn is_same(device: &PreparedDevice, other: &AllocatedDeviceStatus) -> bool {
         == (&other.pool, &other.device, &other.share_id)
 }
 
-fn ready_condition(offer: Option<&Offer>) -> (&'static str, &'static str, String) {
-    let Some(offer) = offer else {
+fn ready_condition(device: Option<&Offer>) -> (&'static str, &'static str, String) {
+    let Some(device) = device else {
         let message = "the node does not offer it any more".to_owned();
         return (NO, "Gone", message);
     };
-    match (&offer.health, offer.health_excluding(is_claim_lease)) {
+    match (&device.health, device.health_excluding(is_claim_lease)) {
         (Health::Unhealthy(reason), _) => (NO, "Unhealthy", reason.clone()),
         (_, Health::Unhealthy(reason)) => (NO, "Held", reason),
         (_, Health::Healthy) => (YES, "Prepared", String::new()),
@@ -92,16 +93,17 @@ fn ready_condition(offer: Option<&Offer>) -> (&'static str, &'static str, String
 fn network_data(
     uid: &ClaimUid,
     device: &PreparedDevice,
-    offer: &Offer,
+    host_device: &Offer,
 ) -> Option<NetworkDeviceData> {
     let is_there = |lease: &&Lease| {
-        let moved = lease.moved.as_ref();
-        let is_interface = moved.is_some_and(|moved| {
-            matches!(moved.facts, SavedState::Interface(_)) && !moved.returning
+        let move_record = lease.moved.as_ref();
+        let is_interface = move_record.is_some_and(|move_record| {
+            matches!(move_record.saved, SavedState::Interface(_)) && !move_record.returning
         });
         is_interface && lease.claim.as_ref() == Some(uid)
     };
-    let mut leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
+    let mut leases =
+        host_device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
     leases.find(is_there)?;
     device.network.clone()
 }
@@ -186,8 +188,8 @@ mod tests {
         netdev: Offer,
         before: &[AllocatedDeviceStatus],
     ) -> Vec<AllocatedDeviceStatus> {
-        let offers = vec![nic, netdev];
-        let snapshot = test_offers::snapshot(offers, KubernetesSettings::default());
+        let devices = vec![nic, netdev];
+        let snapshot = test_offers::snapshot(devices, KubernetesSettings::default());
         let (uid, node) = (UID.parse().unwrap(), "n1".parse().unwrap());
         device_statuses(&uid, &owner(), &snapshot, &node, before)
     }

@@ -25,15 +25,15 @@ const SLOTS: &str = "slots";
 
 /// The taint that says why nobody is to get a device now, if there is a reason. That a claim has it is none: the
 /// scheduler knows. It does not know of a pod that has it by annotation.
-pub(super) fn taint_key(offer: &Offer) -> Option<&'static str> {
-    if offer.is_drained {
+pub(super) fn taint_key(device: &Offer) -> Option<&'static str> {
+    if device.is_drained {
         return Some(DRAINED);
     }
-    if offer.health != Health::Healthy {
+    if device.health != Health::Healthy {
         return Some(UNHEALTHY);
     }
-    let beside = offer.health_excluding(is_claim_lease);
-    (beside != Health::Healthy).then_some(HELD)
+    let other_health = device.health_excluding(is_claim_lease);
+    (other_health != Health::Healthy).then_some(HELD)
 }
 
 pub(crate) fn is_claim_lease(lease: &Lease) -> bool {
@@ -50,14 +50,14 @@ pub(crate) enum DeviceForm {
 
 pub(super) fn slice_device(
     name: String,
-    offer: &Offer,
+    device: &Offer,
     form: DeviceForm,
     resource: Option<&ResourceName>,
     trouble: Option<&str>,
 ) -> Device {
     Device {
         name,
-        attributes: Some(attributes(offer, form, resource)),
+        attributes: Some(attributes(device, form, resource)),
         capacity: Some(capacity(form)),
         allow_multiple_allocations: matches!(form, DeviceForm::Shared(_)).then_some(true),
         taints: trouble.map(|key| vec![taint(key)]),
@@ -73,20 +73,20 @@ pub(super) fn taint(key: &str) -> DeviceTaint {
 /// for the whole pod. Those of others' domains are there where they are known: who compares them wants no
 /// stand-in. `resource` is what the device is one of.
 pub(crate) fn attributes(
-    offer: &Offer,
+    device: &Offer,
     form: DeviceForm,
     resource: Option<&ResourceName>,
 ) -> BTreeMap<String, DeviceAttribute> {
-    let own = offer.attributes.iter();
-    let own = own.map(|(name, value)| ((*name).to_owned(), to_attribute(value)));
-    let mut attributes: BTreeMap<String, DeviceAttribute> = own.collect();
-    attributes.insert("pools".to_owned(), text_attribute(&offer.pools.join(",")));
+    let entries = device.attributes.iter();
+    let entries = entries.map(|(name, value)| ((*name).to_owned(), to_attribute(value)));
+    let mut attributes: BTreeMap<String, DeviceAttribute> = entries.collect();
+    attributes.insert("pools".to_owned(), text_attribute(&device.pools.join(",")));
     let slot = match form {
         DeviceForm::Slot(slot) => i64::from(slot),
         DeviceForm::One | DeviceForm::Shared(_) => 0,
     };
     attributes.insert("slot".to_owned(), int_attribute(slot));
-    if let Some(pci) = offer.pci {
+    if let Some(pci) = device.pci {
         let address = text_attribute(&pci.to_string());
         attributes.insert("dra.net/pciAddress".to_owned(), address.clone());
         // Multus looks for the resource that a network names, and gives a CNI plugin the other.
@@ -97,11 +97,11 @@ pub(crate) fn attributes(
         }
         attributes.insert("resource.kubernetes.io/pciBusID".to_owned(), address);
     }
-    if let Some(root) = &offer.pcie_root {
+    if let Some(root) = &device.pcie_root {
         attributes.insert("resource.kubernetes.io/pcieRoot".to_owned(), text_attribute(root));
     }
     // The standard name comes with Kubernetes 1.37 (KEP-6072); drivers of others use dranet's.
-    if let Some(node) = offer.numa_node {
+    if let Some(node) = device.numa_node {
         for name in ["dra.net/numaNode", "resource.kubernetes.io/numaNode"] {
             attributes.insert(name.to_owned(), int_attribute(i64::from(node)));
         }

@@ -58,19 +58,19 @@ fn is_numbered(slice: &ResourceSlice) -> Option<bool> {
 }
 
 /// The features whose fields the server did not keep, and whether anything else differs.
-pub fn lost_features(sent: &ResourceSliceSpec, kept: &ResourceSliceSpec) -> (DraFeatures, bool) {
+pub fn lost_features(sent: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> (DraFeatures, bool) {
     let devices = |spec: &ResourceSliceSpec| spec.devices.clone().unwrap_or_default();
-    let (sent_devices, kept_devices) = (devices(sent), devices(kept));
+    let (sent_devices, stored_devices) = (devices(sent), devices(stored));
     let mut lost = DraFeatures::NONE;
-    lost.counters = sent.shared_counters.is_some() && is_empty(&kept.shared_counters);
-    for (sent, kept) in sent_devices.iter().zip(&kept_devices) {
-        lost.counters |= sent.consumes_counters.is_some() && is_empty(&kept.consumes_counters);
-        lost.taints |= sent.taints.is_some() && is_empty(&kept.taints);
+    lost.counters = sent.shared_counters.is_some() && is_empty(&stored.shared_counters);
+    for (sent, stored) in sent_devices.iter().zip(&stored_devices) {
+        lost.counters |= sent.consumes_counters.is_some() && is_empty(&stored.consumes_counters);
+        lost.taints |= sent.taints.is_some() && is_empty(&stored.taints);
         let multiple = |device: &Device| device.allow_multiple_allocations == Some(true);
-        lost.sharing |= multiple(sent) && !multiple(kept);
-        lost.sharing |= has_policy(sent) && !has_policy(kept);
+        lost.sharing |= multiple(sent) && !multiple(stored);
+        lost.sharing |= has_policy(sent) && !has_policy(stored);
     }
-    (lost, without_features(sent) != without_features(kept))
+    (lost, without_features(sent) != without_features(stored))
 }
 
 fn is_empty<T>(list: &Option<Vec<T>>) -> bool {

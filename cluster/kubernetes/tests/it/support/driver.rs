@@ -47,20 +47,20 @@ fn offered(classes: &[Class], undecided: &[Class]) -> DraClasses {
 }
 
 impl Driver {
-    pub(crate) fn start(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let driver = Driver::unregistered(server, node, offers);
+    pub(crate) fn start(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+        let driver = Driver::unregistered(server, node, devices);
         driver.register();
         driver
     }
 
-    pub(crate) fn unregistered(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let driver = Driver::undecided(server, node, offers);
+    pub(crate) fn unregistered(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+        let driver = Driver::undecided(server, node, devices);
         driver.classes(&Class::ALL);
         driver
     }
 
-    pub(crate) fn deciding(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        let mut driver = Driver::undecided_with(server, node, offers, WRITE_INTERVAL);
+    pub(crate) fn deciding(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+        let mut driver = Driver::undecided_with(server, node, devices, WRITE_INTERVAL);
         let kubelet = ListeningKubelet::start(&[]);
         let engine = Engine {
             api: api(&server.kubeconfig, &driver.metrics),
@@ -80,8 +80,8 @@ impl Driver {
             node: node.parse().unwrap(),
             snapshots: driver.snapshots.subscribe(),
             registered: driver.registered.subscribe(),
-            offered: driver.offered.subscribe(),
-            looks: [Duration::ZERO; 2],
+            dra_classes: driver.offered.subscribe(),
+            pauses: [Duration::ZERO; 2],
         };
         tokio::spawn(amounts.run(watch::channel(BTreeSet::new()).0));
         let (plugin, _) = watch::channel(BTreeSet::new());
@@ -92,18 +92,18 @@ impl Driver {
     }
 
     /// One of which nobody has said yet what it offers; kubelet knows it not.
-    pub(crate) fn undecided(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
-        Driver::undecided_with(server, node, offers, Duration::ZERO)
+    pub(crate) fn undecided(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+        Driver::undecided_with(server, node, devices, Duration::ZERO)
     }
 
     /// One that kubelet knows, and that writes slices at most so often.
     pub(crate) fn writing_each(
         server: &ApiServer,
         node: &str,
-        offers: Vec<Offer>,
+        devices: Vec<Offer>,
         interval: Duration,
     ) -> Driver {
-        let driver = Driver::undecided_with(server, node, offers, interval);
+        let driver = Driver::undecided_with(server, node, devices, interval);
         driver.classes(&Class::ALL);
         driver.register();
         driver
@@ -112,10 +112,10 @@ impl Driver {
     fn undecided_with(
         server: &ApiServer,
         node: &str,
-        offers: Vec<Offer>,
+        devices: Vec<Offer>,
         write_interval: Duration,
     ) -> Driver {
-        let (snapshots, of_snapshots) = watch::channel(snapshot(offers, ""));
+        let (snapshots, of_snapshots) = watch::channel(snapshot(devices, ""));
         let (registered, of_registered) = watch::channel(DraRegistration::default());
         let (offered, of_offered) = watch::channel(offered(&[], &Class::ALL));
         let (stop, stopped) = watch::channel(false);
@@ -154,13 +154,13 @@ impl Driver {
         self.registered.send_modify(|registered| registered.now = false);
     }
 
-    pub(crate) fn offer(&self, offers: Vec<Offer>) {
-        self.offer_by(offers, "");
+    pub(crate) fn offer(&self, devices: Vec<Offer>) {
+        self.offer_by(devices, "");
     }
 
     /// With a configuration.
-    pub(crate) fn offer_by(&self, offers: Vec<Offer>, config: &str) {
-        self.snapshots.send_replace(snapshot(offers, config));
+    pub(crate) fn offer_by(&self, devices: Vec<Offer>, config: &str) {
+        self.snapshots.send_replace(snapshot(devices, config));
     }
 
     pub(crate) fn classes(&self, classes: &[Class]) {

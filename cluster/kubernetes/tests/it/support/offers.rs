@@ -44,10 +44,10 @@ pub(crate) fn offer(class: Class, name: &str) -> Offer {
 }
 
 pub(crate) fn vf(name: &str, pf: &str) -> Offer {
-    let mut offer = offer(Class::Vfio, name);
+    let mut device = offer(Class::Vfio, name);
     let pf = Attribute::Text(pf.to_owned());
-    offer.attributes.insert("pf", pf);
-    offer
+    device.attributes.insert("pf", pf);
+    device
 }
 
 pub(crate) fn vfs(number: u32) -> Vec<Offer> {
@@ -58,18 +58,18 @@ pub(crate) fn vfs(number: u32) -> Vec<Offer> {
     (0..number).map(vf).collect()
 }
 
-pub(crate) fn unhealthy(mut offer: Offer) -> Offer {
-    offer.health = Health::Unhealthy("its link is down".to_owned());
-    offer
+pub(crate) fn unhealthy(mut device: Offer) -> Offer {
+    device.health = Health::Unhealthy("its link is down".to_owned());
+    device
 }
 
-pub(crate) fn held(mut offer: Offer) -> Offer {
-    offer.leases.push(DeviceLease { slot: 0, lease: None, text: "container 3f2a".to_owned() });
-    offer
+pub(crate) fn held(mut device: Offer) -> Offer {
+    device.leases.push(DeviceLease { slot: 0, lease: None, text: "container 3f2a".to_owned() });
+    device
 }
 
 /// One that a container of a pod has, for a claim or without.
-pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
+pub(crate) fn held_by_pod(mut device: Offer, claim: Option<&str>) -> Offer {
     let process = ProcessId { pid: 7, start_time: 1, pid_namespace: 1 };
     let cgroup = Some(Cgroup { path: "/sys/fs/cgroup/kubepods/pod1/3f2a".into(), inode: 1 });
     let lease = Lease {
@@ -84,12 +84,12 @@ pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
         ticket: None,
         moved: None,
     };
-    offer.leases.push(DeviceLease {
+    device.leases.push(DeviceLease {
         slot: 0,
         lease: Some(lease),
         text: "container 3f2a".to_owned(),
     });
-    offer
+    device
 }
 
 pub(crate) fn captured(host: &str) -> Vec<Offer> {
@@ -100,18 +100,18 @@ pub(crate) fn captured(host: &str) -> Vec<Offer> {
     survey.offers()
 }
 
-pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<KubernetesSnapshot> {
-    offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+pub(crate) fn snapshot(mut devices: Vec<Offer>, config: &str) -> Arc<KubernetesSnapshot> {
+    devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
     Arc::new(KubernetesSnapshot {
         plan: ResourcePlan::default(),
-        names: DeviceNames::new(&offers),
-        offers,
+        names: DeviceNames::new(&devices),
+        devices,
         config: Config::parse(config).unwrap(),
         written_by: SpecAuthor::Operator,
         lease_hooks: BTreeMap::new(),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: Vec::new(),
+        exclusions: Vec::new(),
         taken: Instant::now(),
     })
 }

@@ -18,18 +18,18 @@ use crate::names::parse_slot;
 const MOST_ADDRESSES: usize = 16;
 
 impl PrepareContext<'_> {
-    pub(super) fn describe(&self, allocated: &AllocatedDevice, offer: &Offer) -> DeviceMetadata {
-        let resource = resource_name(offer, &self.snapshot.config.kubernetes);
+    pub(super) fn describe(&self, allocated: &AllocatedDevice, device: &Offer) -> DeviceMetadata {
+        let resource = resource_name(device, &self.snapshot.config.kubernetes);
         let form = parse_slot(&allocated.device).map_or(DeviceForm::One, DeviceForm::Slot);
         DeviceMetadata {
             request: allocated.request.clone(),
             chosen: allocated.chosen.clone(),
-            attributes: attributes(offer, form, resource.as_ref()),
+            attributes: attributes(device, form, resource.as_ref()),
             prepared: PreparedDevice {
                 pool: allocated.pool.clone(),
                 device: allocated.device.clone(),
                 share_id: allocated.share_id.clone(),
-                network: self.network_data(allocated, offer),
+                network: self.network_data(allocated, device),
             },
         }
     }
@@ -38,48 +38,48 @@ impl PrepareContext<'_> {
     fn network_data(
         &self,
         allocated: &AllocatedDevice,
-        offer: &Offer,
+        host_device: &Offer,
     ) -> Option<NetworkDeviceData> {
-        if offer.class != Class::Netdev
+        if host_device.class != Class::Netdev
             || allocated.is_admin
-            || self.snapshot.is_moved_by_cni(offer)
+            || self.snapshot.is_moved_by_cni(host_device)
         {
             return None;
         }
-        let moved = interface::netdev_argument(offer)?.name;
-        let said = &allocated.parameters;
-        let name = said.name.as_ref().map(|name| name.value.to_string());
-        let configured = self.snapshot.config.netdev.get(offer.name.as_str());
+        let netdev_name = interface::netdev_argument(host_device)?.name;
+        let parameters = &allocated.parameters;
+        let name = parameters.name.as_ref().map(|name| name.value.to_string());
+        let configured = self.snapshot.config.netdev.get(host_device.name.as_str());
         let configured = configured.map(|configured| &configured.addresses);
-        let addresses = said.address.as_ref().map(|said| &said.value);
+        let addresses = parameters.address.as_ref().map(|parameter| &parameter.value);
         let addresses = addresses.or(configured);
         let addresses = addresses.into_iter().flatten().map(ToString::to_string);
         let addresses: Vec<String> = addresses.take(MOST_ADDRESSES).collect();
-        let device = LeasedDevice { class: offer.class, name: offer.name.clone() };
+        let device = LeasedDevice { class: host_device.class, name: host_device.name.clone() };
         let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
-            interface_name: Some(name.unwrap_or_else(|| moved.to_string())),
+            interface_name: Some(name.unwrap_or_else(|| netdev_name.to_string())),
             ips: (!addresses.is_empty()).then_some(addresses),
-            hardware_address: address_in_container(offer)
+            hardware_address: address_in_container(host_device)
                 .or_else(|| set.map(|mac| mac.to_string())),
         })
     }
 }
 
 /// The hardware address of an interface that is in a container.
-fn address_in_container(offer: &Offer) -> Option<String> {
-    let leases = offer.leases.iter().filter_map(|held| held.lease.as_ref());
-    let mut moved = leases.filter_map(|lease| lease.moved.as_ref());
-    moved.find_map(|moved| saved_address(&moved.facts))
+fn address_in_container(device: &Offer) -> Option<String> {
+    let leases = device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
+    let mut move_records = leases.filter_map(|lease| lease.moved.as_ref());
+    move_records.find_map(|record| saved_address(&record.saved))
 }
 
 /// What an interface was given for its container, else what it had.
-fn saved_address(facts: &SavedState) -> Option<String> {
-    let SavedState::Interface(facts) = facts else {
+fn saved_address(saved: &SavedState) -> Option<String> {
+    let SavedState::Interface(saved) = saved else {
         return None;
     };
-    let given = facts.vf.as_ref().and_then(|vf| vf.given.mac);
-    Some(given.map_or_else(|| facts.mac.clone(), |mac| format_hwaddr(&mac)))
+    let vf_mac = saved.vf.as_ref().and_then(|vf| vf.given.mac);
+    Some(vf_mac.map_or_else(|| saved.mac.clone(), |mac| format_hwaddr(&mac)))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ fn node() -> KubernetesSnapshot {
     KubernetesSnapshot {
         plan: ResourcePlan::default(),
         names: DeviceNames::default(),
-        offers: vec![
+        devices: vec![
             offer(Class::Nic, "ens1"),
             gone,
             offer(Class::NicPlain, "ens1"),
@@ -40,7 +40,7 @@ fn node() -> KubernetesSnapshot {
         lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
         nodes: BTreeMap::new(),
         vf: BTreeMap::new(),
-        not_offered: vec![
+        exclusions: vec![
             Exclusion::new(Class::Nic, "0000:81:10.7", "no"),
             Exclusion::new(Class::Vfio, "0000:81:10.7", reason),
         ],
@@ -76,7 +76,7 @@ fn decided_on(
     snapshot: &KubernetesSnapshot,
     devices: Vec<AllocatedDevice>,
 ) -> Result<PrepareDecision, String> {
-    let (node, names) = ("n1".parse().unwrap(), DeviceNames::new(&snapshot.offers));
+    let (node, names) = ("n1".parse().unwrap(), DeviceNames::new(&snapshot.devices));
     let specs = [
         "onload.dev/nic=ens1",
         "onload.dev/nic-plain=ens1",
@@ -123,8 +123,8 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
         attributes: [("pf", Attribute::Text(pf.to_owned()))].into_iter().collect(),
         ..offer(Class::Vfio, name)
     };
-    snapshot.offers.truncate(4);
-    snapshot.offers.extend([
+    snapshot.devices.truncate(4);
+    snapshot.devices.extend([
         function("0000:81:00.0", ""),
         function("0000:81:10.0", "0000:81:00.0"),
         function("0000:81:10.2", "0000:81:00.0"),
@@ -132,14 +132,14 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
     ]);
     let vf = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
     let names = |decision: &PrepareDecision| -> Vec<String> {
-        let beside = decision.beside.iter();
+        let beside = decision.other_functions.iter();
         beside.map(|leased| leased.device.to_string()).collect()
     };
     let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
     assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
     let around = PrepareContext {
         node: &"n1".parse().unwrap(),
-        names: &DeviceNames::new(&snapshot.offers),
+        names: &DeviceNames::new(&snapshot.devices),
         snapshot: &snapshot,
         specs: &["onload.dev/vfio=0000:81:00.0".to_owned()].into_iter().collect(),
     };
@@ -181,7 +181,7 @@ fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
     let leased = ClaimDevice {
         request: "vf".to_owned(),
         device: "vfio:0000:81:10.0".parse().unwrap(),
-        most: 1,
+        max_holders: 1,
         interface: None,
         vf: None,
     };
@@ -214,8 +214,8 @@ fn who_only_watches_takes_nothing_away_where_no_hook_leases_it_either() {
 #[test]
 fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
     let mut node = node();
-    for (at, offer) in node.offers.iter_mut().enumerate() {
-        offer.pci = format!("0000:81:10.{at}").parse().ok();
+    for (at, host_device) in node.devices.iter_mut().enumerate() {
+        host_device.pci = format!("0000:81:10.{at}").parse().ok();
     }
     let key = |name: &str| (Class::Vfio, DeviceName::try_from(name).unwrap());
     let nodes = vec!["/dev/vfio/15".to_owned(), "/dev/vfio/vfio".to_owned()];
@@ -277,7 +277,7 @@ fn a_profile_that_is_not_there_is_refused_with_those_that_are() {
 #[test]
 fn a_specification_that_is_missing_is_asked_of_who_writes_it() {
     let mut snapshot = node();
-    let gone = snapshot.offers.iter_mut().find(|offer| offer.name.as_str() == "ens9");
+    let gone = snapshot.devices.iter_mut().find(|device| device.name.as_str() == "ens9");
     gone.unwrap().health = Health::Healthy;
     for (written_by, says) in [
         (SpecAuthor::Operator, "\"systemctl restart onload-cdi.service\""),
@@ -330,12 +330,12 @@ fn node_with_interfaces() -> KubernetesSnapshot {
         attributes: [("interface", Attribute::Text(name.to_owned()))].into(),
         ..offer(Class::Netdev, name)
     };
-    node.offers.extend([
+    node.devices.extend([
         interface("ens1v0", "0000:81:11.0", "fast"),
         interface("ens1v1", "0000:81:11.1", "fast"),
         interface("ens2v0", "0000:82:11.0", "sriov"),
     ]);
-    node.offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+    node.devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
     node.lease_hooks.insert(Class::Netdev, vec![Hook::default()]);
     let of_cni = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
     node.config = Config::parse(of_cni).unwrap();
@@ -369,7 +369,7 @@ fn the_hook_of_a_claim_moves_an_interface_as_the_claim_wants_it() {
     let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
     assert_eq!(ids, [of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
     let whole = PodInterface {
-        moved: "ens1v0@0000:81:11.0".parse().unwrap(),
+        netdev: "ens1v0@0000:81:11.0".parse().unwrap(),
         name: Some("net1".parse().unwrap()),
         mtu: Some("1400".parse().unwrap()),
         addresses: vec!["192.0.2.10/24".parse().unwrap()],
@@ -395,7 +395,7 @@ fn an_interface_is_described_as_it_will_be_in_the_pod() {
     node.vf.insert("netdev:ens1v1".parse().unwrap(), of_function);
     let network = |device| {
         let decision = decided_on(&node, vec![device]).unwrap();
-        decision.described[0].prepared.network.clone()
+        decision.metadata[0].prepared.network.clone()
     };
     let is = |device, ips: Option<&[&str]>| {
         let network = network(device).unwrap();
@@ -422,7 +422,7 @@ fn what_describes_a_device_says_which_alternative_and_slot_it_is() {
     let mut slot = allocated("nic", "n1/nic", "ens1-slot-3", &json!({}));
     slot.chosen = "nic/fast".to_owned();
     let decision = decided(vec![slot]).unwrap();
-    let described = &decision.described[0];
+    let described = &decision.metadata[0];
     assert_eq!((described.request.as_str(), described.chosen.as_str()), ("nic", "nic/fast"));
     assert_eq!(described.attributes["slot"].int, Some(3));
 }
