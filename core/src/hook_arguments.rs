@@ -130,8 +130,8 @@ written_as_text!(Memlock Expectation TakeArgument NetdevArgument RdmaArgument Rd
 /// The flags with the forms of their values, for a usage line.
 pub fn usage() -> String {
     let mut defaults = HookArguments::default();
-    let flags = FLAGS.map(|Flag { name, value, values: of }| {
-        let more = if of(&mut defaults).is_list() { "…" } else { "" };
+    let flags = FLAGS.map(|Flag { name, value, values }| {
+        let more = if values(&mut defaults).is_list() { "…" } else { "" };
         format!("[{name} {value}]{more}")
     });
     flags.join(" ")

@@ -1,6 +1,6 @@
 //! The engines, and where each keeps its program, package and service.
 
-use onload_cdi::CdiVersion as Cdi;
+use onload_cdi::CdiVersion;
 
 use crate::version::{self, CdiReaders, EngineVersion};
 
@@ -113,7 +113,7 @@ impl EngineKind {
     }
 
     /// The newest CDI that a version reads; none if it reads none.
-    pub fn newest_cdi(self, version: EngineVersion) -> Option<Cdi> {
+    pub fn newest_cdi(self, version: EngineVersion) -> Option<CdiVersion> {
         let readers: CdiReaders = match self {
             EngineKind::Docker => version::DOCKER,
             EngineKind::Containerd => version::CONTAINERD,

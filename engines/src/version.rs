@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use onload_cdi::CdiVersion as Cdi;
+use onload_cdi::CdiVersion;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EngineVersion(pub u32, pub u32, pub u32);
@@ -35,7 +35,7 @@ impl EngineVersion {
 }
 
 /// From which version on an engine reads which CDI, as the library says that its release was built with.
-pub(crate) type CdiReaders = &'static [(EngineVersion, Cdi)];
+pub(crate) type CdiReaders = &'static [(EngineVersion, CdiVersion)];
 
 pub const DOCKER_CDI: EngineVersion = EngineVersion(28, 2, 0);
 
@@ -43,40 +43,40 @@ pub const CONTAINERD_CDI: EngineVersion = EngineVersion(2, 0, 0);
 
 /// docker (moby, `vendor.mod`).
 pub(crate) const DOCKER: CdiReaders = &[
-    (EngineVersion(25, 0, 0), Cdi::V0_6_0),
-    (EngineVersion(26, 1, 0), Cdi::V0_7_0),
-    (EngineVersion(27, 4, 0), Cdi::V0_8_0),
-    (EngineVersion(28, 1, 0), Cdi::V1_0_0),
-    (EngineVersion(29, 2, 0), Cdi::V1_1_0),
+    (EngineVersion(25, 0, 0), CdiVersion::V0_6_0),
+    (EngineVersion(26, 1, 0), CdiVersion::V0_7_0),
+    (EngineVersion(27, 4, 0), CdiVersion::V0_8_0),
+    (EngineVersion(28, 1, 0), CdiVersion::V1_0_0),
+    (EngineVersion(29, 2, 0), CdiVersion::V1_1_0),
 ];
 /// containerd (`go.mod`).
 pub(crate) const CONTAINERD: CdiReaders = &[
-    (EngineVersion(1, 7, 0), Cdi::V0_5_0),
-    (EngineVersion(1, 7, 12), Cdi::V0_6_0),
-    (EngineVersion(1, 7, 16), Cdi::V0_7_0),
-    (EngineVersion(1, 7, 27), Cdi::V0_8_0),
-    (EngineVersion(2, 0, 5), Cdi::V1_0_0),
-    (EngineVersion(2, 2, 1), Cdi::V1_1_0),
+    (EngineVersion(1, 7, 0), CdiVersion::V0_5_0),
+    (EngineVersion(1, 7, 12), CdiVersion::V0_6_0),
+    (EngineVersion(1, 7, 16), CdiVersion::V0_7_0),
+    (EngineVersion(1, 7, 27), CdiVersion::V0_8_0),
+    (EngineVersion(2, 0, 5), CdiVersion::V1_0_0),
+    (EngineVersion(2, 2, 1), CdiVersion::V1_1_0),
 ];
 /// podman (`go.mod`).
 pub(crate) const PODMAN: CdiReaders = &[
-    (EngineVersion(4, 1, 0), Cdi::V0_4_0),
-    (EngineVersion(4, 3, 0), Cdi::V0_5_0),
-    (EngineVersion(4, 7, 0), Cdi::V0_6_0),
-    (EngineVersion(5, 1, 0), Cdi::V0_7_0),
-    (EngineVersion(5, 2, 0), Cdi::V0_8_0),
-    (EngineVersion(5, 5, 0), Cdi::V1_0_0),
-    (EngineVersion(6, 0, 0), Cdi::V1_1_0),
+    (EngineVersion(4, 1, 0), CdiVersion::V0_4_0),
+    (EngineVersion(4, 3, 0), CdiVersion::V0_5_0),
+    (EngineVersion(4, 7, 0), CdiVersion::V0_6_0),
+    (EngineVersion(5, 1, 0), CdiVersion::V0_7_0),
+    (EngineVersion(5, 2, 0), CdiVersion::V0_8_0),
+    (EngineVersion(5, 5, 0), CdiVersion::V1_0_0),
+    (EngineVersion(6, 0, 0), CdiVersion::V1_1_0),
 ];
 /// CRI-O (`go.mod`).
 pub(crate) const CRIO: CdiReaders = &[
-    (EngineVersion(1, 24, 0), Cdi::V0_3_0),
-    (EngineVersion(1, 25, 0), Cdi::V0_5_0),
-    (EngineVersion(1, 28, 0), Cdi::V0_6_0),
-    (EngineVersion(1, 30, 0), Cdi::V0_7_0),
-    (EngineVersion(1, 31, 0), Cdi::V0_8_0),
-    (EngineVersion(1, 33, 0), Cdi::V1_0_0),
-    (EngineVersion(1, 35, 0), Cdi::V1_1_0),
+    (EngineVersion(1, 24, 0), CdiVersion::V0_3_0),
+    (EngineVersion(1, 25, 0), CdiVersion::V0_5_0),
+    (EngineVersion(1, 28, 0), CdiVersion::V0_6_0),
+    (EngineVersion(1, 30, 0), CdiVersion::V0_7_0),
+    (EngineVersion(1, 31, 0), CdiVersion::V0_8_0),
+    (EngineVersion(1, 33, 0), CdiVersion::V1_0_0),
+    (EngineVersion(1, 35, 0), CdiVersion::V1_1_0),
 ];
 
 #[cfg(test)]
@@ -113,9 +113,15 @@ mod tests {
     #[test]
     fn an_engine_reads_what_its_library_does_and_an_old_one_nothing() {
         assert_eq!(EngineKind::Docker.newest_cdi(EngineVersion(24, 0, 9)), None);
-        assert_eq!(EngineKind::Docker.newest_cdi(EngineVersion(26, 0, 2)), Some(Cdi::V0_6_0));
-        assert_eq!(EngineKind::Containerd.newest_cdi(EngineVersion(2, 0, 4)), Some(Cdi::V0_8_0));
-        assert_eq!(EngineKind::Podman.newest_cdi(EngineVersion(4, 3, 1)), Some(Cdi::V0_5_0));
-        assert_eq!(EngineKind::Crio.newest_cdi(EngineVersion(1, 40, 0)), Some(Cdi::V1_1_0));
+        assert_eq!(
+            EngineKind::Docker.newest_cdi(EngineVersion(26, 0, 2)),
+            Some(CdiVersion::V0_6_0)
+        );
+        assert_eq!(
+            EngineKind::Containerd.newest_cdi(EngineVersion(2, 0, 4)),
+            Some(CdiVersion::V0_8_0)
+        );
+        assert_eq!(EngineKind::Podman.newest_cdi(EngineVersion(4, 3, 1)), Some(CdiVersion::V0_5_0));
+        assert_eq!(EngineKind::Crio.newest_cdi(EngineVersion(1, 40, 0)), Some(CdiVersion::V1_1_0));
     }
 }

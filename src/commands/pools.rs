@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use onload_cdi::{DeviceName, Registry};
 use onload_core::class::Class;
-use onload_core::lease::{DeviceId, LeaseEntry as ListedLease};
+use onload_core::lease::{DeviceId, LeaseEntry};
 use onload_core::nearness::Nearness;
 use onload_core::pool::{Pool, PoolMember, UNCOUNTED};
 use onload_host::host::Host;
@@ -39,7 +39,7 @@ impl PoolHolders {
         }
     }
 
-    pub(super) fn new(entries: &[ListedLease]) -> PoolHolders {
+    pub(super) fn new(entries: &[LeaseEntry]) -> PoolHolders {
         let mut holders: BTreeMap<DeviceId, Vec<String>> = BTreeMap::new();
         for entry in entries.iter().filter(|entry| !entry.has_ended) {
             let container = match &entry.lease {

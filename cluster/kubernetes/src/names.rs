@@ -12,7 +12,7 @@ use std::str::FromStr;
 use anyhow::bail;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use onload_host::specdir::sha256;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
@@ -71,7 +71,7 @@ impl FromStr for NodeName {
 
 /// Whether an offer is a device to allocate: no setting, nothing that kubelet counts by itself, and not
 /// Onload without an interface.
-pub fn is_allocatable(device: &Offer) -> bool {
+pub fn is_allocatable(device: &HostDevice) -> bool {
     !device.class.is_uncountable() && !device.is_loopback()
 }
 
@@ -84,7 +84,7 @@ pub struct DeviceNames {
 }
 
 impl DeviceNames {
-    pub fn new(devices: &[Offer]) -> DeviceNames {
+    pub fn new(devices: &[HostDevice]) -> DeviceNames {
         let mut names = DeviceNames::default();
         for device in devices.iter().filter(|device| is_allocatable(device)) {
             names.add(device.class, &device.name);
@@ -126,11 +126,11 @@ impl DeviceNames {
     /// The same in a pool of a node, among these offers, which are sorted by class and name.
     pub fn find_device<'o>(
         &self,
-        devices: &'o [Offer],
+        devices: &'o [HostDevice],
         node: &NodeName,
         pool: &str,
         device: &str,
-    ) -> Option<&'o Offer> {
+    ) -> Option<&'o HostDevice> {
         let class = node.parse_pool(pool)?;
         let key = (class, self.find(class, device)?);
         let index = devices
@@ -242,8 +242,8 @@ mod tests {
     }
 
     fn names(devices: &[(Class, &str)]) -> DeviceNames {
-        let host_devices: Vec<Offer> =
-            devices.iter().map(|(class, name)| Offer::new(*class, name).unwrap()).collect();
+        let host_devices: Vec<HostDevice> =
+            devices.iter().map(|(class, name)| HostDevice::new(*class, name).unwrap()).collect();
         DeviceNames::new(&host_devices)
     }
 
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn what_the_node_does_not_offer_is_not_found() {
         let devices = [(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]
-            .map(|(class, name)| Offer::new(class, name).unwrap());
+            .map(|(class, name)| HostDevice::new(class, name).unwrap());
         let (names, node) = (DeviceNames::new(&devices), node("n1"));
         for (pool, device) in [
             ("n1/nic", "ens2"),

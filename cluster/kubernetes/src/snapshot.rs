@@ -13,10 +13,10 @@ use onload_core::class::Class;
 use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::kubernetes_settings::OfferMethod;
-use onload_core::lease::DeviceId as LeasedDevice;
+use onload_core::lease::DeviceId;
 use onload_core::vf_config::VfConfig;
 use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
-use onload_host::offers::{Offer, Survey};
+use onload_host::offers::{HostDevice, Survey};
 
 use crate::names::DeviceNames;
 use crate::resources::{Resource, ResourcePlan, SpecAuthor, container_nodes, plan};
@@ -35,7 +35,7 @@ fn is_claim_spec(name: &OsStr) -> bool {
 pub struct KubernetesSnapshot {
     pub plan: ResourcePlan,
     /// What the host offers, sorted by class and name.
-    pub devices: Vec<Offer>,
+    pub devices: Vec<HostDevice>,
     /// What the API server knows them by.
     pub names: DeviceNames,
     pub config: Config,
@@ -47,7 +47,7 @@ pub struct KubernetesSnapshot {
     /// The device nodes that a container gets, by their paths there, of devices that DRA may offer.
     pub nodes: BTreeMap<(Class, DeviceName), Vec<String>>,
     /// What virtual functions are set up to be while a container has them.
-    pub vf: BTreeMap<LeasedDevice, VfConfig>,
+    pub vf: BTreeMap<DeviceId, VfConfig>,
     pub exclusions: Vec<Exclusion>,
     pub taken: Instant,
 }
@@ -56,7 +56,7 @@ impl KubernetesSnapshot {
     /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
     pub fn from_survey(
         survey: Survey,
-        devices: Vec<Offer>,
+        devices: Vec<HostDevice>,
         config: &Config,
         written_by: SpecAuthor,
     ) -> Self {
@@ -78,7 +78,7 @@ impl KubernetesSnapshot {
     }
 
     /// Whether a CNI plugin moves an interface into its container.
-    pub fn is_moved_by_cni(&self, device: &Offer) -> bool {
+    pub fn is_moved_by_cni(&self, device: &HostDevice) -> bool {
         let pools = device.pools.iter();
         let mut pools = pools.filter_map(|pool| self.config.pools.get(pool));
         pools.any(|pool| pool.mover == Mover::Cni)
@@ -103,18 +103,18 @@ impl KubernetesSnapshot {
 }
 
 fn device_nodes(
-    devices: &[Offer],
+    devices: &[HostDevice],
     specs: &Registry,
     config: &Config,
 ) -> BTreeMap<(Class, DeviceName), Vec<String>> {
-    let method = |device: &&Offer| config.kubernetes.offer.method(device.class);
+    let method = |device: &&HostDevice| config.kubernetes.offer.method(device.class);
     let devices = devices.iter().filter(|device| method(device) != OfferMethod::DevicePlugin);
     let nodes =
         devices.map(|device| ((device.class, device.name.clone()), container_nodes(device, specs)));
     nodes.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 
-fn vf_configs(specs: &Registry) -> BTreeMap<LeasedDevice, VfConfig> {
+fn vf_configs(specs: &Registry) -> BTreeMap<DeviceId, VfConfig> {
     let kinds = Class::OF_FUNCTIONS.map(Class::cdi_kind);
     let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
     let devices = specs.devices().filter(|resolved| is_one(resolved.name.kind().as_str()));

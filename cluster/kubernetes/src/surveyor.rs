@@ -12,7 +12,7 @@ use onload_agent::host_watch::{self, HostWatch};
 use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_host::host::Host;
-use onload_host::offers::{Offer, Survey};
+use onload_host::offers::{HostDevice, Survey};
 use onload_host::settings;
 use onload_host::watch::{WatchSources, Watcher};
 use onload_report::metrics::{MetricsInput, render_openmetrics};
@@ -91,7 +91,7 @@ impl KubernetesSurveyor {
     }
 
     /// Takes the numbers of the host for those who collect them: an answer to them reads no file.
-    fn update_metrics(&mut self, survey: &Survey, devices: &[Offer]) {
+    fn update_metrics(&mut self, survey: &Survey, devices: &[HostDevice]) {
         let text = render_openmetrics(MetricsInput {
             host: &self.host,
             inventory: &survey.inventory,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::DeviceId as Leased;
+use onload_core::lease::DeviceId;
 use onload_core::ticket::to_variable;
 use onload_host::host::Host;
 use onload_host::leases;
@@ -48,7 +48,7 @@ impl NomadSnapshot {
     ) -> Result<NomadSnapshot> {
         let survey = edit_sources::survey_host(host, config, settings, dirs)?;
         let leases = survey.devices.iter().flat_map(|host_device| {
-            let device = Leased { class: host_device.class, name: host_device.name.clone() };
+            let device = DeviceId { class: host_device.class, name: host_device.name.clone() };
             let device_leases = host_device.leases.iter();
             device_leases.filter_map(move |device_lease| {
                 Some((device.clone(), device_lease.lease.as_ref()?))
@@ -124,10 +124,10 @@ impl NomadSnapshot {
             let members = members.flat_map(|(class, names)| leased_devices(*class, names));
             members.map(|member| (member, device.slots))
         });
-        let slots_by_device: BTreeMap<Leased, u32> = slots_by_device.collect();
+        let slots_by_device: BTreeMap<DeviceId, u32> = slots_by_device.collect();
         let mut leases = leases::list(host)?;
         leases.retain(|entry| !entry.has_ended);
-        let is_full = |device: &Leased| {
+        let is_full = |device: &DeviceId| {
             let held = leases.iter().filter(|entry| entry.device == *device);
             let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
             slots_by_device.get(device).is_some_and(|slots| held >= *slots)
@@ -226,7 +226,7 @@ fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> boo
     other_devices.find(|(other, _)| !is_taken(*other)).map_or(index, |(other, _)| other)
 }
 
-fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = Leased> {
+fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = DeviceId> {
     let names = names.iter().map(|name| name.device().clone());
-    names.map(move |name| Leased { class, name })
+    names.map(move |name| DeviceId { class, name })
 }

@@ -116,7 +116,7 @@ fn mounts(verdict: LibraryDecision) -> (MountMethod, Vec<String>) {
 
 /// The same, and why some devices have none.
 fn partial_mounts(verdict: LibraryDecision) -> (MountMethod, Vec<String>, Option<String>) {
-    let LibraryDecision::Mount { method: way, files, unserved } = verdict else {
+    let LibraryDecision::Mount { method, files, unserved } = verdict else {
         panic!("{verdict:?}");
     };
     let short = |path: &Path| path.display().to_string().replace(&format!("{MULTIARCH}/"), "");
@@ -124,7 +124,7 @@ fn partial_mounts(verdict: LibraryDecision) -> (MountMethod, Vec<String>, Option
         (source, target) if source == target => source,
         (source, target) => format!("{source} {target}"),
     };
-    (way, files.into_iter().map(line).collect(), unserved)
+    (method, files.into_iter().map(line).collect(), unserved)
 }
 
 fn reason(verdict: LibraryDecision) -> String {

@@ -12,7 +12,7 @@ use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
-use onload_core::lease::{DeviceId as LeasedDevice, MemberRequest, Numa, Token};
+use onload_core::lease::{DeviceId, MemberRequest, Numa, Token};
 use onload_core::nearness::Nearness;
 use onload_core::pool::Pool;
 use onload_core::request::{DeviceRef, DeviceValue, Origin, Request};
@@ -34,11 +34,11 @@ pub struct PoolRequest<'a> {
     /// The NUMA node that all come from.
     pub numa: Numa,
     /// Devices by their names, which tickets give the container for itself, each with its ticket.
-    pub named: &'a [(LeasedDevice, Token)],
+    pub named: &'a [(DeviceId, Token)],
     pub id: &'a ContainerId,
     pub bundle: &'a Path,
     /// What the nodes of a member are expected to be.
-    pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expectation>,
+    pub expect: &'a dyn Fn(&DeviceId) -> Vec<Expectation>,
     /// Where the first of them is requested.
     pub origin: &'a Origin,
 }
@@ -49,7 +49,7 @@ pub struct Reservation {
     /// What the container's hook has to name.
     pub token: Token,
     /// The members, in the order of the device requests, and the devices by their names.
-    pub devices: Vec<LeasedDevice>,
+    pub devices: Vec<DeviceId>,
 }
 
 pub trait Pools {
@@ -66,7 +66,7 @@ pub trait Pools {
 }
 
 /// Devices, each with the token of its reservation.
-type ReservedMembers = Vec<(LeasedDevice, Token)>;
+type ReservedMembers = Vec<(DeviceId, Token)>;
 
 /// The members that each pool gave.
 pub(super) type MembersByPool = BTreeMap<(Class, String), Vec<String>>;
@@ -121,7 +121,7 @@ pub(super) fn choose(
 fn choose_members(
     subject: DecisionSubject<'_>,
     device_requests: &[MemberRequest],
-    named: &[(LeasedDevice, Token)],
+    named: &[(DeviceId, Token)],
     specs: &OnloadSpecs,
     pools: &dyn Pools,
     origin: &Origin,
@@ -157,7 +157,7 @@ fn choose_members(
 /// The devices that the container's tickets give it for itself, as far as its request names them still. One that
 /// no specification offers is refused later.
 fn ticket_devices(subject: DecisionSubject<'_>, specs: &OnloadSpecs) -> ReservedMembers {
-    let is_requested = |device: &LeasedDevice| {
+    let is_requested = |device: &DeviceId| {
         let entry = subject.request.devices.get(&device.class);
         entry.is_some_and(|entry| {
             let mut names = entry.value.iter().map(|device_ref| device_ref.name.as_str());
@@ -287,7 +287,7 @@ fn device_request(
 fn find_held_members(
     config: &OciConfig,
     device_requests: &[MemberRequest],
-    named: &[(LeasedDevice, Token)],
+    named: &[(DeviceId, Token)],
 ) -> Result<Option<ReservedMembers>, OciConfigError> {
     let mut granted = ReservedMembers::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
@@ -300,7 +300,7 @@ fn find_held_members(
     let mut members = Vec::new();
     for device_request in device_requests {
         for _ in 0..device_request.count {
-            let is_member = |(device, _): &(LeasedDevice, Token)| {
+            let is_member = |(device, _): &(DeviceId, Token)| {
                 let mut members = device_request.pool.members.iter();
                 device.class == device_request.class
                     && members.any(|member| member.name == device.name)
@@ -324,7 +324,7 @@ fn find_held_members(
 fn replace_pools<'a>(
     request: &Request,
     device_requests: &[MemberRequest],
-    mut members: impl Iterator<Item = &'a LeasedDevice>,
+    mut members: impl Iterator<Item = &'a DeviceId>,
 ) -> (Request, MembersByPool) {
     let mut request = request.clone();
     let mut members_by_pool = MembersByPool::new();
@@ -387,7 +387,7 @@ impl Chosen {
             let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
                 continue;
             };
-            let is_leased = |(device, _): &&(LeasedDevice, Token)| arguments.lease.contains(device);
+            let is_leased = |(device, _): &&(DeviceId, Token)| arguments.lease.contains(device);
             if let Some((device, token)) = self.members.iter().find(is_leased) {
                 named_devices.insert(device.clone());
                 arguments.token = Some(token.clone());
@@ -436,7 +436,7 @@ mod tests {
         let device_request =
             MemberRequest::for_pool(Class::Netdev, "fast".parse().unwrap(), 2, pool);
         let members = ["ens1v3", "ens1v1"]
-            .map(|name| LeasedDevice { class: Class::Netdev, name: name.parse().unwrap() });
+            .map(|name| DeviceId { class: Class::Netdev, name: name.parse().unwrap() });
         let (resolved, given) = replace_pools(&request, &[device_request], members.iter());
         let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
         assert_eq!(of_pool, &["ens1v3", "ens1v1"]);

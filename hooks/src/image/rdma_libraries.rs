@@ -71,15 +71,17 @@ pub(crate) fn choose(
             choice.reasons.push(format!("the image's own libraries can use {names}"));
         }
         LibraryDecision::Unfit(misfit_reason) => choice.misfit = Some(misfit_reason),
-        LibraryDecision::Mount { method: way, .. } if setting == RdmaLibraries::Image => {
+        LibraryDecision::Mount { method, .. } if setting == RdmaLibraries::Image => {
             choice.misfit = Some(format!(
                 "{}; rdma-libraries = \"auto\" would mount the host's",
-                describe_lack(way, &names)
+                describe_lack(method, &names)
             ));
         }
-        LibraryDecision::Mount { method: way, mut files, unserved } => {
+        LibraryDecision::Mount { method, mut files, unserved } => {
             choice.misfit = unserved;
-            choice.reasons.push(format!("{}: the host's are mounted", describe_lack(way, &names)));
+            choice
+                .reasons
+                .push(format!("{}: the host's are mounted", describe_lack(method, &names)));
             files.retain(|file| !is_mounted(file, config.mounts()));
             choice.files = files;
         }

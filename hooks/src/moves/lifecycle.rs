@@ -59,11 +59,11 @@ pub(crate) trait MoveOps: Sized {
     /// Whether it leaves the host's network namespace.
     const MOVES: bool = true;
     /// What a lease keeps of it.
-    type Facts: Clone + Into<SavedState>;
+    type Saved: Clone + Into<SavedState>;
     /// The device as a network namespace has it now.
-    type Seen;
+    type Observation;
     /// What [`MoveOps::prepare`] found.
-    type Driver: Default;
+    type Preparation: Default;
 
     /// Why none can move from the host to this container.
     fn check_way(&self, _host_netns: &Netns, _container_netns: &Netns, _name: &str) -> Result<()> {
@@ -78,19 +78,19 @@ pub(crate) trait MoveOps: Sized {
         &self,
         netns: &Netns,
         request: &MoveRequest<'_>,
-    ) -> Result<Option<Self::Seen>>;
+    ) -> Result<Option<Self::Observation>>;
     /// Everything that may be wrong, before anything is changed; what the device is, and a warning.
     fn examine(
         &self,
-        observation: &Self::Seen,
+        observation: &Self::Observation,
         request: &MoveRequest<'_>,
         context: &MoveContext<'_, Self>,
-    ) -> Result<(Self::Facts, Option<String>)>;
+    ) -> Result<(Self::Saved, Option<String>)>;
     /// Refuses one that another container of the namespace has otherwise than this one asks for.
     fn check_there(
         &self,
         _container_netns: &Netns,
-        _observation: &Self::Seen,
+        _observation: &Self::Observation,
         _: &MoveRequest<'_>,
     ) -> Result<()> {
         Ok(())
@@ -98,36 +98,36 @@ pub(crate) trait MoveOps: Sized {
     /// What is known of a device that is in the container's namespace though no lease says how it was before.
     fn stray_state(
         &self,
-        observation: &Self::Seen,
+        observation: &Self::Observation,
         request: &MoveRequest<'_>,
-    ) -> Result<Self::Facts>;
+    ) -> Result<Self::Saved>;
     /// Gives the container a device that is leased to it.
     fn send(
         &self,
         container_device: &ContainerDevice<'_, Self>,
-        saved: &Self::Facts,
+        saved: &Self::Saved,
         context: &MoveContext<'_, Self>,
     ) -> Result<()>;
 
     /// What a lease keeps, if that is of this kind.
-    fn downcast_saved(saved: &SavedState) -> Option<&Self::Facts>;
+    fn downcast_saved(saved: &SavedState) -> Option<&Self::Saved>;
     /// The PCI function of a device, and its name for messages.
-    fn identity(saved: &Self::Facts) -> (PciAddress, &str);
+    fn identity(saved: &Self::Saved) -> (PciAddress, &str);
     /// The device of a lease, in a namespace, whatever it is called.
-    fn find(&self, netns: &Netns, saved: &Self::Facts) -> Result<Option<Self::Seen>>;
+    fn find(&self, netns: &Netns, saved: &Self::Saved) -> Result<Option<Self::Observation>>;
     /// Whether a namespace has a device of a function.
     fn exists_in(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
     /// What can be done for a device that may be without its driver, and what has to be before it comes.
-    fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Facts) -> Result<Self::Driver> {
-        Ok(Self::Driver::default())
+    fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Saved) -> Result<Self::Preparation> {
+        Ok(Self::Preparation::default())
     }
     /// Takes the device out of a namespace, whatever was done to it there; no error where it has gone meanwhile.
     fn move_home(
         &self,
         from: &Netns,
-        observation: &Self::Seen,
+        observation: &Self::Observation,
         host_netns: &HostNetns<'_, Self>,
-        saved: &Self::Facts,
+        saved: &Self::Saved,
     ) -> Result<()>;
     /// Makes a device that is on the host what it was.
     fn restore(
@@ -171,7 +171,7 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
     }
 
     /// The device of a lease, if it is here.
-    pub(super) fn find(&self, saved: &K::Facts) -> Result<Option<K::Seen>> {
+    pub(super) fn find(&self, saved: &K::Saved) -> Result<Option<K::Observation>> {
         self.ops.find(&self.netns, saved)
     }
 
@@ -270,7 +270,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
     }
 
     /// Brings back a device that was to stay in the container.
-    fn return_device(&self, device: &DeviceId, saved: K::Facts) -> Result<()> {
+    fn return_device(&self, device: &DeviceId, saved: K::Saved) -> Result<()> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
         self.leases.mark_returning(device, id, &bundle)?;
         // An earlier start of the container may have left it otherwise than it was, which its lease knows.
@@ -382,18 +382,18 @@ impl<'a> MoveRequest<'a> {
 pub(crate) struct ContainerDevice<'a, K: MoveOps> {
     pub(super) request: MoveRequest<'a>,
     /// As it was when it was found.
-    pub(super) observation: K::Seen,
+    pub(super) observation: K::Observation,
     /// Nobody else touches it before all are granted.
     _locks: Vec<Lock>,
     /// What it was; none where it did not move for this container.
-    saved: Option<K::Facts>,
+    saved: Option<K::Saved>,
     /// What is not known of it.
     warning: Option<String>,
 }
 
 impl<'a, K: MoveOps> ContainerDevice<'a, K> {
     /// Not before it is leased.
-    fn new(request: MoveRequest<'a>, observation: K::Seen, locks: Vec<Lock>) -> Self {
+    fn new(request: MoveRequest<'a>, observation: K::Observation, locks: Vec<Lock>) -> Self {
         ContainerDevice { request, observation, _locks: locks, saved: None, warning: None }
     }
 
@@ -471,7 +471,7 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
     }
 
     /// The devices with their names on the host.
-    pub(super) fn observations(&self) -> impl Iterator<Item = (&str, &K::Seen)> {
+    pub(super) fn observations(&self) -> impl Iterator<Item = (&str, &K::Observation)> {
         let devices = self.devices.iter();
         devices.map(|device| (device.request.name.as_str(), &device.observation))
     }
@@ -510,7 +510,7 @@ pub(super) struct ReturningDevice<'a, K: MoveOps> {
     pub(super) device: &'a DeviceId,
     pub(super) record: MoveRecord,
     /// What it was.
-    pub(super) saved: K::Facts,
+    pub(super) saved: K::Saved,
 }
 
 impl<'a, K: MoveOps> ReturningDevice<'a, K> {
@@ -602,8 +602,8 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
 /// A device that is on the host again, and may not be what it was.
 pub(crate) struct ReturnedDevice<'a, K: MoveOps> {
     pub(super) returning: ReturningDevice<'a, K>,
-    pub(super) observation: K::Seen,
-    pub(super) preparation: K::Driver,
+    pub(super) observation: K::Observation,
+    pub(super) preparation: K::Preparation,
 }
 
 impl<K: MoveOps> ReturnedDevice<'_, K> {

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::DeviceId as LeasedDevice;
+use onload_core::lease::DeviceId;
 use onload_core::versioned;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
@@ -92,7 +92,7 @@ pub(crate) struct LiveInjection {
     /// For each of them, the node of this host that had its numbers.
     pub nodes: Vec<PathBuf>,
     /// What the container has for itself.
-    pub leases: Vec<LeasedDevice>,
+    pub leases: Vec<DeviceId>,
     /// The bundle that the leases name.
     pub bundle: PathBuf,
     /// The hooks of specifications that did part of it. One that comes by annotation has no entry.

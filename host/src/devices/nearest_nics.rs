@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
-use onload_core::nearness::{GpuNearness, Nearness, NicRank as NearNic};
+use onload_core::nearness::{GpuNearness, Nearness, NicRank};
 use onload_sys::pci::PciAddress;
 
 use super::device::{Health, HostDevice};
@@ -112,7 +112,7 @@ pub(crate) fn pool_nearness(gpu_nics: &GpuNicMap<'_>, members: &[&HostDevice]) -
         let index = indexes.find(|(_, gpu)| **gpu == address);
         let nics = order.into_iter().filter_map(|(nic, rank)| {
             let rank = *ranks.get(&rank)?;
-            Some(NearNic { nic, rank })
+            Some(NicRank { nic, rank })
         });
         let gpu = GpuNearness { index: index.map(|(index, _)| *index), nics: nics.collect() };
         (address, gpu)

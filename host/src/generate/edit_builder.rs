@@ -15,9 +15,9 @@ use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 use onload_core::vf_config::VfArgument;
 
 use super::installed_files::InstalledFiles;
-use crate::devices::HostDevice as Offered;
+use crate::devices::HostDevice;
 use crate::discover::installation::{Installation, Tool};
-use crate::discover::node::OfferedNode as Found;
+use crate::discover::node::OfferedNode;
 
 /// Read and write, for nodes that a program maps and controls.
 pub(super) const READ_WRITE: &str = "rw";
@@ -139,7 +139,7 @@ impl<'c> EditBuilder<'c> {
         Some(self.config.rdma_libraries).filter(|libraries| *libraries != RdmaLibraries::Off)
     }
 
-    pub(super) fn leasing_edits(&self, devices: &[&Offered]) -> ContainerEdits {
+    pub(super) fn leasing_edits(&self, devices: &[&HostDevice]) -> ContainerEdits {
         ContainerEdits {
             hooks: self.hooks(&self.lease_arguments(devices)),
             ..ContainerEdits::default()
@@ -148,7 +148,7 @@ impl<'c> EditBuilder<'c> {
 
     /// What a container of these devices leases, and what each is set up to be then: nothing where any number of
     /// containers have one.
-    pub(super) fn lease_arguments(&self, devices: &[&Offered]) -> HookArguments {
+    pub(super) fn lease_arguments(&self, devices: &[&HostDevice]) -> HookArguments {
         let mut arguments = HookArguments::default();
         for device in devices {
             if self.leases.share(device.class).is_none() {
@@ -194,7 +194,7 @@ impl<'c> EditBuilder<'c> {
     /// The hook's expectations for a node: the devices behind it, and its current number. A
     /// long-lived engine examines a node again only when the specification's bytes change, so they
     /// must contain the number.
-    pub(super) fn expectations(&self, node: &Found) -> impl Iterator<Item = Expectation> {
+    pub(super) fn expectations(&self, node: &OfferedNode) -> impl Iterator<Item = Expectation> {
         node.expected.iter().map(|device| Expectation {
             node: self.device_node(&node.node.path, READ).path,
             device: device.clone(),

@@ -26,7 +26,7 @@ use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::devices::inventory::Inventory;
-use crate::devices::{HostDevice as Offered, LOOPBACK};
+use crate::devices::{HostDevice, LOOPBACK};
 use crate::discover::exclusion::Exclusion;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
@@ -104,8 +104,8 @@ fn class_edits(
 ) -> Option<ClassEdits> {
     let devices = inventory.devices_of_class(class);
     // Nothing but the hook sets a virtual function up.
-    let is_set_up = |device: &&Offered| device.vf.is_none() || builder.installed.hook;
-    let devices: Vec<&Offered> = devices.filter(is_set_up).collect();
+    let is_set_up = |device: &&HostDevice| device.vf.is_none() || builder.installed.hook;
+    let devices: Vec<&HostDevice> = devices.filter(is_set_up).collect();
     let class_edits = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
             onload::class_edits(class, inventory, &devices, builder)

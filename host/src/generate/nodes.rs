@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use onload_cdi::{ContainerEdits, DeviceNode as Given};
+use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::class::Class;
 use onload_core::hook_arguments::HookArguments;
 
@@ -52,7 +52,7 @@ fn edits(
     let nodes: Vec<&OfferedNode> = nodes.map(Arc::as_ref).collect();
     let paths = nodes.iter().map(|node| node.node.path.as_str());
     let paths = paths.filter(|path| !common.contains(path));
-    let device_nodes: Vec<Given> =
+    let device_nodes: Vec<DeviceNode> =
         paths.map(|path| builder.device_node(path, builder.permissions(class))).collect();
     let (shared, own): (Vec<&OfferedNode>, Vec<&OfferedNode>) =
         nodes.into_iter().partition(|node| node.is_shared);

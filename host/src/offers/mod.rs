@@ -12,7 +12,7 @@ mod survey;
 mod tests;
 
 pub use crate::devices::{
-    Attribute, Attributes, DeviceLease, Health, HostDevice as Offer, LOOPBACK, Sharing,
+    Attribute, Attributes, DeviceLease, Health, HostDevice, LOOPBACK, Sharing,
 };
 pub use build::build_offers;
 pub use spec_devices::GENERATE;

@@ -13,7 +13,7 @@ use onload_core::host_settings::RdmaNetns;
 use onload_core::lease::{Holder, Lease, LeaseEntry};
 use onload_sys::processes::{Cgroup, ProcessId};
 
-use super::{Attribute, Health, LOOPBACK, Offer, Sharing, Survey, build_offers};
+use super::{Attribute, Health, HostDevice, LOOPBACK, Sharing, Survey, build_offers};
 use crate::devices::devices;
 use crate::devices::inventory::Inventory;
 use crate::discover::exclusion::Exclusion;
@@ -34,7 +34,7 @@ struct Given {
     leases: Vec<LeaseEntry>,
 }
 
-fn holders(device: &Offer) -> Vec<&str> {
+fn holders(device: &HostDevice) -> Vec<&str> {
     let leases = device.leases.iter();
     leases.map(|held| held.text.as_str()).collect()
 }
@@ -79,14 +79,14 @@ impl Given {
         Registry::from_sources(sources.collect())
     }
 
-    fn offers(&mut self) -> Vec<Offer> {
+    fn offers(&mut self) -> Vec<HostDevice> {
         self.make_devices();
         let pools = resolve(&self.inventory, &self.config);
         let registry = self.registry();
         build_offers(&self.inventory, &registry, &pools, &self.leases)
     }
 
-    fn offer(&mut self, name: &str) -> Offer {
+    fn offer(&mut self, name: &str) -> HostDevice {
         let offers = self.offers();
         let mut offers = offers.into_iter();
         let found = offers.find(|offer| format!("{}={}", offer.class, offer.name) == name);
@@ -136,14 +136,14 @@ fn unhealthy(reason: &str) -> Health {
     Health::Unhealthy(reason.to_owned())
 }
 
-fn text(device: &Offer, key: &str) -> String {
+fn text(device: &HostDevice, key: &str) -> String {
     match device.attributes.get(key) {
         Some(Attribute::Text(text)) => text.clone(),
         other => panic!("{key} of {}: {other:?}", device.name),
     }
 }
 
-fn row(device: &Offer) -> String {
+fn row(device: &HostDevice) -> String {
     let numa_node = device.numa_node.map_or("-".to_owned(), |node| node.to_string());
     let pci = device.pci.map_or("-".to_owned(), |pci| pci.to_string());
     let root = device.pcie_root.as_deref().unwrap_or("-");
@@ -232,7 +232,7 @@ fn an_interface_that_a_cni_plugin_moves_is_the_same_offer_while_it_is_away() {
 #[test]
 fn all_devices_of_a_class_have_the_same_attributes() {
     let mut keys: BTreeMap<Class, BTreeSet<Vec<(&str, u8)>>> = BTreeMap::new();
-    let mut add = |offers: Vec<Offer>| {
+    let mut add = |offers: Vec<HostDevice>| {
         for offer in offers {
             let shape = offer.attributes.iter().map(|(key, value)| match value {
                 Attribute::Text(_) => (*key, 0),
@@ -467,7 +467,7 @@ fn onload_that_is_offered_no_longer_takes_all_of_its_devices_along() {
         let classes = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Profile];
         classes.contains(&offer.class)
     });
-    let of_onload: Vec<&Offer> = of_onload.collect();
+    let of_onload: Vec<&HostDevice> = of_onload.collect();
     assert_eq!(of_onload.len(), 9);
     let why = "Onload is not offered: /dev/onload does not exist; load its driver";
     for offer in of_onload {
@@ -596,7 +596,7 @@ fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     given.lease("vfio:0000:81:10.2", 0, "web").lease = Err("it is no lease".to_owned());
     let offers = given.offers();
     let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);
-    let offers: Vec<&Offer> = offers.collect();
+    let offers: Vec<&HostDevice> = offers.collect();
     assert!(offers[0].leases.is_empty());
     assert_eq!(holders(offers[1]), ["an unknown container (it is no lease)"]);
     assert_eq!(
@@ -673,7 +673,7 @@ fn a_device_that_its_holder_has_taken_along_stays_an_offer() {
     taken.inventory.rdma_netns_mode = Some(RdmaNetns::Exclusive);
     taken.lease("rdma:rxe0", 0, "web");
     let offers = taken.offers();
-    let rdma: Vec<&Offer> = offers.iter().filter(|offer| offer.class == Class::Rdma).collect();
+    let rdma: Vec<&HostDevice> = offers.iter().filter(|offer| offer.class == Class::Rdma).collect();
     assert_eq!(rdma[0].health, Health::Healthy);
     assert!(matches!(rdma[0].health_excluding(|_| false), Health::Unhealthy(_)));
     // Nobody holds the other.
@@ -756,7 +756,7 @@ fn thousands_of_virtual_functions_are_an_offer_each() {
     given.lease("vfio:0001:07:1f.7", 0, "last");
     let offers = given.offers();
     let vfio = offers.iter().filter(|offer| offer.class == Class::Vfio);
-    let vfio: Vec<&Offer> = vfio.collect();
+    let vfio: Vec<&HostDevice> = vfio.collect();
     assert_eq!(vfio.len(), 4096);
     assert!(vfio.iter().all(|offer| offer.health == Health::Healthy));
     assert!(vfio.iter().all(|offer| offer.pools == ["fast"] && offer.cdi.len() == 1));
@@ -816,10 +816,11 @@ fn a_drained_device_stays_an_offer_that_nobody_can_have() {
     let mut given = Given::sample(CAPTURED, "[pools.fast]\nclass = \"vfio\"\n");
     let before = given.offer("vfio=0000:81:10.0");
     given.lease("vfio:0000:81:10.0", 0, "web");
-    let at = |device: &Offer| device.class == Class::Vfio && device.name.as_str() == "0000:81:10.0";
+    let at =
+        |device: &HostDevice| device.class == Class::Vfio && device.name.as_str() == "0000:81:10.0";
     let at = given.inventory.devices.iter().position(at).unwrap();
     let device = given.inventory.devices.remove(at);
-    given.inventory.drained.push(Offer { is_drained: true, health: unhealthy(why), ..device });
+    given.inventory.drained.push(HostDevice { is_drained: true, health: unhealthy(why), ..device });
     let pools = resolve(&given.inventory, &given.config);
     let offers = build_offers(&given.inventory, &Registry::default(), &pools, &given.leases);
     let after = offers.iter().find(|offer| offer.name == before.name).unwrap();

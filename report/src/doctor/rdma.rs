@@ -109,12 +109,12 @@ fn library_finding(
     }
     let devices = slice::from_ref(device);
     Ok(
-        if let Some(LibraryMisfit { reason: why, is_present: is_there, .. }) =
+        if let Some(LibraryMisfit { reason: why, is_present, .. }) =
             find_misfit(host, "the host", None, devices)?
         {
             Finding::warn(
                 format!("{why}: only images with provider libraries of their own can use it"),
-                if is_there { driver_library("") } else { install(LIBIBVERBS) },
+                if is_present { driver_library("") } else { install(LIBIBVERBS) },
             )
         } else if is_rdmacm_missing(host, None)? {
             Finding::warn(

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{Host, HostError};
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use onload_host::specdir::{FILE_PREFIX, OUTPUT_DIR};
 
 use crate::status::ContainerGrants;
@@ -20,7 +20,7 @@ use family::{MetricFamily, MetricKind, render};
 pub struct MetricsInput<'m> {
     pub host: &'m Host,
     pub inventory: &'m Inventory,
-    pub devices: &'m [Offer],
+    pub devices: &'m [HostDevice],
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'m [LeaseEntry]>,
     pub grantees: Option<&'m [ContainerGrants]>,

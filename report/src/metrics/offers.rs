@@ -6,7 +6,7 @@ use std::fmt;
 use onload_core::class::Class;
 use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
-use onload_host::offers::{Health, Offer};
+use onload_host::offers::{Health, HostDevice};
 
 use super::family::{MetricFamily, MetricKind, count};
 use crate::status::ContainerGrants;
@@ -18,7 +18,7 @@ const REASON: usize = 160;
 
 type ClassCounts = BTreeMap<(Class, &'static str), usize>;
 
-pub(super) fn device_families(devices: &[Offer]) -> [MetricFamily; 3] {
+pub(super) fn device_families(devices: &[HostDevice]) -> [MetricFamily; 3] {
     let mut counts = ClassCounts::new();
     let mut reasons = Vec::new();
     for device in devices {
@@ -67,7 +67,7 @@ pub(super) fn device_families(devices: &[Offer]) -> [MetricFamily; 3] {
     ]
 }
 
-pub(super) fn drained_family(devices: &[Offer]) -> MetricFamily {
+pub(super) fn drained_family(devices: &[HostDevice]) -> MetricFamily {
     let devices = devices.iter();
     class_family(
         "devices_drained",

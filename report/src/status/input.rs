@@ -5,7 +5,7 @@ use std::path::Path;
 use onload_core::lease::LeaseEntry;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
-use onload_host::netlink::netns_links::NetnsLinks as Network;
+use onload_host::netlink::netns_links::NetnsLinks;
 
 use super::process::proc_dir;
 
@@ -13,7 +13,7 @@ use super::process::proc_dir;
 /// known.
 pub type GuardedRead<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
 
-pub type NetworkLookup<'n> = &'n dyn Fn(u32) -> Option<Network>;
+pub type NetworkLookup<'n> = &'n dyn Fn(u32) -> Option<NetnsLinks>;
 
 #[derive(Clone, Copy)]
 pub struct StatusInput<'l> {

@@ -59,7 +59,7 @@ use state::HostFacts;
 pub use state::{Verdict, VerdictState};
 use verdict::{decide, hidden_verdict};
 
-pub use onload_host::netlink::netns_links::NetnsLinks as Network;
+pub use onload_host::netlink::netns_links::NetnsLinks;
 
 const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 

@@ -7,7 +7,7 @@ use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
-use onload_host::netlink::netns_links::{NetnsLinks as Network, list_links};
+use onload_host::netlink::netns_links::{NetnsLinks, list_links};
 use onload_sys::netlink::link::{self, Link, format_hwaddr};
 
 use super::input::StatusInput;
@@ -21,7 +21,7 @@ const MOST: usize = 4096;
 const LOWER_UP: u32 = 0x1_0000;
 const LOOPBACK: u32 = 0x8;
 /// None where the kernel does not say.
-pub fn read_network(host: &Host, pid: u32) -> Option<Network> {
+pub fn read_network(host: &Host, pid: u32) -> Option<NetnsLinks> {
     let list = move |host: &Host| {
         let file = proc_dir(pid).join("ns/net");
         host.is_running().then(|| list_links(&file).ok()).flatten()
@@ -86,7 +86,7 @@ impl<'l> AcceleratedInterfaces<'l> {
     }
 
     /// Without the loopback; none where there are too many.
-    pub(super) fn interfaces(&self, network: &Network) -> Option<Vec<ContainerInterface>> {
+    pub(super) fn interfaces(&self, network: &NetnsLinks) -> Option<Vec<ContainerInterface>> {
         if network.links.len() > MOST {
             return None;
         }
@@ -113,7 +113,7 @@ impl<'l> AcceleratedInterfaces<'l> {
     }
 
     /// Of one that is on no other of its network, and has no members.
-    fn judge_base(&self, network: &Network, link: &Link) -> Acceleration {
+    fn judge_base(&self, network: &NetnsLinks, link: &Link) -> Acceleration {
         // The number of an interface says nothing without the namespace that it is of.
         let is_on_host = link.lower_namespace.is_some() && link.lower_namespace == network.own_id;
         let lower = link.lower.filter(|_| is_on_host);

@@ -34,7 +34,7 @@ pub(super) struct Made {
     /// The host's interfaces that Onload has.
     pub(super) attached: Vec<String>,
     /// The container's network, of which the host's is number 0.
-    pub(super) network: Option<Network>,
+    pub(super) network: Option<NetnsLinks>,
 }
 
 pub(super) const ROOT: &str = "20 1 8:1 / / rw - ext4 /dev/sda rw\n";
@@ -60,7 +60,7 @@ impl Made {
             tree: Tree::new(),
             leases: Vec::new(),
             attached: vec!["ens1".to_owned()],
-            network: Some(Network {
+            network: Some(NetnsLinks {
                 links: vec![Link { index: 1, flags: 0x1_0049, ..link("lo", "") }],
                 own_id: Some(0),
             }),

@@ -8,7 +8,7 @@ use onload_core::lease::LeaseEntry;
 use onload_core::pool::ANY;
 use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::devices::inventory::Inventory;
-use onload_host::devices::{Health, HostDevice as Offered};
+use onload_host::devices::{Health, HostDevice};
 use onload_host::discover::exclusion::ExclusionSubject;
 use onload_host::discover::gpu::Distance;
 use onload_host::discover::pci::PciFunction;
@@ -181,7 +181,7 @@ fn interfaces_by_function(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Top
     sorted.collect()
 }
 
-fn is_shown(device: &Offered, inventory: &Inventory) -> bool {
+fn is_shown(device: &HostDevice, inventory: &Inventory) -> bool {
     // Pages that are set aside stand on their nodes.
     let mut sizes = inventory.hugepages.iter();
     let is_overcommit = device.class == Class::Hugepages
@@ -211,7 +211,7 @@ impl<'s> DeviceHolders<'s> {
     }
 
     /// Takes its holders out.
-    fn build_device(&mut self, device: &Offered) -> TopologyDevice {
+    fn build_device(&mut self, device: &HostDevice) -> TopologyDevice {
         let (class, name) = (device.class, device.name.to_string());
         let holders = self.by_device.remove(&(class, name.clone()));
         let holders = holders.unwrap_or_default();

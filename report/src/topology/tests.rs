@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::test_tree::{AsHost, Tree, sample};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::{DeviceId as LeasedDevice, LeaseEntry};
+use onload_core::lease::{DeviceId, LeaseEntry};
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
 use onload_test_tree::sample::NAMES;
@@ -29,7 +29,7 @@ fn of_sample(name: &str) -> Topology {
 
 fn held(class: Class, name: &str) -> LeaseEntry {
     LeaseEntry {
-        device: LeasedDevice { class, name: name.try_into().unwrap() },
+        device: DeviceId { class, name: name.try_into().unwrap() },
         slot: 0,
         lease: Err("it is no lease".to_owned()),
         has_ended: false,

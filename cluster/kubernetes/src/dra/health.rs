@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use onload_host::offers::{Health, Offer, Sharing};
+use onload_host::offers::{Health, HostDevice, Sharing};
 
 use crate::names::{NodeName, is_allocatable, truncate};
 use crate::snapshot::KubernetesSnapshot;
@@ -36,10 +36,11 @@ pub(super) fn list_devices(
         let slots = 0..slot_count(device, snapshot);
         slots.map(move |slot| (device, Some(slot)))
     });
-    let entries: Vec<(&Offer, Option<u32>)> = whole.chain(of_slots).take(MOST_DEVICES).collect();
+    let entries: Vec<(&HostDevice, Option<u32>)> =
+        whole.chain(of_slots).take(MOST_DEVICES).collect();
     let max_length = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
     let age = snapshot.taken.elapsed();
-    let entry_health = |(device, slot): (&Offer, Option<u32>)| {
+    let entry_health = |(device, slot): (&HostDevice, Option<u32>)| {
         let (health, message) = device_health(device, age);
         DeviceHealth {
             device: Some(DeviceIdentifier {
@@ -55,7 +56,7 @@ pub(super) fn list_devices(
     NodeWatchResourcesResponse { devices: entries.into_iter().map(entry_health).collect() }
 }
 
-fn slot_count(device: &Offer, snapshot: &KubernetesSnapshot) -> u32 {
+fn slot_count(device: &HostDevice, snapshot: &KubernetesSnapshot) -> u32 {
     match device.sharing {
         Sharing::Exclusive => 0,
         Sharing::Shared => device.slots.unwrap_or(snapshot.config.kubernetes.slots.get()),
@@ -63,7 +64,7 @@ fn slot_count(device: &Offer, snapshot: &KubernetesSnapshot) -> u32 {
 }
 
 /// Containers of claims are ours: that they hold a device is no trouble.
-fn device_health(device: &Offer, age: Duration) -> (HealthStatus, String) {
+fn device_health(device: &HostDevice, age: Duration) -> (HealthStatus, String) {
     if age > STALE {
         let message = format!("the host was looked at {} s ago", age.as_secs());
         return (HealthStatus::Unknown, message);
@@ -95,15 +96,15 @@ mod tests {
     use super::*;
     use crate::dra::test_offers::{self, offer};
 
-    fn snapshot(devices: Vec<Offer>) -> KubernetesSnapshot {
+    fn snapshot(devices: Vec<HostDevice>) -> KubernetesSnapshot {
         test_offers::snapshot(devices, KubernetesSettings::default())
     }
 
-    fn exclusive(name: &str, health: Health) -> Offer {
-        Offer { sharing: Sharing::Exclusive, health, ..offer(Class::Vfio, name) }
+    fn exclusive(name: &str, health: Health) -> HostDevice {
+        HostDevice { sharing: Sharing::Exclusive, health, ..offer(Class::Vfio, name) }
     }
 
-    fn listed(devices: Vec<Offer>) -> NodeWatchResourcesResponse {
+    fn listed(devices: Vec<HostDevice>) -> NodeWatchResourcesResponse {
         list_devices(&snapshot(devices), &"n1".parse().unwrap())
     }
 
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_shared_device_is_told_by_its_name_and_by_those_of_its_slots() {
-        let shared = Offer { slots: Some(2), ..offer(Class::Nic, "ens1") };
+        let shared = HostDevice { slots: Some(2), ..offer(Class::Nic, "ens1") };
         let listing = listed(vec![shared, offer(Class::Hugepages, "2Mi")]);
         let names: Vec<&str> = said(&listing).iter().map(|(name, ..)| *name).collect();
         assert_eq!(names, ["ens1", "ens1-slot-0", "ens1-slot-1"]);
@@ -150,7 +151,7 @@ mod tests {
             );
             serde_json::from_str(&text).unwrap()
         };
-        let held = |claim| Offer {
+        let held = |claim| HostDevice {
             leases: vec![DeviceLease {
                 slot: 0,
                 lease: Some(lease(claim)),
@@ -178,8 +179,8 @@ mod tests {
     fn whatever_a_node_has_kubelet_can_read_the_answer() {
         let reason = Health::Unhealthy("x".repeat(2000));
         let many = (0..6000).map(|at| exclusive(&format!("a{at:059}"), reason.clone()));
-        let nic = Offer { slots: Some(10_000), ..offer(Class::Vfio, "z") };
-        let devices: Vec<Offer> = many.chain([nic]).collect();
+        let nic = HostDevice { slots: Some(10_000), ..offer(Class::Vfio, "z") };
+        let devices: Vec<HostDevice> = many.chain([nic]).collect();
         let listing = listed(devices);
         assert_eq!(listing.devices.len(), MOST_DEVICES);
         assert!(listing.encoded_len() < 4 * 1024 * 1024, "{}", listing.encoded_len());

@@ -95,7 +95,7 @@ pub async fn run(
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered,
-        offered: dra_classes,
+        dra_classes,
         device_classes: of_device_classes.clone(),
         metrics: Arc::clone(&driver.metrics),
         write_interval: WRITE_INTERVAL,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::{KubernetesSettings, ResourceName, ResourceSource};
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use serde_json::{Value, json};
 
 use super::DRIVER;
@@ -43,7 +43,7 @@ pub(super) fn other_resources(
 
 /// Whether pods may be given it, by whichever interface: its class is listed, or a resource of the operator's or a pool
 /// has it.
-pub(super) fn is_offered(device: &Offer, settings: &KubernetesSettings) -> bool {
+pub(super) fn is_offered(device: &HostDevice, settings: &KubernetesSettings) -> bool {
     let mut named = settings.resources.values();
     is_allocatable(device)
         && (settings.classes.as_slice().contains(&device.class)
@@ -53,7 +53,10 @@ pub(super) fn is_offered(device: &Offer, settings: &KubernetesSettings) -> bool 
 
 /// The resource that a device is one of, as the device plugin has it: one with a name of the operator's, else that of its
 /// first pool, else that of its class.
-pub(super) fn resource_name(device: &Offer, settings: &KubernetesSettings) -> Option<ResourceName> {
+pub(super) fn resource_name(
+    device: &HostDevice,
+    settings: &KubernetesSettings,
+) -> Option<ResourceName> {
     let is_of = |source: ResourceSource<'_>| match source {
         ResourceSource::Class(class) => class == device.class,
         ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
@@ -114,7 +117,7 @@ mod tests {
 
     fn beside_of(class: Class, settings: &str) -> Vec<(String, Option<String>)> {
         let settings: KubernetesSettings = serde_json::from_str(settings).unwrap();
-        let of_pools = |class, name, pools: &[&str]| Offer {
+        let of_pools = |class, name, pools: &[&str]| HostDevice {
             pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
             ..offer(class, name)
         };
@@ -131,7 +134,7 @@ mod tests {
     #[test]
     fn a_device_is_one_of_the_resource_that_the_device_plugin_would_have_it_in() {
         let of = |pools: &[&str], settings: &str| {
-            let device = Offer {
+            let device = HostDevice {
                 pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
                 ..offer(Class::Vfio, "0000:81:10.0")
             };
@@ -149,7 +152,7 @@ mod tests {
     #[test]
     fn a_device_is_offered_where_its_class_is_listed_or_a_resource_or_a_pool_has_it() {
         let is = |pools: &[&str], settings: &str| {
-            let device = Offer {
+            let device = HostDevice {
                 pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
                 ..offer(Class::Vfio, "0000:81:10.0")
             };
@@ -165,7 +168,7 @@ mod tests {
         assert!(is(&[], &named(r#"{"class": "vfio"}"#)));
         assert!(!is(&[], &named(r#"{"class": "rdma"}"#)));
         assert!(!is(&[], &named(r#"{"pool": "fast"}"#)));
-        let loopback = Offer::new(Class::Nic, "loopback").unwrap();
+        let loopback = HostDevice::new(Class::Nic, "loopback").unwrap();
         assert!(!is_offered(&loopback, &KubernetesSettings::default()));
     }
 

@@ -6,21 +6,24 @@ use std::time::Instant;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Attributes, Offer};
+use onload_host::offers::{Attributes, HostDevice};
 
 use crate::names::DeviceNames;
 use crate::resources::{ResourcePlan, SpecAuthor};
 use crate::snapshot::KubernetesSnapshot;
 
-pub(crate) fn offer(class: Class, name: &str) -> Offer {
-    Offer {
+pub(crate) fn offer(class: Class, name: &str) -> HostDevice {
+    HostDevice {
         cdi: vec![format!("{}={name}", class.cdi_kind())],
         attributes: Attributes::new(),
-        ..Offer::new(class, name).unwrap()
+        ..HostDevice::new(class, name).unwrap()
     }
 }
 
-pub(crate) fn snapshot(devices: Vec<Offer>, settings: KubernetesSettings) -> KubernetesSnapshot {
+pub(crate) fn snapshot(
+    devices: Vec<HostDevice>,
+    settings: KubernetesSettings,
+) -> KubernetesSnapshot {
     KubernetesSnapshot {
         plan: ResourcePlan::default(),
         names: DeviceNames::new(&devices),

@@ -14,7 +14,7 @@ use onload_core::kubernetes_settings::{
     MAX_IDS, OfferMethod, ResourceName, ResourceSource, SlotCount,
 };
 use onload_core::lease::{Holder, Lease};
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 
 use super::id::assign_ids;
 use super::resource::{PluginDevice, Resource};
@@ -35,7 +35,7 @@ struct ResourceDraft<'c> {
 }
 
 /// The resources of a host with these offers and specifications, as the configuration wants them.
-pub fn plan(host_devices: &[Offer], specs: &Registry, config: &Config) -> ResourcePlan {
+pub fn plan(host_devices: &[HostDevice], specs: &Registry, config: &Config) -> ResourcePlan {
     let mut plan = ResourcePlan::default();
     let drafts = draft_resources(config, &mut plan.left_out);
     // The first resource that has a device, and whether its holders are counted.
@@ -119,7 +119,7 @@ fn draft_resources<'c>(
 }
 
 /// Onload without an interface is no device of which a node has a number.
-fn matches_source(device: &Offer, source: ResourceSource<'_>) -> bool {
+fn matches_source(device: &HostDevice, source: ResourceSource<'_>) -> bool {
     match source {
         ResourceSource::Class(class) => device.class == class && !device.is_loopback(),
         ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
@@ -129,7 +129,7 @@ fn matches_source(device: &Offer, source: ResourceSource<'_>) -> bool {
 /// What is said of a device that another resource has. That the pools' devices are not in the resource of
 /// their class is as it should be.
 fn overlap_reason(
-    device: &Offer,
+    device: &HostDevice,
     draft: &ResourceDraft<'_>,
     other: &ResourceName,
 ) -> Option<String> {
@@ -143,7 +143,7 @@ fn overlap_reason(
 }
 
 fn plugin_device(
-    device: &Offer,
+    device: &HostDevice,
     draft: &ResourceDraft<'_>,
     specs: &Registry,
     config: &Config,
@@ -167,7 +167,7 @@ fn plugin_device(
 }
 
 /// The device nodes that a container gets, by their paths there.
-pub(crate) fn container_nodes(device: &Offer, specs: &Registry) -> Vec<String> {
+pub(crate) fn container_nodes(device: &HostDevice, specs: &Registry) -> Vec<String> {
     // Of the others nothing is told.
     if !device.class.pins_memory() {
         return Vec::new();
@@ -226,7 +226,7 @@ fn build_resource(
 
 #[cfg(test)]
 mod tests {
-    use onload_core::lease::{DeviceId as Leased, LeaseEntry};
+    use onload_core::lease::{DeviceId, LeaseEntry};
     use onload_host::host::Host;
     use onload_host::offers::{Health, Survey};
     use onload_sys::processes::{Cgroup, ProcessId};
@@ -431,7 +431,7 @@ mod tests {
         let process = ProcessId { pid: 7, start_time: 1, pid_namespace: 1 };
         let cgroup = cgroup.map(|path| Cgroup { path: path.into(), inode: 1 });
         LeaseEntry {
-            device: Leased { class: Class::Vfio, name: "0000:65:00.3".try_into().unwrap() },
+            device: DeviceId { class: Class::Vfio, name: "0000:65:00.3".try_into().unwrap() },
             slot: 0,
             lease: Ok(Lease {
                 claim: None,

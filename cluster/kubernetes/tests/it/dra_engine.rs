@@ -13,7 +13,7 @@ use crate::support::driver::api;
 use crate::support::kubelet_files::ListeningKubelet;
 use crate::support::offers::{offer, snapshot};
 use onload_core::class::Class;
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::Engine;
 use onload_kubernetes::dra::{DraClasses, DraRegistration};
@@ -34,7 +34,7 @@ struct Deciding {
     kubelet: ListeningKubelet,
 }
 
-fn offers() -> Vec<Offer> {
+fn offers() -> Vec<HostDevice> {
     vec![offer(Class::Nic, "ens1"), offer(Class::Vfio, "0000:81:10.0")]
 }
 

@@ -12,7 +12,7 @@ use crate::support::driver::{Driver, api};
 use crate::support::offers::{offer, unhealthy, vf, vfs};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
-use onload_host::offers::{Attribute, Offer};
+use onload_host::offers::{Attribute, HostDevice};
 use onload_kubernetes::dra::slices::UNHEALTHY;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ const PF: &str = "0000:81:00.0";
 
 type Slices = BTreeMap<String, ResourceSlice>;
 
-fn nic() -> Offer {
+fn nic() -> HostDevice {
     offer(Class::Nic, "ens1")
 }
 
@@ -87,7 +87,7 @@ async fn nothing_is_asked_before_kubelet_knows_the_driver_and_five_things_then()
 async fn of_a_class_that_is_not_listed_the_devices_of_pools_and_of_resources_are_published() {
     let server = ApiServer::start(Gates::ON).await;
     let driver = Driver::start(&server, "n1", vec![nic()]);
-    let vfio = |pools: &[&str]| Offer {
+    let vfio = |pools: &[&str]| HostDevice {
         pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
         ..offer(Class::Vfio, "0000:81:10.0")
     };

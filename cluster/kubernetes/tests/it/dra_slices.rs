@@ -9,7 +9,7 @@ use crate::support::offers::{captured, held, held_by_pod, offer, unhealthy, vf, 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Offer, Sharing};
+use onload_host::offers::{HostDevice, Sharing};
 use onload_kubernetes::dra::slices::{
     DRAINED, DraFeatures, HELD, SliceInput, SlicePool, UNHEALTHY, fingerprint, lost_features, probe,
 };
@@ -23,7 +23,7 @@ fn node() -> NodeName {
 }
 
 fn with_pool<T>(
-    devices: &[Offer],
+    devices: &[HostDevice],
     class: Class,
     features: DraFeatures,
     take: impl FnOnce(&SlicePool<'_>) -> T,
@@ -40,13 +40,13 @@ fn with_pool<T>(
     take(&SlicePool::new(wanted, class, features))
 }
 
-fn slices(devices: &[Offer], class: Class, features: DraFeatures) -> Vec<ResourceSlice> {
+fn slices(devices: &[HostDevice], class: Class, features: DraFeatures) -> Vec<ResourceSlice> {
     with_pool(devices, class, features, |pool| {
         (0..pool.slices()).map(|at| pool.slice(at, 3)).collect()
     })
 }
 
-fn devices(host_devices: &[Offer], class: Class, features: DraFeatures) -> Vec<Device> {
+fn devices(host_devices: &[HostDevice], class: Class, features: DraFeatures) -> Vec<Device> {
     let slices = slices(host_devices, class, features).into_iter();
     slices.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
 }
@@ -185,7 +185,8 @@ fn a_shared_device_with_one_slot_is_taken_too() {
 #[test]
 fn the_first_slots_are_of_different_devices_over_all_slices() {
     let nics: Vec<String> = (0..20).map(|at| format!("ens{at:02}")).collect();
-    let mut host_devices: Vec<Offer> = nics.iter().map(|name| offer(Class::Nic, name)).collect();
+    let mut host_devices: Vec<HostDevice> =
+        nics.iter().map(|name| offer(Class::Nic, name)).collect();
     // One has no slot left, and one is a single container's.
     host_devices[3].slots = Some(1);
     host_devices[3] = held(host_devices[3].clone());
@@ -210,23 +211,23 @@ fn named(device: &Device) -> String {
 }
 
 /// A NIC of four slots that these containers have.
-fn of_four(holders: &[fn(Offer) -> Offer]) -> [Offer; 1] {
+fn of_four(holders: &[fn(HostDevice) -> HostDevice]) -> [HostDevice; 1] {
     let mut nic = offer(Class::Nic, "ens1");
     nic.slots = Some(4);
     [holders.iter().fold(nic, |nic, hold| hold(nic))]
 }
 
-fn by_a_claim(device: Offer) -> Offer {
+fn by_a_claim(device: HostDevice) -> HostDevice {
     held_by_pod(device, Some("u-1"))
 }
 
-fn by_annotation(device: Offer) -> Offer {
+fn by_annotation(device: HostDevice) -> HostDevice {
     held_by_pod(device, None)
 }
 
 #[test]
 fn slots_that_containers_without_a_claim_have_are_not_offered() {
-    let offered = |holders: &[fn(Offer) -> Offer]| {
+    let offered = |holders: &[fn(HostDevice) -> HostDevice]| {
         let devices = devices(&of_four(holders), Class::Nic, DraFeatures::ALL);
         let capacity = &devices[0].capacity.as_ref().unwrap()["slots"];
         let range = capacity.request_policy.as_ref().unwrap();
@@ -247,7 +248,7 @@ fn slots_that_containers_without_a_claim_have_are_not_offered() {
 #[test]
 fn the_last_slots_are_those_that_containers_without_a_claim_have() {
     let numbered = |taints| DraFeatures { taints, ..DraFeatures::NONE };
-    let held_ones = |holders: &[fn(Offer) -> Offer]| -> Vec<bool> {
+    let held_ones = |holders: &[fn(HostDevice) -> HostDevice]| -> Vec<bool> {
         let devices = devices(&of_four(holders), Class::Nic, numbered(true));
         let is_held = devices.iter().map(|device| taints(device) == [HELD]);
         is_held.collect()
@@ -281,7 +282,7 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
         offer(Class::Vfio, "0000:81:10.0"),
         unhealthy(offer(Class::Vfio, "0000:81:10.1")),
         held(offer(Class::Vfio, "0000:81:10.2")),
-        Offer { is_drained: true, ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3"))) },
+        HostDevice { is_drained: true, ..unhealthy(held(offer(Class::Vfio, "0000:81:10.3"))) },
     ];
     let tainted = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
     let all: Vec<Vec<&str>> = tainted.iter().map(taints).collect();
@@ -361,7 +362,7 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
     let pf = || offer(Class::Vfio, PF);
     let one = || vf("0000:81:00.1", PF);
     let other = || vf("0000:81:00.2", PF);
-    let marked = |host_devices: [Offer; 3]| -> Vec<String> {
+    let marked = |host_devices: [HostDevice; 3]| -> Vec<String> {
         let all = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
         let marked = all.iter().filter(|device| taints(device) == [HELD]);
         marked.map(|device| device.name.clone()).collect()
@@ -380,7 +381,7 @@ fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
 #[test]
 fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
     let mut devices = vfs(300);
-    let count = |devices: &[Offer]| slices(devices, Class::Vfio, DraFeatures::ALL).len();
+    let count = |devices: &[HostDevice]| slices(devices, Class::Vfio, DraFeatures::ALL).len();
     assert_eq!(count(&devices), 3);
     devices[299] = unhealthy(devices[299].clone());
     assert_eq!(count(&devices), 5);
@@ -433,7 +434,7 @@ fn what_the_server_dropped_is_told_from_what_it_changed() {
     assert!(lost_features(&sent.spec, &kept).1);
 }
 
-fn any_offer() -> impl Strategy<Value = Offer> {
+fn any_offer() -> impl Strategy<Value = HostDevice> {
     let class = prop::sample::select(vec![Class::Nic, Class::Rdma, Class::Vfio, Class::Ptp]);
     let name = prop_oneof![
         "[A-Za-z][A-Za-z0-9_.:-]{0,80}[a-z0-9]",
@@ -469,9 +470,9 @@ proptest! {
     fn whatever_a_host_offers_is_legal_and_nothing_is_there_twice(
         offers in prop::collection::vec(any_offer(), 0..60)
     ) {
-        let unique: BTreeMap<(Class, String), Offer> =
+        let unique: BTreeMap<(Class, String), HostDevice> =
             offers.into_iter().map(|offer| ((offer.class, offer.name.to_string()), offer)).collect();
-        let offers: Vec<Offer> = unique.into_values().collect();
+        let offers: Vec<HostDevice> = unique.into_values().collect();
         for class in [Class::Nic, Class::Rdma, Class::Vfio, Class::Ptp] {
             for features in FEATURES {
                 legal(&slices(&offers, class, features));

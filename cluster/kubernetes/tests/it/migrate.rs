@@ -12,7 +12,7 @@ use onload_core::config::Config;
 use onload_core::kubernetes_settings::{ResourceName, ResourceSettings, ResourceSource, SlotCount};
 use onload_host::devices::discover;
 use onload_host::host::Host;
-use onload_host::offers::{Offer, Survey};
+use onload_host::offers::{HostDevice, Survey};
 use onload_test_tree::Tree;
 use onload_test_tree::sample::{sources, whole};
 use serde::Deserialize;
@@ -49,7 +49,7 @@ fn chosen_by_us(config: &Config, name: &str, host: &str) -> BTreeSet<String> {
     };
     let tree = Tree::sample(host);
     let survey = Survey::read(&Host::open(tree.root()).unwrap(), config, &[]).unwrap();
-    let devices: Vec<Offer> = survey.offers();
+    let devices: Vec<HostDevice> = survey.offers();
     let of_pool = devices.iter().filter(|device| device.pools.iter().any(|other| other == pool));
     of_pool.map(|device| device.pci.unwrap().to_string()).collect()
 }

@@ -16,7 +16,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::host::Host;
-use onload_host::offers::{Offer, Survey};
+use onload_host::offers::{HostDevice, Survey};
 use onload_kubernetes::dra::slices::{DraFeatures, SliceInput, SlicePool, lost_features, probe};
 use onload_kubernetes::names::{DeviceNames, NodeName};
 use serde::Deserialize;
@@ -196,7 +196,7 @@ fn without_later(mut slice: ResourceSlice) -> ResourceSlice {
 /// What the server stored is what the slices module makes of these offers.
 fn is_what_was_stored(
     stored: &[ResourceSlice],
-    devices: &[Offer],
+    devices: &[HostDevice],
     classes: &[Class],
     features: DraFeatures,
 ) {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use onload_core::class::Class;
-use onload_host::offers::{self, Offer};
+use onload_host::offers::{self, HostDevice};
 use onload_sys::pci::PciAddress;
 
 use crate::wire::structs::Attribute;
@@ -48,7 +48,7 @@ const SPEED: &str = "linkMbps";
 const SPEED_UNIT: &str = "MB/s";
 
 /// The attributes of an offer. What is not known is left out: a constraint is not met then.
-pub fn from_device(device: &Offer) -> NomadAttributes {
+pub fn from_device(device: &HostDevice) -> NomadAttributes {
     let mut attributes = NomadAttributes::new();
     let is_virtual = device.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
     for (name, value) in &device.attributes {

@@ -13,7 +13,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::discover::exclusion::ExclusionSubject;
 use onload_host::generate::{InstalledFiles, generate};
 use onload_host::host::Host;
-use onload_host::offers::{Attribute, Health, Offer, Survey, build_offers};
+use onload_host::offers::{Attribute, Health, HostDevice, Survey, build_offers};
 use onload_host::pools;
 use onload_sys::text::{ErrorChain, Quoted};
 
@@ -67,7 +67,7 @@ impl EditSources {
 
 #[derive(Debug)]
 pub struct NomadSurvey {
-    pub devices: Vec<Offer>,
+    pub devices: Vec<HostDevice>,
     pub edit_sources: EditSources,
     /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
     pub exclusions: Vec<String>,
@@ -110,7 +110,7 @@ pub fn survey_host(
 fn unmatched_ignored(
     host: &Host,
     settings: &PluginSettings,
-    devices: &[Offer],
+    devices: &[HostDevice],
 ) -> BTreeSet<String> {
     let is_listed = |dir: &str, name: &str| {
         let listing = host.list(Path::new(dir));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::{DeviceName, QualifiedName};
 use onload_core::class::Class;
 use onload_core::lease::Lease;
-use onload_host::offers::{Attribute, Health, Offer, Sharing};
+use onload_host::offers::{Attribute, Health, HostDevice, Sharing};
 
 use super::attributes::{self, NomadAttributes};
 use super::group::{NomadDevice, NomadGroup, StatisticsSource};
@@ -43,7 +43,7 @@ pub struct NomadPlan {
 /// Makes groups of offers, after an earlier plan. `is_own` says whether a task of Nomad's holds a lease: who holds a
 /// device from elsewhere keeps it from all tasks.
 pub fn plan(
-    devices: &[Offer],
+    devices: &[HostDevice],
     settings: &PluginSettings,
     earlier: Option<&NomadPlan>,
     is_own: impl Fn(&Lease) -> bool,
@@ -119,7 +119,7 @@ fn with_numbers(mut group: NomadGroup) -> NomadGroup {
     group
 }
 
-fn left_out_message(r#type: DeviceType, device: &Offer, why: &str) -> String {
+fn left_out_message(r#type: DeviceType, device: &HostDevice, why: &str) -> String {
     let name = published_key(device);
     format!(
         "{type} {name} is not published: {why}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
@@ -127,14 +127,14 @@ fn left_out_message(r#type: DeviceType, device: &Offer, why: &str) -> String {
 }
 
 struct GroupPlanner<'p> {
-    devices: &'p [Offer],
+    devices: &'p [HostDevice],
     settings: &'p PluginSettings,
     earlier: Option<&'p NomadPlan>,
     is_own: &'p dyn Fn(&Lease) -> bool,
 }
 
 impl<'p> GroupPlanner<'p> {
-    fn devices_of_class(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
+    fn devices_of_class(&self, class: Class) -> impl Iterator<Item = &'p HostDevice> {
         self.devices.iter().filter(move |device| device.class == class)
     }
 
@@ -148,7 +148,7 @@ impl<'p> GroupPlanner<'p> {
     }
 
     /// The accelerated interfaces of a class that are wanted.
-    fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p Offer> {
+    fn interfaces(&self, class: Class) -> impl Iterator<Item = &'p HostDevice> {
         let probe = self.settings.probe;
         let devices = self.devices_of_class(class).filter(|device| !device.is_loopback());
         devices.filter(move |device| {
@@ -159,7 +159,7 @@ impl<'p> GroupPlanner<'p> {
     }
 
     /// The offers that a task gets together as one device of a type. There is at least one in each.
-    fn candidates(&self, r#type: DeviceType) -> Vec<Vec<&'p Offer>> {
+    fn candidates(&self, r#type: DeviceType) -> Vec<Vec<&'p HostDevice>> {
         match r#type {
             DeviceType::Onload => self.onload().map(|device| vec![device]).collect(),
             DeviceType::Zf => self.interfaces(Class::Zf).map(|device| vec![device]).collect(),
@@ -168,7 +168,7 @@ impl<'p> GroupPlanner<'p> {
         }
     }
 
-    fn onload(&self) -> impl Iterator<Item = &'p Offer> {
+    fn onload(&self) -> impl Iterator<Item = &'p HostDevice> {
         let class = self.onload_class();
         let has_interface = self.interfaces(class).any(is_accelerated);
         // A job that asks for Onload must not be placed without an interface where there is one.
@@ -178,9 +178,9 @@ impl<'p> GroupPlanner<'p> {
         self.interfaces(class).chain(loopback)
     }
 
-    fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p Offer>> {
+    fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p HostDevice>> {
         let tcpdirect = self.interfaces(Class::Zf);
-        let tcpdirect: BTreeMap<&str, &Offer> =
+        let tcpdirect: BTreeMap<&str, &HostDevice> =
             tcpdirect.map(|device| (device.name.as_str(), device)).collect();
         let both = self.interfaces(self.onload_class()).filter_map(|onload| {
             let tcpdirect = tcpdirect.get(onload.name.as_str())?;
@@ -189,7 +189,7 @@ impl<'p> GroupPlanner<'p> {
         both.collect()
     }
 
-    fn other_devices(&self, r#type: DeviceType) -> impl Iterator<Item = &'p Offer> {
+    fn other_devices(&self, r#type: DeviceType) -> impl Iterator<Item = &'p HostDevice> {
         let probe = self.settings.probe;
         let class = match r#type {
             DeviceType::Ptp => Some(Class::Ptp).filter(|_| probe.ptp),
@@ -211,7 +211,7 @@ impl<'p> GroupPlanner<'p> {
     }
 
     /// What only our runtime can give, where nobody says that tasks run with it.
-    fn runtime_reason(&self, device: &Offer) -> Option<&'static str> {
+    fn runtime_reason(&self, device: &HostDevice) -> Option<&'static str> {
         if self.settings.has_runtime {
             return None;
         }
@@ -223,7 +223,7 @@ impl<'p> GroupPlanner<'p> {
     }
 
     /// Publishes what a task gets together; the first offer names it.
-    fn publish(&self, r#type: DeviceType, host_devices: &[&Offer], groups: &mut GroupBuilder) {
+    fn publish(&self, r#type: DeviceType, host_devices: &[&HostDevice], groups: &mut GroupBuilder) {
         let (host_device, device) = (host_devices[0], self.group_device(r#type, host_devices));
         if device.slots == 0 {
             return;
@@ -251,7 +251,7 @@ impl<'p> GroupPlanner<'p> {
     }
 
     /// While a task of ours has a device, its attributes are as before: of one that moved little can be read.
-    fn attributes(&self, device: &Offer) -> NomadAttributes {
+    fn attributes(&self, device: &HostDevice) -> NomadAttributes {
         let mut leases =
             device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
         let is_own = is_exclusive(device) && leases.any(self.is_own);
@@ -260,7 +260,7 @@ impl<'p> GroupPlanner<'p> {
         known.cloned().unwrap_or_else(|| attributes::from_device(device))
     }
 
-    fn group_device(&self, r#type: DeviceType, devices: &[&Offer]) -> NomadDevice {
+    fn group_device(&self, r#type: DeviceType, devices: &[&HostDevice]) -> NomadDevice {
         let device = devices[0];
         let max_holders = devices.iter().filter_map(|device| device.max_holders()).min();
         let cdi_devices = devices.iter().map(|device| {
@@ -301,14 +301,14 @@ impl<'p> GroupPlanner<'p> {
     }
 }
 
-fn is_exclusive(device: &Offer) -> bool {
+fn is_exclusive(device: &HostDevice) -> bool {
     device.sharing == Sharing::Exclusive
 }
 
 /// The name that devices share of which a task may have any: functions alone, and virtual functions of one other. It
 /// has the ids of the function, and the function or the NUMA node that it belongs to. Each other interface is in a
 /// network of its own, and jobs name it.
-fn shared_name(host_device: &Offer) -> Option<String> {
+fn shared_name(host_device: &HostDevice) -> Option<String> {
     let (vendor, device) =
         (text_attribute(host_device, "vendor")?, text_attribute(host_device, "deviceId")?);
     let suffix = match (text_attribute(host_device, "pf"), host_device.numa_node) {
@@ -334,27 +334,27 @@ fn any_group(group: &NomadGroup) -> NomadGroup {
     NomadGroup { devices: devices.collect(), name: ANY.to_owned(), ..group.clone() }
 }
 
-fn text_attribute<'o>(device: &'o Offer, attribute: &str) -> Option<&'o str> {
+fn text_attribute<'o>(device: &'o HostDevice, attribute: &str) -> Option<&'o str> {
     match device.attributes.get(attribute) {
         Some(Attribute::Text(text)) if !text.is_empty() => Some(text),
         _ => None,
     }
 }
 
-fn is_af_xdp(device: &Offer) -> bool {
+fn is_af_xdp(device: &HostDevice) -> bool {
     text_attribute(device, "datapath") == Some("af_xdp")
 }
 
-fn is_accelerated(device: &Offer) -> bool {
+fn is_accelerated(device: &HostDevice) -> bool {
     device.attributes.get("accelerated") == Some(&Attribute::Bool(true))
 }
 
 /// The name of the interface: that of the offer is its PCI address if CDI does not allow it.
-fn interface_name(device: &Offer) -> &str {
+fn interface_name(device: &HostDevice) -> &str {
     text_attribute(device, "interface").unwrap_or(device.name.as_str())
 }
 
-fn published_name(device: &Offer) -> &str {
+fn published_name(device: &HostDevice) -> &str {
     match device.class {
         Class::Nic | Class::NicPlain | Class::Zf if device.is_loopback() => NONE,
         Class::Nic | Class::NicPlain | Class::Zf => interface_name(device),
@@ -363,11 +363,11 @@ fn published_name(device: &Offer) -> &str {
 }
 
 /// The name in ids, which is unique in its class.
-fn published_key(device: &Offer) -> &str {
+fn published_key(device: &HostDevice) -> &str {
     if device.is_loopback() { NONE } else { device.name.as_str() }
 }
 
-fn vendor(r#type: DeviceType, device: &Offer) -> &'static str {
+fn vendor(r#type: DeviceType, device: &HostDevice) -> &'static str {
     match r#type {
         DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if device.is_loopback() => NONE,
         DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if is_af_xdp(device) => XDP,
@@ -381,7 +381,7 @@ fn vendor(r#type: DeviceType, device: &Offer) -> &'static str {
     }
 }
 
-fn statistics_source(r#type: DeviceType, device: &Offer) -> StatisticsSource {
+fn statistics_source(r#type: DeviceType, device: &HostDevice) -> StatisticsSource {
     let interface = || text_attribute(device, "interface").map(str::to_owned);
     match r#type {
         DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => {
@@ -417,9 +417,9 @@ mod tests {
 
     const PF: &str = "0000:65:00.0";
 
-    fn offer(class: Class, name: &str, pf: &str, sharing: Sharing) -> Offer {
+    fn offer(class: Class, name: &str, pf: &str, sharing: Sharing) -> HostDevice {
         let text = |text: &str| Attribute::Text(text.to_owned());
-        Offer {
+        HostDevice {
             cdi: vec![format!("onload.dev/{class}={name}")],
             numa_node: Some(1),
             attributes: BTreeMap::from([
@@ -431,12 +431,12 @@ mod tests {
                 ("linkMbps", Attribute::Int(25_000)),
             ]),
             sharing,
-            ..Offer::new(class, name).unwrap()
+            ..HostDevice::new(class, name).unwrap()
         }
     }
 
     /// A container has it.
-    fn held(mut device: Offer, ticket: Option<Token>) -> Offer {
+    fn held(mut device: HostDevice, ticket: Option<Token>) -> HostDevice {
         let lease = Lease {
             boot: "a".to_owned(),
             container: "redis".parse().unwrap(),
@@ -455,7 +455,7 @@ mod tests {
         device
     }
 
-    fn planned(devices: &[Offer], earlier: Option<&NomadPlan>) -> NomadPlan {
+    fn planned(devices: &[HostDevice], earlier: Option<&NomadPlan>) -> NomadPlan {
         let settings = PluginSettings { has_runtime: true, ..PluginSettings::default() };
         plan(devices, &settings, earlier, |lease| lease.ticket.is_some())
     }
@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn a_group_says_how_many_of_its_devices_are_drained() {
         let of = |name| offer(Class::Netdev, name, PF, Sharing::Exclusive);
-        let drained = Offer {
+        let drained = HostDevice {
             is_drained: true,
             health: Health::Unhealthy("drained since then".to_owned()),
             ..of("ens1v1")
@@ -528,8 +528,8 @@ mod tests {
 
     #[test]
     fn the_slots_that_others_have_of_a_counted_device_are_unhealthy_and_none_that_a_task_has() {
-        let free = Offer { slots: Some(3), ..offer(Class::Nic, "ens1", "", Sharing::Shared) };
-        let shown = |device: &Offer, own: &[(u32, bool)]| {
+        let free = HostDevice { slots: Some(3), ..offer(Class::Nic, "ens1", "", Sharing::Shared) };
+        let shown = |device: &HostDevice, own: &[(u32, bool)]| {
             let plan = planned(std::slice::from_ref(device), None);
             let own = own.iter();
             let own = own.map(|(slot, is_used)| (format!("onload-ens1-{slot}"), *is_used));
@@ -557,10 +557,10 @@ mod tests {
     #[test]
     fn what_is_counted_is_in_no_second_group() {
         let of = |name| offer(Class::Nic, name, "", Sharing::Shared);
-        let groups = |devices: &[Offer]| planned(devices, None).groups.len();
+        let groups = |devices: &[HostDevice]| planned(devices, None).groups.len();
         assert_eq!(groups(&[of("ens1"), of("ens2")]), 3);
         assert_eq!(groups(&[of("ens1")]), 1);
-        let counted = |name| Offer { slots: Some(3), ..of(name) };
+        let counted = |name| HostDevice { slots: Some(3), ..of(name) };
         assert_eq!(groups(&[counted("ens1"), counted("ens2")]), 2);
     }
 }

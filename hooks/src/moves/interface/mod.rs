@@ -50,9 +50,9 @@ impl MoveOps for InterfaceOps {
     const WORD: &'static str = "interface";
     const THING: &'static str = "interface";
     const NEEDS: &'static str = "an interface needs an engine of the host's root";
-    type Facts = SavedInterface;
-    type Seen = Link;
-    type Driver = InterfacePreparation;
+    type Saved = SavedInterface;
+    type Observation = Link;
+    type Preparation = InterfacePreparation;
 
     fn check_way(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
         if container_netns.is_same(host_netns) {

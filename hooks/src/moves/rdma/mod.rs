@@ -29,9 +29,9 @@ impl MoveOps for RdmaOps {
     const WORD: &'static str = "rdma";
     const THING: &'static str = "device";
     const NEEDS: &'static str = "it needs an engine of the host's root, or RDMA's mode shared";
-    type Facts = SavedRdma;
-    type Seen = NetnsRdmaDevice;
-    type Driver = ();
+    type Saved = SavedRdma;
+    type Observation = NetnsRdmaDevice;
+    type Preparation = ();
 
     fn check_way(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
         let mode = self.0.netns_mode(host_netns);

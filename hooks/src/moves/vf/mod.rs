@@ -23,9 +23,9 @@ impl MoveOps for VfAccess {
     const THING: &'static str = "physical function";
     const NEEDS: &'static str = "a virtual function is set up by an engine of the host's root";
     const MOVES: bool = false;
-    type Facts = SavedFunction;
-    type Seen = ();
-    type Driver = ();
+    type Saved = SavedFunction;
+    type Observation = ();
+    type Preparation = ();
 
     fn find_requested(&self, _: &Netns, _: &MoveRequest<'_>) -> Result<Option<()>> {
         Ok(Some(()))

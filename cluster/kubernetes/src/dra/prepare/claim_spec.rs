@@ -20,7 +20,7 @@ use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Mount, Spec, minimum_version, to_json};
 use onload_core::class::Class;
 use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
-use onload_core::lease::{ClaimUid, DeviceId as LeasedDevice};
+use onload_core::lease::{ClaimUid, DeviceId};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::new_name::NewInterfaceName;
 use onload_core::netdev::settings::{InterfaceRoute, Mtu};
@@ -42,7 +42,7 @@ const MOST_OWNER: usize = 64 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimDevice {
     pub(crate) request: String,
-    pub(crate) device: LeasedDevice,
+    pub(crate) device: DeviceId,
     /// How many containers, or claims, may have it at once.
     pub(crate) max_holders: u32,
     /// The interface that it is, where the claim says something of it.
@@ -124,7 +124,7 @@ pub(crate) type HooksByClass = BTreeMap<Class, Vec<Hook>>;
 pub(crate) type VariablesByRequest = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
-pub(crate) fn cdi_device_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
+pub(crate) fn cdi_device_name(uid: &ClaimUid, device: &DeviceId) -> String {
     format!("{CLAIM_KIND}={uid}.{}.{}", device.class, device.name)
 }
 

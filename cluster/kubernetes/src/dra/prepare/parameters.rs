@@ -11,7 +11,7 @@ use onload_core::host_settings::Vlan;
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::new_name::NewInterfaceName;
 use onload_core::netdev::settings::{InterfaceRoute, Mtu};
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use onload_sys::text::Quoted;
 use serde_json::{Map, Value};
 
@@ -172,7 +172,7 @@ fn parse_texts<'a>(key: &str, expected: &str, value: &'a Value) -> Result<Vec<&'
 }
 
 /// A parameter of a request that is for devices of another class.
-pub(crate) fn misplaced_error(parameter: &str, expected: &str, device: &Offer) -> Error {
+pub(crate) fn misplaced_error(parameter: &str, expected: &str, device: &HostDevice) -> Error {
     anyhow!(
         "parameter {parameter} is for devices of class {expected}, and {} is of class {}",
         device.name,

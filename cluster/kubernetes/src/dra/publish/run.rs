@@ -57,7 +57,7 @@ impl Publisher {
     /// packaging/kubernetes/dra is not applied, there is neither. False if the program ends first.
     async fn wait_for_work(&mut self) -> bool {
         loop {
-            let dra_classes = self.offered.borrow_and_update().clone();
+            let dra_classes = self.dra_classes.borrow_and_update().clone();
             let has_rights = match &*self.device_classes.borrow_and_update() {
                 DeviceClasses::Classes(_) => true,
                 DeviceClasses::Nothing => dra_classes.undecided.is_empty(),
@@ -67,7 +67,7 @@ impl Publisher {
                 return true;
             }
             tokio::select! {
-                changed = self.offered.changed() => if changed.is_err() { return false },
+                changed = self.dra_classes.changed() => if changed.is_err() { return false },
                 Ok(()) = self.device_classes.changed() => {}
                 _ = self.stop.wait_for(|stop| *stop) => return false,
             }
@@ -76,7 +76,7 @@ impl Publisher {
 
     async fn wait_or_stop(&mut self, wait: Duration, alone: Option<Duration>) -> bool {
         tokio::select! {
-            () = pause(wait, alone.unwrap_or_default(), &mut self.offered) => false,
+            () = pause(wait, alone.unwrap_or_default(), &mut self.dra_classes) => false,
             _ = self.stop.wait_for(|stop| *stop) => true,
         }
     }

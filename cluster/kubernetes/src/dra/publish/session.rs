@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::PartialObjectMeta;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::class::Class;
-use onload_host::offers::{Offer, Sharing};
+use onload_host::offers::{HostDevice, Sharing};
 use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
@@ -47,7 +47,7 @@ pub struct Publisher {
     pub node: NodeName,
     pub snapshots: watch::Receiver<Arc<KubernetesSnapshot>>,
     pub registered: watch::Receiver<DraRegistration>,
-    pub offered: watch::Receiver<DraClasses>,
+    pub dra_classes: watch::Receiver<DraClasses>,
     /// What is known of DeviceClasses: a server that refuses to tell has given this program no rights.
     pub device_classes: watch::Receiver<DeviceClasses>,
     pub metrics: Arc<DaemonMetrics>,
@@ -77,10 +77,10 @@ pub(super) struct PublishSession<'p> {
     /// What is looked at next without being told.
     due: Option<Instant>,
     /// Against somebody else who writes our slices too.
-    others: Backoff,
-    others_since: Option<Instant>,
+    foreign_backoff: Backoff,
+    foreign_since: Option<Instant>,
     /// When that is looked at, whatever else is due later.
-    others_due: Option<Instant>,
+    foreign_due: Option<Instant>,
     again: Backoff,
     /// Until then the server wants to be left alone, whatever changes.
     quiet_until: Option<Instant>,
@@ -120,9 +120,9 @@ impl<'p> PublishSession<'p> {
             claimed: None,
             written: BTreeMap::new(),
             due: None,
-            others: Backoff::default(),
-            others_since: None,
-            others_due: None,
+            foreign_backoff: Backoff::default(),
+            foreign_since: None,
+            foreign_due: None,
             again: Backoff::default(),
             quiet_until: None,
             left_out: BTreeSet::new(),
@@ -219,10 +219,10 @@ impl<'p> PublishSession<'p> {
             let publisher = &mut *self.publisher;
             let event = tokio::select! {
                 changed = publisher.snapshots.changed(), if listens => return Ok(changed.ok()),
-                changed = publisher.offered.changed(), if listens => return Ok(changed.ok()),
+                changed = publisher.dra_classes.changed(), if listens => return Ok(changed.ok()),
                 () = sleep_until(due) => {
                     self.due = None;
-                    self.others_due = None;
+                    self.foreign_due = None;
                     return Ok(Some(()));
                 }
                 event = watch.next() => event,
@@ -269,15 +269,15 @@ impl<'p> PublishSession<'p> {
     /// driver. Two that undo each other's work have to tire.
     fn handle_foreign_change(&mut self) {
         self.uid = None;
-        let is_quiet = self.others_since.is_none_or(|since| since.elapsed() > QUIET);
+        let is_quiet = self.foreign_since.is_none_or(|since| since.elapsed() > QUIET);
         if is_quiet {
-            self.others = Backoff::default();
+            self.foreign_backoff = Backoff::default();
         }
-        self.others_since = Some(Instant::now());
+        self.foreign_since = Some(Instant::now());
         // One look is enough for all that kubelet deletes at once. What is due in minutes does not count.
-        if self.others_due.is_none() {
-            let wait = self.others.next();
-            self.others_due = Some(Instant::now() + wait);
+        if self.foreign_due.is_none() {
+            let wait = self.foreign_backoff.next();
+            self.foreign_due = Some(Instant::now() + wait);
             self.schedule(wait);
         }
     }
@@ -313,7 +313,7 @@ impl<'p> PublishSession<'p> {
 
     async fn publish_round(&mut self) -> Result<RoundResult, ApiError> {
         let snapshot = Arc::clone(&self.publisher.snapshots.borrow_and_update());
-        let dra_classes = self.publisher.offered.borrow_and_update().clone();
+        let dra_classes = self.publisher.dra_classes.borrow_and_update().clone();
         let node = self.publisher.node.clone();
         let uid = self.uid().await?;
         let input = SliceInput {
@@ -438,7 +438,7 @@ impl<'p> PublishSession<'p> {
         input: SliceInput<'_>,
     ) -> Result<Option<bool>, ApiError> {
         let is_shared =
-            |device: &Offer| device.class == class && device.sharing != Sharing::Exclusive;
+            |device: &HostDevice| device.class == class && device.sharing != Sharing::Exclusive;
         if !input.devices.iter().any(is_shared) {
             return Ok(None);
         }

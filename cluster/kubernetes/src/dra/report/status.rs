@@ -4,7 +4,7 @@ use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, NetworkDeviceData};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use onload_core::lease::{ClaimUid, Lease, SavedState};
-use onload_host::offers::{Health, Offer};
+use onload_host::offers::{Health, HostDevice};
 
 use crate::dra::DRIVER;
 use crate::dra::prepare::{PreparedClaim, PreparedDevice};
@@ -77,7 +77,7 @@ fn is_same(device: &PreparedDevice, other: &AllocatedDeviceStatus) -> bool {
         == (&other.pool, &other.device, &other.share_id)
 }
 
-fn ready_condition(device: Option<&Offer>) -> (&'static str, &'static str, String) {
+fn ready_condition(device: Option<&HostDevice>) -> (&'static str, &'static str, String) {
     let Some(device) = device else {
         let message = "the node does not offer it any more".to_owned();
         return (NO, "Gone", message);
@@ -93,7 +93,7 @@ fn ready_condition(device: Option<&Offer>) -> (&'static str, &'static str, Strin
 fn network_data(
     uid: &ClaimUid,
     device: &PreparedDevice,
-    host_device: &Offer,
+    host_device: &HostDevice,
 ) -> Option<NetworkDeviceData> {
     let is_there = |lease: &&Lease| {
         let move_record = lease.moved.as_ref();
@@ -161,13 +161,13 @@ mod tests {
         }
     }
 
-    fn interface(lease: Option<&str>) -> Offer {
+    fn interface(lease: Option<&str>) -> HostDevice {
         let leases = lease.map(|lease| DeviceLease {
             slot: 0,
             lease: Some(serde_json::from_str(lease).unwrap()),
             text: "container web of pod default/web".to_owned(),
         });
-        Offer {
+        HostDevice {
             sharing: Sharing::Exclusive,
             leases: leases.into_iter().collect(),
             ..offer(Class::Netdev, "ens1v0")
@@ -184,8 +184,8 @@ mod tests {
     }
 
     fn told(
-        nic: Offer,
-        netdev: Offer,
+        nic: HostDevice,
+        netdev: HostDevice,
         before: &[AllocatedDeviceStatus],
     ) -> Vec<AllocatedDeviceStatus> {
         let devices = vec![nic, netdev];
@@ -194,12 +194,12 @@ mod tests {
         device_statuses(&uid, &owner(), &snapshot, &node, before)
     }
 
-    fn nic() -> Offer {
+    fn nic() -> HostDevice {
         offer(Class::Nic, "ens1")
     }
 
-    fn down() -> Offer {
-        Offer { health: Health::Unhealthy("its link is down".to_owned()), ..nic() }
+    fn down() -> HostDevice {
+        HostDevice { health: Health::Unhealthy("its link is down".to_owned()), ..nic() }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::lease::Lease;
-use onload_host::offers::{Attribute, Health, Offer};
+use onload_host::offers::{Attribute, Health, HostDevice};
 
 use crate::names::truncate;
 
@@ -25,7 +25,7 @@ const SLOTS: &str = "slots";
 
 /// The taint that says why nobody is to get a device now, if there is a reason. That a claim has it is none: the
 /// scheduler knows. It does not know of a pod that has it by annotation.
-pub(super) fn taint_key(device: &Offer) -> Option<&'static str> {
+pub(super) fn taint_key(device: &HostDevice) -> Option<&'static str> {
     if device.is_drained {
         return Some(DRAINED);
     }
@@ -50,7 +50,7 @@ pub(crate) enum DeviceForm {
 
 pub(super) fn slice_device(
     name: String,
-    device: &Offer,
+    device: &HostDevice,
     form: DeviceForm,
     resource: Option<&ResourceName>,
     trouble: Option<&str>,
@@ -73,7 +73,7 @@ pub(super) fn taint(key: &str) -> DeviceTaint {
 /// for the whole pod. Those of others' domains are there where they are known: who compares them wants no
 /// stand-in. `resource` is what the device is one of.
 pub(crate) fn attributes(
-    device: &Offer,
+    device: &HostDevice,
     form: DeviceForm,
     resource: Option<&ResourceName>,
 ) -> BTreeMap<String, DeviceAttribute> {

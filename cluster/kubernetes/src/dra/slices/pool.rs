@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Attribute, DeviceLease, Offer, Sharing};
+use onload_host::offers::{Attribute, DeviceLease, HostDevice, Sharing};
 use onload_sys::pci::PciAddress;
 
 use super::device::{DeviceForm, HELD, is_claim_lease, slice_device, taint_key};
@@ -37,7 +37,7 @@ pub struct SliceInput<'a> {
     pub uid: &'a str,
     pub names: &'a DeviceNames,
     /// What the host offers, sorted by class and name.
-    pub devices: &'a [Offer],
+    pub devices: &'a [HostDevice],
     pub settings: &'a KubernetesSettings,
 }
 
@@ -55,7 +55,7 @@ pub struct SlicePool<'a> {
 
 #[derive(Clone, Copy, Debug)]
 struct SlicePoolDevice<'a> {
-    device: &'a Offer,
+    device: &'a HostDevice,
     form: DeviceForm,
     /// The taint that says what is wrong with it.
     trouble: Option<&'static str>,
@@ -76,7 +76,7 @@ impl<'a> SlicePool<'a> {
     pub fn new(input: SliceInput<'a>, class: Class, features: DraFeatures) -> SlicePool<'a> {
         let devices = input.devices.iter();
         let devices = devices.filter(|device| device.class == class && is_allocatable(device));
-        let mut devices: Vec<&Offer> = devices.collect();
+        let mut devices: Vec<&HostDevice> = devices.collect();
         // Those that are not offered may be held, too.
         let families = PfFamilies::new(class, &devices);
         devices.retain(|device| is_offered(device, input.settings));
@@ -117,7 +117,7 @@ impl<'a> SlicePool<'a> {
 
     fn add(
         &mut self,
-        device: &'a Offer,
+        device: &'a HostDevice,
         counter_use: Option<(PciAddress, u32)>,
         held: Option<&'static str>,
         (features, max_slots): (DraFeatures, u32),
@@ -285,19 +285,19 @@ struct PfFamily {
 }
 
 impl PfFamilies {
-    fn new(class: Class, devices: &[&Offer]) -> PfFamilies {
+    fn new(class: Class, devices: &[&HostDevice]) -> PfFamilies {
         let mut families = PfFamilies::default();
         if !class.is_iommu_group() {
             return families;
         }
-        let parents: BTreeMap<PciAddress, &Offer> =
+        let parents: BTreeMap<PciAddress, &HostDevice> =
             devices.iter().filter_map(|device| Some((device.pci?, *device))).collect();
         for device in devices {
             let Some((pf, parent)) = pf_of(device).and_then(|pf| Some((pf, *parents.get(&pf)?)))
             else {
                 continue;
             };
-            let is_shared = |device: &Offer| device.sharing != Sharing::Exclusive;
+            let is_shared = |device: &HostDevice| device.sharing != Sharing::Exclusive;
             let family = families.0.entry(pf).or_default();
             family.members += 1;
             family.is_taken |= !parent.leases.is_empty();
@@ -314,7 +314,7 @@ impl PfFamilies {
     }
 
     /// Whether somebody has, without a claim, a function of the same family that excludes this one.
-    fn is_held(&self, device: &Offer) -> bool {
+    fn is_held(&self, device: &HostDevice) -> bool {
         let own_family = self.family(device.pci);
         let parent = self.family(pf_of(device));
         own_family.is_some_and(|(_, family)| family.has_foreign_member)
@@ -324,7 +324,7 @@ impl PfFamilies {
     /// How many of which set it takes, if it is counted; why it is not offered.
     fn counter_use(
         &self,
-        device: &Offer,
+        device: &HostDevice,
         features: DraFeatures,
     ) -> Result<Option<(PciAddress, u32)>, String> {
         let own_family = self.family(device.pci);
@@ -349,14 +349,14 @@ impl PfFamilies {
     }
 }
 
-fn is_foreign(device: &Offer) -> bool {
+fn is_foreign(device: &HostDevice) -> bool {
     let is_known =
         |device_lease: &DeviceLease| device_lease.lease.as_ref().is_some_and(is_claim_lease);
     !device.leases.iter().all(is_known)
 }
 
 /// The physical function that a function was made of.
-pub(crate) fn pf_of(device: &Offer) -> Option<PciAddress> {
+pub(crate) fn pf_of(device: &HostDevice) -> Option<PciAddress> {
     match device.attributes.get("pf")? {
         Attribute::Text(pf) => pf.parse().ok(),
         Attribute::Int(_) | Attribute::Bool(_) | Attribute::Version(_) => None,

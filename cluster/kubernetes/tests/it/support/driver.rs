@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_host::offers::Offer;
+use onload_host::offers::HostDevice;
 use onload_kubernetes::dra::amounts::ResourceAmounts;
 use onload_kubernetes::dra::api::{Api, ApiAccess};
 use onload_kubernetes::dra::classes::DeviceClasses;
@@ -47,19 +47,19 @@ fn offered(classes: &[Class], undecided: &[Class]) -> DraClasses {
 }
 
 impl Driver {
-    pub(crate) fn start(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+    pub(crate) fn start(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
         let driver = Driver::unregistered(server, node, devices);
         driver.register();
         driver
     }
 
-    pub(crate) fn unregistered(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+    pub(crate) fn unregistered(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
         let driver = Driver::undecided(server, node, devices);
         driver.classes(&Class::ALL);
         driver
     }
 
-    pub(crate) fn deciding(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+    pub(crate) fn deciding(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
         let mut driver = Driver::undecided_with(server, node, devices, WRITE_INTERVAL);
         let kubelet = ListeningKubelet::start(&[]);
         let engine = Engine {
@@ -92,7 +92,7 @@ impl Driver {
     }
 
     /// One of which nobody has said yet what it offers; kubelet knows it not.
-    pub(crate) fn undecided(server: &ApiServer, node: &str, devices: Vec<Offer>) -> Driver {
+    pub(crate) fn undecided(server: &ApiServer, node: &str, devices: Vec<HostDevice>) -> Driver {
         Driver::undecided_with(server, node, devices, Duration::ZERO)
     }
 
@@ -100,7 +100,7 @@ impl Driver {
     pub(crate) fn writing_each(
         server: &ApiServer,
         node: &str,
-        devices: Vec<Offer>,
+        devices: Vec<HostDevice>,
         interval: Duration,
     ) -> Driver {
         let driver = Driver::undecided_with(server, node, devices, interval);
@@ -112,7 +112,7 @@ impl Driver {
     fn undecided_with(
         server: &ApiServer,
         node: &str,
-        devices: Vec<Offer>,
+        devices: Vec<HostDevice>,
         write_interval: Duration,
     ) -> Driver {
         let (snapshots, of_snapshots) = watch::channel(snapshot(devices, ""));
@@ -126,7 +126,7 @@ impl Driver {
             node: node.parse().unwrap(),
             snapshots: of_snapshots,
             registered: of_registered,
-            offered: of_offered,
+            dra_classes: of_offered,
             device_classes: device_classes.subscribe(),
             metrics: Arc::clone(&metrics),
             write_interval,
@@ -154,12 +154,12 @@ impl Driver {
         self.registered.send_modify(|registered| registered.now = false);
     }
 
-    pub(crate) fn offer(&self, devices: Vec<Offer>) {
+    pub(crate) fn offer(&self, devices: Vec<HostDevice>) {
         self.offer_by(devices, "");
     }
 
     /// With a configuration.
-    pub(crate) fn offer_by(&self, devices: Vec<Offer>, config: &str) {
+    pub(crate) fn offer_by(&self, devices: Vec<HostDevice>, config: &str) {
         self.snapshots.send_replace(snapshot(devices, config));
     }
 

@@ -8,10 +8,10 @@ use onload_core::class::Class;
 use onload_core::hook_arguments::NetdevArgument;
 use onload_core::host_settings::InterfaceName;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_core::lease::DeviceId as LeasedDevice;
+use onload_core::lease::DeviceId;
 use onload_core::netdev::address::{InterfaceAddress, Network};
 use onload_core::vf_config::VfConfig;
-use onload_host::offers::{Attribute, Offer};
+use onload_host::offers::{Attribute, HostDevice};
 use onload_sys::text::ShortList;
 
 use crate::dra::prepare::allocation::AllocatedDevice;
@@ -25,7 +25,7 @@ const LEAST_OF_IPV6: u32 = 1280;
 /// The interface with what a claim or its class says of it, if it says something.
 pub(super) fn pod_interface(
     snapshot: &KubernetesSnapshot,
-    host_device: &Offer,
+    host_device: &HostDevice,
     allocated: &AllocatedDevice,
 ) -> Result<Option<PodInterface>> {
     let Some((parameter, is_of_request)) = first_interface_parameter(host_device.class, allocated)
@@ -68,7 +68,7 @@ pub(super) fn pod_interface(
 /// VLANs that the operator lists for the device.
 pub(super) fn vf_config(
     snapshot: &KubernetesSnapshot,
-    device: &LeasedDevice,
+    device: &DeviceId,
     is_leased: bool,
     allocated: &AllocatedDevice,
 ) -> Result<Option<VfConfig>> {
@@ -179,7 +179,7 @@ fn check_within(
     )
 }
 
-pub(super) fn netdev_argument(device: &Offer) -> Option<NetdevArgument> {
+pub(super) fn netdev_argument(device: &HostDevice) -> Option<NetdevArgument> {
     let Some(Attribute::Text(name)) = device.attributes.get("interface") else {
         return None;
     };

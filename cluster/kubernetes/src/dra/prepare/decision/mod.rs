@@ -11,8 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
-use onload_core::lease::{ClaimUid, DeviceId as LeasedDevice};
-use onload_host::offers::{Health, Offer, Sharing};
+use onload_core::lease::{ClaimUid, DeviceId};
+use onload_host::offers::{Health, HostDevice, Sharing};
 use onload_sys::text::{Quoted, ShortList};
 
 use super::allocation::AllocatedDevice;
@@ -125,7 +125,7 @@ impl PrepareContext<'_> {
         Ok(ids)
     }
 
-    fn find_device(&self, allocated: &AllocatedDevice) -> Result<&Offer> {
+    fn find_device(&self, allocated: &AllocatedDevice) -> Result<&HostDevice> {
         let (pool, device) = (&allocated.pool, &allocated.device);
         let devices = &self.snapshot.devices;
         let host_device = self.names.find_device(devices, self.node, pool, device);
@@ -143,7 +143,7 @@ impl PrepareContext<'_> {
 
     /// What a device plugin tells of the functions of each request that is for a resource.
     fn device_variables(&self, devices: &[AllocatedDevice]) -> Result<VariablesByRequest> {
-        let mut requests: BTreeMap<&str, (&ResourceName, Vec<&Offer>)> = BTreeMap::new();
+        let mut requests: BTreeMap<&str, (&ResourceName, Vec<&HostDevice>)> = BTreeMap::new();
         for allocated in devices {
             let Some(resource) = &allocated.resource else {
                 continue;
@@ -160,7 +160,7 @@ impl PrepareContext<'_> {
         Ok(by_request.filter(|(_, variables)| !variables.is_empty()).collect())
     }
 
-    fn variable_device<'o>(&'o self, device: &'o Offer) -> VariableDevice<'o> {
+    fn variable_device<'o>(&'o self, device: &'o HostDevice) -> VariableDevice<'o> {
         let nodes = self.snapshot.nodes.get(&(device.class, device.name.clone()));
         VariableDevice {
             class: device.class,
@@ -171,9 +171,10 @@ impl PrepareContext<'_> {
     }
 
     /// The functions that exclude one: who has them may have the same hardware.
-    fn excluded_functions(&self, request: &str, device: &Offer) -> Vec<ClaimDevice> {
-        let is_of =
-            |child: &Offer, parent: &Offer| parent.pci.is_some() && pf_of(child) == parent.pci;
+    fn excluded_functions(&self, request: &str, device: &HostDevice) -> Vec<ClaimDevice> {
+        let is_of = |child: &HostDevice, parent: &HostDevice| {
+            parent.pci.is_some() && pf_of(child) == parent.pci
+        };
         let other_devices = self.snapshot.devices.iter();
         let other_devices = other_devices
             .filter(|other| device.class.is_iommu_group() && other.class == device.class);
@@ -199,7 +200,7 @@ impl PrepareContext<'_> {
         Some(exclusion.reason.clone())
     }
 
-    fn cdi_devices(&self, device: &Offer, class: Class) -> Result<Vec<DeviceName>> {
+    fn cdi_devices(&self, device: &HostDevice, class: Class) -> Result<Vec<DeviceName>> {
         let mut names: Vec<DeviceName> = cdi_device_names(device).collect();
         if names.is_empty() {
             names.push(device.name.clone());
@@ -212,7 +213,7 @@ impl PrepareContext<'_> {
     }
 
     /// Why a container would not find the device, in the words of discovery where it has some.
-    fn missing_spec_reason(&self, device: &Offer, class: Class, name: &DeviceName) -> String {
+    fn missing_spec_reason(&self, device: &HostDevice, class: Class, name: &DeviceName) -> String {
         let (id, written_by) = (qualified_name(class, name), self.snapshot.written_by);
         match &device.health {
             Health::Unhealthy(reason) if class == device.class => {
@@ -240,7 +241,7 @@ impl PrepareContext<'_> {
 }
 
 /// The names of its CDI devices.
-fn cdi_device_names(device: &Offer) -> impl Iterator<Item = DeviceName> {
+fn cdi_device_names(device: &HostDevice) -> impl Iterator<Item = DeviceName> {
     let names = device.cdi.iter().filter_map(|name| name.split_once('='));
     names.filter_map(|(_, name)| DeviceName::try_from(name).ok())
 }
@@ -249,11 +250,16 @@ fn qualified_name(class: Class, name: &DeviceName) -> String {
     format!("{}={name}", class.cdi_kind())
 }
 
-fn claim_device(request: &str, device: &Offer, class: Class, name: &DeviceName) -> ClaimDevice {
+fn claim_device(
+    request: &str,
+    device: &HostDevice,
+    class: Class,
+    name: &DeviceName,
+) -> ClaimDevice {
     let name = name.clone();
     ClaimDevice {
         request: request.to_owned(),
-        device: LeasedDevice { class, name },
+        device: DeviceId { class, name },
         max_holders: device.max_holders().unwrap_or(u32::MAX),
         interface: None,
         vf: None,
@@ -261,7 +267,7 @@ fn claim_device(request: &str, device: &Offer, class: Class, name: &DeviceName) 
 }
 
 /// The class whose edits a container gets: those of an interface without the preload are of a class of their own.
-fn effective_class(device: &Offer, allocated: &AllocatedDevice) -> Result<Class> {
+fn effective_class(device: &HostDevice, allocated: &AllocatedDevice) -> Result<Class> {
     let Some(preload) = &allocated.parameters.preload else {
         return Ok(device.class);
     };
@@ -274,7 +280,7 @@ fn effective_class(device: &Offer, allocated: &AllocatedDevice) -> Result<Class>
 }
 
 fn profile_name<'a>(
-    device: &Offer,
+    device: &HostDevice,
     allocated: &'a AllocatedDevice,
 ) -> Result<Option<&'a DeviceName>> {
     let Some(profile) = &allocated.parameters.profile else {

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::resource::v1::NetworkDeviceData;
 use onload_core::class::Class;
-use onload_core::lease::{DeviceId as LeasedDevice, SavedState};
-use onload_host::offers::Offer;
+use onload_core::lease::{DeviceId, SavedState};
+use onload_host::offers::HostDevice;
 use onload_sys::netlink::link::format_hwaddr;
 
 use super::{PrepareContext, interface};
@@ -18,7 +18,11 @@ use crate::names::parse_slot;
 const MOST_ADDRESSES: usize = 16;
 
 impl PrepareContext<'_> {
-    pub(super) fn describe(&self, allocated: &AllocatedDevice, device: &Offer) -> DeviceMetadata {
+    pub(super) fn describe(
+        &self,
+        allocated: &AllocatedDevice,
+        device: &HostDevice,
+    ) -> DeviceMetadata {
         let resource = resource_name(device, &self.snapshot.config.kubernetes);
         let form = parse_slot(&allocated.device).map_or(DeviceForm::One, DeviceForm::Slot);
         DeviceMetadata {
@@ -38,7 +42,7 @@ impl PrepareContext<'_> {
     fn network_data(
         &self,
         allocated: &AllocatedDevice,
-        host_device: &Offer,
+        host_device: &HostDevice,
     ) -> Option<NetworkDeviceData> {
         if host_device.class != Class::Netdev
             || allocated.is_admin
@@ -55,7 +59,7 @@ impl PrepareContext<'_> {
         let addresses = addresses.or(configured);
         let addresses = addresses.into_iter().flatten().map(ToString::to_string);
         let addresses: Vec<String> = addresses.take(MOST_ADDRESSES).collect();
-        let device = LeasedDevice { class: host_device.class, name: host_device.name.clone() };
+        let device = DeviceId { class: host_device.class, name: host_device.name.clone() };
         let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
             interface_name: Some(name.unwrap_or_else(|| netdev_name.to_string())),
@@ -67,7 +71,7 @@ impl PrepareContext<'_> {
 }
 
 /// The hardware address of an interface that is in a container.
-fn address_in_container(device: &Offer) -> Option<String> {
+fn address_in_container(device: &HostDevice) -> Option<String> {
     let leases = device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
     let mut move_records = leases.filter_map(|lease| lease.moved.as_ref());
     move_records.find_map(|record| saved_address(&record.saved))

@@ -18,8 +18,8 @@ const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
 
 /// A node with an interface, a function that is leased, an RDMA device and a profile.
 fn node() -> KubernetesSnapshot {
-    let vfio = Offer { sharing: Sharing::Exclusive, ..offer(Class::Vfio, "0000:81:10.0") };
-    let gone = Offer {
+    let vfio = HostDevice { sharing: Sharing::Exclusive, ..offer(Class::Vfio, "0000:81:10.0") };
+    let gone = HostDevice {
         cdi: Vec::new(),
         health: Health::Unhealthy("its specification has it no longer".to_owned()),
         ..offer(Class::Nic, "ens9")
@@ -117,7 +117,7 @@ fn of_request(request: &str) -> String {
 #[test]
 fn a_function_is_given_beside_nobody_who_has_its_family() {
     let mut snapshot = node();
-    let function = |name: &str, pf: &str| Offer {
+    let function = |name: &str, pf: &str| HostDevice {
         pci: name.parse().ok(),
         sharing: Sharing::Exclusive,
         attributes: [("pf", Attribute::Text(pf.to_owned()))].into_iter().collect(),
@@ -323,7 +323,7 @@ fn a_parameter_of_a_request_is_for_the_class_that_has_a_use_for_it() {
 /// The same node with two interfaces that may move, of which a plugin moves the second.
 fn node_with_interfaces() -> KubernetesSnapshot {
     let mut node = node();
-    let interface = |name: &str, pci: &str, pool: &str| Offer {
+    let interface = |name: &str, pci: &str, pool: &str| HostDevice {
         sharing: Sharing::Exclusive,
         pci: pci.parse().ok(),
         pools: vec![pool.to_owned()],
